@@ -1,0 +1,190 @@
+"""What can go wrong, named by who acted.
+
+    AioreplError
+     ├── ConfigurationError        you: a value, an option or a combination that cannot work        exit 2
+     ├── ConnectionFailed          outside: no server there, or it would not let us in              exit 3
+     ├── ConnectionLost            outside: it was there and went away; reconnecting may help       exit 3
+     ├── ServerError               the server said no: SQLSTATE, message, detail, hint              exit 3
+     │    └── SlotError            the slot is missing, busy, lost, or not the one we know          exit 3
+     ├── ProtocolError             the peer sent what the protocol does not allow                   exit 1
+     ├── DataError                 a value that cannot be read as what its type says                exit 1
+     ├── JournalError              the journal is damaged, foreign, or locked                       exit 1
+     └── SinkError                 a sink failed for good                                           exit 4
+          └── TransientError, PermanentError are what a sink raises itself
+
+No message carries a row, a password or a token: names, positions and lengths only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from aiorepl.lsn import LSN
+
+
+class AioreplError(Exception):
+    """The root of everything raised on purpose. ``exit_code`` is what the command line ends with."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigurationError(AioreplError):
+    """A value, an option or a combination of options that cannot work; the message says which and what to do."""
+
+    exit_code = 2
+
+
+class ConnectionFailed(AioreplError):
+    """No server answered, or it refused us before replication began.
+
+    ``permanent`` tells whether trying again as we are is pointless (wrong password, no such database).
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class ConnectionLost(AioreplError):
+    """The connection was there and ended without an orderly CopyDone; what was in flight comes again."""
+
+    exit_code = 3
+
+
+# Field letters of ErrorResponse and NoticeResponse, as in PostgreSQL's "Error and Notice Message Fields".
+# None is promised to be present; an unknown letter is kept out, as the page asks.
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "S": "severity_localized",
+        "V": "severity",
+        "C": "sqlstate",
+        "M": "message",
+        "D": "detail",
+        "H": "hint",
+        "P": "position",
+        "p": "internal_position",
+        "q": "internal_query",
+        "W": "where",
+        "s": "schema",
+        "t": "table",
+        "c": "column",
+        "d": "data_type",
+        "n": "constraint",
+        "F": "file",
+        "L": "line",
+        "R": "routine",
+    }
+)
+
+
+class ServerError(AioreplError):
+    """An ErrorResponse. Every field of the protocol is an attribute, ``None`` where the server sent none.
+
+    ``detail``, ``where`` and ``internal_query`` can quote rows, so ``str()`` leaves them out: read the attributes.
+    """
+
+    exit_code = 3
+
+    severity_localized: str | None
+    severity: str | None
+    sqlstate: str | None
+    message: str | None
+    detail: str | None
+    hint: str | None
+    position: str | None
+    internal_position: str | None
+    internal_query: str | None
+    where: str | None
+    schema: str | None
+    table: str | None
+    column: str | None
+    data_type: str | None
+    constraint: str | None
+    file: str | None
+    line: str | None
+    routine: str | None
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        for letter, name in FIELDS.items():
+            setattr(self, name, fields.get(letter))
+        self.fields = dict(fields)
+        text = self.message or "the server reported an error without a message"
+        parts = [text if self.sqlstate is None else f"{text} (SQLSTATE {self.sqlstate})"]
+        if self.hint:
+            parts.append(self.hint)
+        super().__init__("; ".join(parts))
+
+    def __reduce__(self) -> tuple[type[ServerError], tuple[dict[str, str]]]:
+        return type(self), (self.fields,)
+
+
+class SlotError(AioreplError):
+    """The replication slot is missing, in use, lost, of another kind, or not the one our position belongs to.
+
+    ``busy`` tells that another process holds it just now, so that waiting may help.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, busy: bool = False) -> None:
+        super().__init__(message)
+        self.busy = busy
+
+
+class ProtocolError(AioreplError):
+    """The peer sent what the protocol does not allow. Nothing from there on is delivered or acknowledged.
+
+    :param message: the message's name, as the PostgreSQL pages spell it, or ``None`` for the frame itself.
+    :param field: the field at fault.
+    :param lsn: the WAL position that the frame was sent with.
+    """
+
+    def __init__(
+        self, problem: str, *, message: str | None = None, field: str | None = None, lsn: int | None = None
+    ) -> None:
+        self.problem, self.message, self.field = problem, message, field
+        self.lsn = None if lsn is None else LSN(lsn)
+        where = ".".join(part for part in (message, field) if part)
+        at = "" if lsn is None else f" at {self.lsn}"
+        super().__init__(f"{where}{at}: {problem}" if where or at else problem)
+
+    def at(self, lsn: int) -> ProtocolError:
+        """The same error, told where in the WAL it happened; what the decoder cannot know, its caller adds."""
+        return ProtocolError(self.problem, message=self.message, field=self.field, lsn=lsn)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _protocol_error, (self.problem, self.message, self.field, self.lsn)
+
+
+def _protocol_error(problem: str, message: str | None, field: str | None, lsn: int | None) -> ProtocolError:
+    return ProtocolError(problem, message=message, field=field, lsn=lsn)
+
+
+class DataError(AioreplError):
+    """A column's bytes are not what its type says. Names relation, column and type, never the value."""
+
+
+class JournalError(AioreplError):
+    """The journal is damaged, belongs to another source, or is locked by another process."""
+
+
+class SinkError(AioreplError):
+    """A sink failed for good: retries are spent, or it said that trying again is pointless."""
+
+    exit_code = 4
+
+
+class TransientError(SinkError):
+    """Raised by a sink: the same batch may succeed later. ``retry_after`` is in seconds, if the peer said it."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PermanentError(SinkError):
+    """Raised by a sink: this batch will never succeed as it is."""

@@ -1,0 +1,225 @@
+"""The nineteen messages of pgoutput, with each field under the name the PostgreSQL documents give it.
+
+Named tuples, so immutable and cheap; each owns the bytes it was read from, and a row message its relation, so a
+slow consumer may hold them as long as it likes. LSNs are plain integers here (``LSN`` prints them), times are
+microseconds since 2000-01-01 00:00 UTC as sent. ``xid`` of the messages that may stand in a stream block is the
+(sub)transaction they belong to, ``None`` outside of a block, where the bytes do not carry it.
+
+Source: "Logical Replication Message Formats" (PostgreSQL 10 to 18); proto.c, ``logicalrep_read_*``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aiorepl.pgoutput.relations import Relation, Type
+from aiorepl.pgoutput.tuples import TupleData
+
+
+class Begin(NamedTuple):
+    """``B``: a transaction begins; it is committed already, its rows follow."""
+
+    final_lsn: int
+    commit_time: int
+    xid: int
+
+
+class Commit(NamedTuple):
+    """``C``: the transaction that ``Begin`` opened ends. ``end_lsn`` is what an acknowledgement names."""
+
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+
+
+class Origin(NamedTuple):
+    """``O``: the transaction came to this server from another one."""
+
+    commit_lsn: int
+    name: str
+    xid: int | None
+
+
+class Message(NamedTuple):
+    """``M``: a logical decoding message, of ``pg_logical_emit_message``."""
+
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+    payload: bytes
+    xid: int | None
+
+    def __repr__(self) -> str:
+        return f"<Message {self.prefix!r} of {len(self.content)} bytes>"
+
+
+class Insert(NamedTuple):
+    """``I``: a new row."""
+
+    relation: Relation
+    new_at: int
+    payload: bytes
+    xid: int | None
+
+    @property
+    def new(self) -> TupleData:
+        """The row."""
+        return TupleData(self.payload, self.new_at)
+
+    def __repr__(self) -> str:
+        return f"<Insert into {self.relation}>"
+
+
+class Update(NamedTuple):
+    """``U``: a changed row. ``old_kind`` is ``"K"`` (its key columns changed), ``"O"`` (replica identity full)
+    or empty, when the old row was not sent."""
+
+    relation: Relation
+    old_kind: str
+    old_at: int
+    new_at: int
+    payload: bytes
+    xid: int | None
+
+    @property
+    def old(self) -> TupleData | None:
+        """The old key (``K``), the whole old row (``O``), or ``None``."""
+        return TupleData(self.payload, self.old_at) if self.old_kind else None
+
+    @property
+    def new(self) -> TupleData:
+        """The row as it is now."""
+        return TupleData(self.payload, self.new_at)
+
+    def __repr__(self) -> str:
+        return f"<Update of {self.relation}>"
+
+
+class Delete(NamedTuple):
+    """``D``: a deleted row, by its key (``old_kind`` ``"K"``) or whole (``"O"``, replica identity full)."""
+
+    relation: Relation
+    old_kind: str
+    old_at: int
+    payload: bytes
+    xid: int | None
+
+    @property
+    def old(self) -> TupleData:
+        """The old key (``K``) or the whole old row (``O``)."""
+        return TupleData(self.payload, self.old_at)
+
+    def __repr__(self) -> str:
+        return f"<Delete from {self.relation}>"
+
+
+class Truncate(NamedTuple):
+    """``T``: relations emptied together."""
+
+    relations: tuple[Relation, ...]
+    cascade: bool
+    restart_identity: bool
+    payload: bytes
+    xid: int | None
+
+
+class StreamStart(NamedTuple):
+    """``S``: a block of a transaction in progress begins."""
+
+    xid: int
+    first_segment: bool
+
+
+class StreamStop(NamedTuple):
+    """``E``: the block ends."""
+
+
+class StreamCommit(NamedTuple):
+    """``c``: a streamed transaction committed."""
+
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+
+
+class StreamAbort(NamedTuple):
+    """``A``: a streamed transaction (``subxid == xid``) or one of its subtransactions rolled back.
+
+    ``abort_lsn`` and ``abort_time`` are sent under ``streaming=parallel`` alone, else ``None``.
+    """
+
+    xid: int
+    subxid: int
+    abort_lsn: int | None
+    abort_time: int | None
+
+
+class BeginPrepare(NamedTuple):
+    """``b``: a prepared transaction begins; its rows and ``Prepare`` follow."""
+
+    prepare_lsn: int
+    end_lsn: int
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+class Prepare(NamedTuple):
+    """``P``: the prepared transaction's rows are complete."""
+
+    prepare_lsn: int
+    end_lsn: int
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+class CommitPrepared(NamedTuple):
+    """``K``: COMMIT PREPARED."""
+
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+    xid: int
+    gid: str
+
+
+class RollbackPrepared(NamedTuple):
+    """``r``: ROLLBACK PREPARED."""
+
+    prepare_end_lsn: int
+    rollback_end_lsn: int
+    prepare_time: int
+    rollback_time: int
+    xid: int
+    gid: str
+
+
+class StreamPrepare(NamedTuple):
+    """``p``: a streamed transaction was prepared."""
+
+    prepare_lsn: int
+    end_lsn: int
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+RowMessage = Insert | Update | Delete
+StreamedContent = Relation | Type | Origin | Message | Insert | Update | Delete | Truncate
+AnyMessage = (
+    StreamedContent
+    | Begin
+    | Commit
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+    | StreamPrepare
+)

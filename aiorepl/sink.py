@@ -1,0 +1,125 @@
+"""The contract between aiorepl and a sink: read this, write a class, register it, done.
+
+A sink takes batches of committed changes to somewhere else. Everything hard is the engine's: order, batching,
+retries, backpressure, acknowledging the slot, cancellation. A sink answers four calls, never two at once::
+
+    position = await sink.open(context)     # once, before anything else
+    await sink.write(batch)                 # any number of times
+    await sink.flush()                      # now and then, and before close
+    await sink.close()                      # once, also after a failure
+
+**write** returning means *accepted*: the batch may still sit in the sink's memory. **flush** returning means
+*durable*: everything accepted so far would survive the loss of this process. Only then may the engine confirm the
+slot, so a sink that reports early loses data. A sink that overrides ``write`` alone is taken at its word that a
+batch is durable when ``write`` returns.
+
+**Order.** Batches come in commit order, changes within a transaction in the order they were made, and
+``(transaction.commit_lsn, ordinal)`` grows from change to change. Transactions are never interleaved.
+
+**Duplicates.** Delivery is at least once: after a failure, what was not flushed comes again, the same changes with
+the same identities, though perhaps cut into other batches. A sink that can keep ``batch.end_lsn`` *in the same
+atomic step* as the data returns that position from ``open``, and gets every change exactly once.
+
+**Whole transactions.** A batch holds whole transactions, with one exception: a transaction larger than the batch
+limit comes as several batches of slices, of which only the last has ``slice.last`` set. A sink that must be atomic
+over transactions keeps such slices aside until that one. ``batch.end_lsn`` is the end of the last whole
+transaction, ``None`` when the batch completes none.
+
+**Empty batches** are possible: a transaction whose changes were all filtered out still moves the position.
+
+**Unchanged columns.** ``UNCHANGED`` in ``change.new`` is a large value that the server did not send because it did
+not change. It is not NULL. Leave the target's value alone, or say in the sink's documentation what you do instead.
+
+**Raise** ``TransientError`` when the same batch may succeed later (``retry_after`` in seconds if the peer told
+you), ``PermanentError`` when it never will; any other exception counts as permanent. After a transient error the
+engine waits with growing pauses and calls again: ``write`` with the same batch, or ``flush``. So after an error a
+sink must be as it was before the call, or its writes idempotent.
+
+**Cancellation** may strike at any await, when the pipeline stops before its grace period would let the call finish.
+``close`` still comes. Nothing of the interrupted batch counts as delivered.
+
+**Shutdown** is flush, then close. After a permanent error it is close alone.
+
+A sink never logs or raises the contents of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from aiorepl.lsn import LSN
+from aiorepl.position import Position
+from aiorepl.transactions.changes import Change
+from aiorepl.transactions.transaction import Slice
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """What a sink is told when it is opened.
+
+    :param name: the sink's name within its pipeline, unique there and the same at every start.
+    :param position: the source, and where the stream will begin unless the sink returns a position of its own.
+    """
+
+    name: str
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Consecutive slices of transactions; see the module's text for what may be relied on."""
+
+    transactions: Sequence[Slice] = field(repr=False)
+
+    @property
+    def changes(self) -> Iterator[Change]:
+        """All changes, in order."""
+        return chain.from_iterable(part.changes for part in self.transactions)
+
+    @property
+    def end_lsn(self) -> LSN | None:
+        """The end LSN of the last transaction that is complete with this batch, or ``None``."""
+        for part in reversed(self.transactions):
+            if part.end_lsn is not None:
+                return part.end_lsn
+        return None
+
+    @property
+    def size(self) -> int:
+        """The bytes of its messages, as the budgets count them."""
+        return sum(part.size for part in self.transactions)
+
+    def __len__(self) -> int:
+        return sum(len(part.changes) for part in self.transactions)
+
+
+class Sink:
+    """The base class of every sink. Override ``write``; the rest as the sink needs it."""
+
+    async def open(self, context: SinkContext) -> Position | None:
+        """Get ready. Return the position the target holds with its data, or ``None`` if it keeps none.
+
+        :raises PermanentError: when the sink cannot work as configured.
+        :raises TransientError: when the target is not there just now.
+        """
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        """Accept a batch.
+
+        :raises TransientError: the same batch may succeed later.
+        :raises PermanentError: it never will.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define write")
+
+    async def flush(self) -> None:
+        """Make everything accepted durable. The default is for sinks whose ``write`` already did.
+
+        :raises TransientError: flushing again may succeed.
+        :raises PermanentError: what was accepted cannot be made durable.
+        """
+
+    async def close(self) -> None:
+        """Let go of everything. Also called after a failure, and when ``open`` did not finish."""

@@ -1,0 +1,1 @@
+"""Messages to whole transactions, in commit order, without what aborted. Pure, its spool file aside."""

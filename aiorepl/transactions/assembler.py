@@ -1,0 +1,170 @@
+"""Messages in, slices of transactions out, in commit order.
+
+Fed with all messages of a read at once and gives back what they complete, so that the cost of a hand-over is paid
+for a read and not for a row. Holds at most the changes of that one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiorepl.errors import ProtocolError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Relation, Type
+from aiorepl.transactions import changes as c
+from aiorepl.transactions.states import TRANSITIONS, State, guard
+from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.values.registry import Types
+
+_ROWS: dict[type, type[c.RowChange]] = {m.Insert: c.Insert, m.Update: c.Update, m.Delete: c.Delete}
+
+
+class Assembler:
+    """Assembles the transactions of one connection.
+
+    :param types: how to read the columns.
+    :param binary: whether rows may hold columns in binary form.
+    :param after: a position; transactions that ended at or before it were delivered earlier and are dropped.
+    """
+
+    def __init__(self, types: Types, *, binary: bool = False, after: LSN | None = None) -> None:
+        self.types = types
+        self.binary = binary
+        self._after = after or LSN(0)
+        self._state = State.BETWEEN
+        self._layouts: dict[int, c.Layout] = {}
+        self._fresh: list[Relation] = []
+        self._begin: m.Begin | None = None
+        self._transaction: Transaction | None = None
+        self._origin: str | None = None
+        self._ordinal = 0
+        self._first = True
+        self._skip = False
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction has begun that has not ended: what came of it so far is not whole."""
+        return self._state is not State.BETWEEN
+
+    def take_fresh(self) -> list[Relation]:
+        """The relations described since the last call, for whoever has to look up their types."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def feed(self, messages: Iterable[m.AnyMessage]) -> list[Slice]:
+        """Take the next messages and return what can be delivered now.
+
+        :raises ProtocolError: when their order makes no sense.
+        """
+        slices: list[Slice] = []
+        gathered: list[c.Change] = []
+        size = 0
+        legal = TRANSITIONS[self._state]
+        for message in messages:
+            kind = type(message)
+            following = legal.get(kind)
+            if following is None:
+                raise ProtocolError(guard(self._state, kind), message=_NAMES.get(kind, kind.__name__))
+            row = _ROWS.get(kind)
+            if row is not None:
+                if self._transaction is None:
+                    self._open()
+                gathered.append(row(self._transaction, self._ordinal, self._layout(message.relation), message))  # type: ignore[union-attr,arg-type]
+                self._ordinal += 1
+                size += len(message.payload)  # type: ignore[union-attr]
+            elif isinstance(message, m.Begin):
+                self._enter(message)
+                legal = TRANSITIONS[following]
+            elif isinstance(message, m.Commit):
+                self._close(message, gathered, size, slices)
+                gathered, size = [], 0
+                legal = TRANSITIONS[following]
+            elif isinstance(message, Relation):
+                self._fresh.append(message)
+            elif isinstance(message, m.Origin):
+                self._set_origin(message.name, gathered, size, slices)
+                gathered, size = [], 0
+            elif isinstance(message, m.Truncate):
+                self._open()
+                gathered.append(c.Truncate(self._transaction, self._ordinal, message))
+                self._ordinal += 1
+                size += len(message.payload)
+            elif isinstance(message, m.Message):
+                if message.transactional:
+                    if following is State.BETWEEN:
+                        raise ProtocolError("transactional, but arrived outside of a transaction", message="Message")
+                    self._open()
+                    gathered.append(c.Message(self._transaction, self._ordinal, message))
+                    self._ordinal += 1
+                    size += len(message.payload)
+                else:
+                    self._emit(gathered, size, slices, None)
+                    gathered, size = [], 0
+                    self._stand_alone(message, slices)
+            elif not isinstance(message, Type):
+                raise AssertionError(f"{kind.__name__} is legal but not handled")
+            self._state = following
+        self._emit(gathered, size, slices, None)
+        return slices
+
+    def _layout(self, relation: Relation) -> c.Layout:
+        layout = self._layouts.get(relation.oid)
+        if layout is None or layout.relation is not relation:
+            layout = self._layouts[relation.oid] = c.Layout(relation, self.types, binary=self.binary)
+        return layout
+
+    def _enter(self, begin: m.Begin) -> None:
+        self._begin = begin
+        self._transaction = None
+        self._origin = None
+        self._ordinal = 0
+        self._first = True
+        # A transaction's end is behind its commit record, so it ended by ``after`` if that began before it.
+        self._skip = begin.final_lsn < self._after
+
+    def _open(self) -> Transaction:
+        if self._transaction is None:
+            begin = self._begin
+            assert begin is not None  # noqa: S101 - the table lets content follow Begin alone
+            self._transaction = Transaction(begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin)
+        return self._transaction
+
+    def _set_origin(self, name: str, gathered: list[c.Change], size: int, slices: list[Slice]) -> None:
+        # The documents allow several origins in a transaction: what follows carries the new one.
+        self._emit(gathered, size, slices, None)
+        self._origin = name
+        self._transaction = None
+
+    def _close(self, commit: m.Commit, gathered: list[c.Change], size: int, slices: list[Slice]) -> None:
+        transaction = self._open()
+        if commit.commit_lsn != transaction.commit_lsn:
+            raise ProtocolError(
+                f"names {LSN(commit.commit_lsn)}, its Begin {transaction.commit_lsn}",
+                message="Commit",
+                field="commit LSN",
+            )
+        self._emit(gathered, size, slices, LSN(commit.end_lsn))
+        self._begin = self._transaction = None
+
+    def _stand_alone(self, message: m.Message, slices: list[Slice]) -> None:
+        if message.lsn > self._after:
+            change = c.Message(None, 0, message)
+            slices.append(Slice(None, (change,), True, LSN(message.lsn), len(message.payload)))
+
+    def _emit(self, gathered: list[c.Change], size: int, slices: list[Slice], end: LSN | None) -> None:
+        if (gathered or end is not None) and not self._skip:
+            slices.append(Slice(self._open(), gathered, self._first, end, size))
+            self._first = False
+
+
+_NAMES: dict[type, str] = {
+    m.StreamStart: "Stream Start",
+    m.StreamStop: "Stream Stop",
+    m.StreamCommit: "Stream Commit",
+    m.StreamAbort: "Stream Abort",
+    m.BeginPrepare: "Begin Prepare",
+    m.CommitPrepared: "Commit Prepared",
+    m.RollbackPrepared: "Rollback Prepared",
+    m.StreamPrepare: "Stream Prepare",
+}

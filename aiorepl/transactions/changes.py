@@ -1,0 +1,349 @@
+"""Changes as users see them: a message, the transaction it belongs to, and its place in it.
+
+A change holds bytes. Values are read from them when a column is asked for, by the types that ``Layout`` brings,
+so that a change which is only counted, forwarded or filtered costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from aiorepl.errors import DataError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.tuples import TEXT, TOAST, UNCHANGED, TupleData, Unchanged
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.registry import Types
+
+Raw = bytes | None | Unchanged
+
+
+class Layout:
+    """A relation together with the types of its columns: what it takes to read its tuples."""
+
+    __slots__ = ("all", "binary", "places", "relation", "types")
+
+    def __init__(self, relation: Relation, types: Types, *, binary: bool = False) -> None:
+        self.relation = relation
+        self.types = types
+        self.binary = binary
+        self.places: dict[str, int] = {name: place for place, name in enumerate(relation.names)}
+        self.all: Final = tuple(range(len(relation.columns)))
+
+    def read(self, place: int, raw: bytes, kind: int) -> Any:
+        """The Python value of the column at ``place``.
+
+        :raises DataError: naming relation, column and type, when the bytes are not what the type says.
+        """
+        column = self.relation.columns[place]
+        try:
+            return self.types.decoder(column.type_oid, kind)(raw)
+        except ValueError as error:
+            raise DataError(f"{self.relation}.{column.name}: {error}") from None
+
+
+class Row(Mapping[str, Any]):
+    """Column names to values, read when asked for. NULL is ``None``; what was not sent is ``UNCHANGED``.
+
+    :raises KeyError: for a column that the row does not have (an old key has only the key's columns).
+    """
+
+    __slots__ = ("_columns", "_kinds", "_layout", "_places")
+
+    def __init__(
+        self, layout: Layout, columns: list[Raw], kinds: bytes | None, places: tuple[int, ...] | None = None
+    ) -> None:
+        self._layout = layout
+        self._columns = columns
+        self._kinds = kinds
+        self._places = layout.all if places is None else places
+
+    def __getitem__(self, name: str) -> Any:
+        place = self._layout.places[name]
+        if place not in self._places:
+            raise KeyError(name)
+        raw = self._columns[place]
+        if raw is None or raw is UNCHANGED:
+            return raw
+        return self._layout.read(place, raw, TEXT if self._kinds is None else self._kinds[place])
+
+    def __iter__(self) -> Iterator[str]:
+        names = self._layout.relation.names
+        return (names[place] for place in self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return f"<Row of {self._layout.relation}, {len(self)} columns>"
+
+
+class Change:
+    """What all changes share. ``(transaction.commit_lsn, ordinal)`` identifies one for good."""
+
+    __slots__ = ("ordinal", "transaction")
+    kind: ClassVar[str]
+
+    def __init__(self, transaction: Transaction | None, ordinal: int) -> None:
+        self.transaction = transaction
+        self.ordinal = ordinal
+
+    def __repr__(self) -> str:
+        at = "" if self.transaction is None else f" at {self.transaction.commit_lsn}"
+        return f"<{type(self).__name__} {self.ordinal}{at}>"
+
+
+class RowChange(Change):
+    """An insert, update or delete of one row."""
+
+    __slots__ = ("_new", "_old", "layout", "message")
+    message: m.RowMessage
+
+    def __init__(
+        self, transaction: Transaction | None, ordinal: int, layout: Layout, message: m.RowMessage
+    ) -> None:
+        # Not super().__init__: a call less a row.
+        self.transaction = transaction
+        self.ordinal = ordinal
+        self.layout = layout
+        self.message = message
+        self._new: list[Raw] | None = None
+        self._old: list[Raw] | None = None
+
+    @property
+    def relation(self) -> Relation:
+        """The table as it was when the change was made."""
+        return self.layout.relation
+
+    @property
+    def schema(self) -> str:
+        """The table's schema."""
+        return self.layout.relation.schema
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.layout.relation.name
+
+    @property
+    def key(self) -> Row | None:
+        """The replica identity's columns before the change (of an insert: of the new row).
+
+        ``None`` where the table has none that identifies the row: replica identity FULL or NOTHING.
+        """
+        places = self.layout.relation.key
+        if not places:
+            return None
+        if self.raw_old is not None:
+            return Row(self.layout, self.raw_old, self.old_kinds, places)
+        return Row(self.layout, self.raw_new or [], self.new_kinds, places)
+
+    @property
+    def old(self) -> Row | None:
+        """What the server sent of the row before: its key if that changed, all of it under FULL, else ``None``."""
+        columns = self.raw_old
+        if columns is None:
+            return None
+        return Row(self.layout, columns, self.old_kinds, self.old_places)
+
+    @property
+    def new(self) -> Row | None:
+        """The row after the change; ``None`` for a delete."""
+        columns = self.raw_new
+        return None if columns is None else Row(self.layout, columns, self.new_kinds)
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """The columns whose TOASTed value was not sent, be it known from the old row or not."""
+        return ()
+
+    # The bytes behind those, for formats: columns in the relation's order.
+
+    @property
+    def raw_new(self) -> list[Raw] | None:
+        """The new row's columns as sent, unchanged ones filled from the old row where that is known."""
+        return None
+
+    @property
+    def raw_old(self) -> list[Raw] | None:
+        """The old row's columns as sent; under ``K`` only those at ``old_places`` mean anything."""
+        return None
+
+    @property
+    def old_places(self) -> tuple[int, ...]:
+        """Which columns of ``raw_old`` the server sent."""
+        return self.layout.all
+
+    @property
+    def new_kinds(self) -> bytes | None:
+        """The kind of each column of ``raw_new``; ``None``: all text."""
+        return None
+
+    @property
+    def old_kinds(self) -> bytes | None:
+        """The kind of each column of ``raw_old``; ``None``: all text."""
+        return None
+
+    def _kinds(self, row: TupleData) -> bytes | None:
+        return row.kinds() if self.layout.binary else None
+
+    def __repr__(self) -> str:
+        at = "" if self.transaction is None else f" at {self.transaction.commit_lsn}"
+        return f"<{type(self).__name__} {self.ordinal}{at} on {self.layout.relation}>"
+
+
+class Insert(RowChange):
+    """A new row."""
+
+    __slots__ = ()
+    kind = "insert"
+    message: m.Insert
+
+    @property
+    def raw_new(self) -> list[Raw]:
+        if self._new is None:
+            self._new = self.message.new.split()
+        return self._new
+
+    @property
+    def new_kinds(self) -> bytes | None:
+        return self._kinds(self.message.new)
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        # A row filter that makes an insert of an update can leave TOASTed columns out.
+        return _unchanged(self.layout.relation, self.raw_new)
+
+
+class Update(RowChange):
+    """A row that changed."""
+
+    __slots__ = ()
+    kind = "update"
+    message: m.Update
+
+    @property
+    def raw_new(self) -> list[Raw]:
+        if self._new is None:
+            columns = self.message.new.split()
+            if self.message.old_kind == "O" and UNCHANGED in columns and self.raw_old is not None:
+                pairs = zip(columns, self.raw_old, strict=True)
+                columns = [old if new is UNCHANGED else new for new, old in pairs]
+            self._new = columns
+        return self._new
+
+    @property
+    def raw_old(self) -> list[Raw] | None:
+        if self._old is None and self.message.old is not None:
+            self._old = self.message.old.split()
+        return self._old
+
+    @property
+    def old_places(self) -> tuple[int, ...]:
+        return self.layout.relation.key if self.message.old_kind == "K" else self.layout.all
+
+    @property
+    def new_kinds(self) -> bytes | None:
+        if not self.layout.binary:
+            return None
+        kinds = self.message.new.kinds()
+        if self.message.old_kind == "O" and self.message.old is not None:
+            old = self.message.old.kinds()
+            kinds = bytes(b if a == TOAST else a for a, b in zip(kinds, old, strict=True))
+        return kinds
+
+    @property
+    def old_kinds(self) -> bytes | None:
+        return None if self.message.old is None else self._kinds(self.message.old)
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        columns = self.raw_new if self.message.old_kind != "O" else self.message.new.split()
+        return _unchanged(self.layout.relation, columns)
+
+
+class Delete(RowChange):
+    """A row that is gone."""
+
+    __slots__ = ()
+    kind = "delete"
+    message: m.Delete
+
+    @property
+    def raw_old(self) -> list[Raw]:
+        if self._old is None:
+            self._old = self.message.old.split()
+        return self._old
+
+    @property
+    def old_places(self) -> tuple[int, ...]:
+        return self.layout.relation.key if self.message.old_kind == "K" else self.layout.all
+
+    @property
+    def old_kinds(self) -> bytes | None:
+        return self._kinds(self.message.old)
+
+
+class Truncate(Change):
+    """Tables emptied together."""
+
+    __slots__ = ("message",)
+    kind = "truncate"
+
+    def __init__(self, transaction: Transaction | None, ordinal: int, message: m.Truncate) -> None:
+        super().__init__(transaction, ordinal)
+        self.message = message
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The tables."""
+        return self.message.relations
+
+    @property
+    def cascade(self) -> bool:
+        """Whether the statement said CASCADE."""
+        return self.message.cascade
+
+    @property
+    def restart_identity(self) -> bool:
+        """Whether the statement said RESTART IDENTITY."""
+        return self.message.restart_identity
+
+
+class Message(Change):
+    """A logical decoding message. One that is not transactional has no ``transaction``; its ordinal is 0."""
+
+    __slots__ = ("message",)
+    kind = "message"
+
+    def __init__(self, transaction: Transaction | None, ordinal: int, message: m.Message) -> None:
+        super().__init__(transaction, ordinal)
+        self.message = message
+
+    @property
+    def prefix(self) -> str:
+        """What the writer labelled it with."""
+        return self.message.prefix
+
+    @property
+    def content(self) -> bytes:
+        """What the writer sent."""
+        return self.message.content
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it belongs to a transaction, or stands between them."""
+        return self.message.transactional
+
+    @property
+    def lsn(self) -> LSN:
+        """Where it stands in the WAL."""
+        return LSN(self.message.lsn)
+
+
+def _unchanged(relation: Relation, columns: list[Raw]) -> tuple[str, ...]:
+    if UNCHANGED not in columns:
+        return ()
+    return tuple(name for name, raw in zip(relation.names, columns, strict=True) if raw is UNCHANGED)

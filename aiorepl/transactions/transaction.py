@@ -1,0 +1,76 @@
+"""What a transaction is to those downstream: a header, and its changes in slices.
+
+A plain transaction is committed before its first row is sent, so its rows need not be gathered: they pass as
+they come, a slice for each read of the socket. A small transaction is one slice, a huge one many, and no stage
+ever needs to hold one whole. The slice that has an ``end`` is the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from aiorepl.lsn import LSN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorepl.transactions.changes import Change
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """PostgreSQL's TimestampTz, microseconds since 2000-01-01 00:00 UTC, as an aware datetime.
+
+    :raises OverflowError: outside of the years 1 to 9999, where no transaction ever committed.
+    """
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def from_datetime(moment: datetime) -> int:
+    """The inverse of ``to_datetime``."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction:
+    """The header of a committed transaction; compared by identity.
+
+    :param commit_lsn: where its commit record starts. With a change's ordinal it is the change's identity.
+    :param commit_timestamp: microseconds since 2000-01-01 00:00 UTC; ``commit_time`` reads it.
+    :param origin: the name of the replication origin it came from, or ``None``.
+    """
+
+    xid: int
+    commit_lsn: LSN
+    commit_timestamp: int
+    origin: str | None = None
+
+    @property
+    def commit_time(self) -> datetime:
+        """When it committed, aware, UTC."""
+        return to_datetime(self.commit_timestamp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slice:
+    """Some changes of one transaction, in order, or one message that stands between transactions.
+
+    :param transaction: the header, or ``None`` for a non-transactional message, whose slice holds just that.
+    :param first: whether the transaction begins here.
+    :param end_lsn: on the last slice the end LSN of the transaction, what an acknowledgement names; else ``None``.
+    :param size: the bytes of its messages, as the budgets count them.
+    """
+
+    transaction: Transaction | None
+    changes: Sequence[Change] = field(repr=False)
+    first: bool
+    end_lsn: LSN | None
+    size: int
+
+    @property
+    def last(self) -> bool:
+        """Whether the transaction is complete with this slice."""
+        return self.end_lsn is not None
