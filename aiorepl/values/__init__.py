@@ -1,0 +1,12 @@
+"""Values: (type, text or binary) to Python, to JSON and to PostgreSQL's own text. One file a family of types.
+
+Pure: no sockets, no loop, no clock, no catalog look-ups.
+"""
+
+from aiorepl.values.codec import Format, Malformed, UnknownBinaryType
+from aiorepl.values.intervals import Interval
+from aiorepl.values.ranges import Range
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
+
+__all__ = ["Format", "Interval", "Malformed", "Range", "TypeInfo", "Types", "UnknownBinaryType"]

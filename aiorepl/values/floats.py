@@ -1,0 +1,95 @@
+"""Floating point as PostgreSQL prints it: the shortest digits that read back the same.
+
+Python's ``repr`` finds the shortest digits too, but two details differ, and both show in a comparison byte for
+byte. PostgreSQL changes to an exponent at 1e15 (float8) and 1e6 (float4), Python at 1e16; and PostgreSQL's Ryu
+is built without STRICTLY_SHORTEST: it does not accept digits that lie exactly half-way between two floats, where
+Python trusts the reader to round to even. Half-way decimals of 17 digits exist only between 2^53 and about 1e40.
+
+Source: ``double_to_shortest_decimal_buf``, ``float_to_shortest_decimal_buf`` (src/common/d2s.c, f2s.c).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from decimal import Context, Decimal
+from typing import Final
+
+_FLOAT4: Final = struct.Struct("!f")
+_BITS: Final = struct.Struct("!I")
+_EXACT: Final = Context(prec=200)
+_TWO_53: Final = 2.0**53
+_NO_MIDPOINT_ABOVE: Final = 1e40
+_FLOAT4_NORMAL: Final = 2.0**-126
+
+
+def float8_text(value: float) -> str:
+    """``float8out`` with extra_float_digits 3."""
+    size = abs(value)
+    if size < 1e15:
+        text = repr(value)
+        return text.removesuffix(".0")
+    if not math.isfinite(value):
+        return _not_finite(value)
+    sign = "-" if value < 0 else ""
+    digits = Decimal(repr(size))
+    if _TWO_53 <= size < _NO_MIDPOINT_ABOVE:
+        below, here, above = int(math.nextafter(size, 0)), int(size), int(math.nextafter(size, math.inf))
+        low, high = _EXACT.divide(below + here, 2), _EXACT.divide(here + above, 2)
+        if digits in (low, high):
+            digits = _shortest(Decimal(here), low, high, range(1, 18))
+    return sign + _layout(digits, 15)
+
+
+def float4_text(value: float) -> str:
+    """``float4out`` with extra_float_digits 3; ``value`` is exactly a float4."""
+    if not math.isfinite(value):
+        return _not_finite(value)
+    size = abs(value)
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    if size == 0:
+        return sign + "0"
+    (bits,) = _BITS.unpack(_FLOAT4.pack(size))
+    (below,) = _FLOAT4.unpack(_BITS.pack(bits - 1))
+    # The neighbour of the largest float4 would be infinity; its half-way point counts as if numbers went on.
+    above = 2.0**128 if bits == 0x7F7FFFFF else _FLOAT4.unpack(_BITS.pack(bits + 1))[0]
+    # Half-way points of float4 are exact in the float8 that Python computes with. Up to 6 digits always survive
+    # a float4 that is not subnormal (FLT_DIG), so the search need not begin earlier.
+    precisions = range(6, 10) if size >= _FLOAT4_NORMAL else range(1, 10)
+    low, high = Decimal((size + below) / 2), Decimal((size + above) / 2)
+    return sign + _layout(_shortest(Decimal(size), low, high, precisions), 6)
+
+
+def _shortest(value: Decimal, low: Decimal, high: Decimal, precisions: range) -> Decimal:
+    """The decimal of the fewest digits strictly between ``low`` and ``high``, nearest to ``value``."""
+    for precision in precisions:
+        nearest = Decimal(f"{value:.{precision - 1}e}")
+        if low < nearest < high:
+            return nearest
+        # Below a power of two floats are closer than above it, so the nearest decimal may lie outside on that
+        # side while its upper neighbour is inside.
+        if nearest <= low:
+            neighbour = _EXACT.add(nearest, Decimal((0, (1,), int(nearest.as_tuple().exponent))))
+            if low < neighbour < high:
+                return neighbour
+    return value
+
+
+def _layout(digits: Decimal, fixed_below: int) -> str:
+    """Digits with a point or an exponent, as ``to_chars`` of d2s.c and f2s.c chooses."""
+    _, places, shift = digits.normalize(_EXACT).as_tuple()
+    text = "".join(map(str, places))
+    exponent = int(shift) + len(text) - 1
+    if -4 <= exponent < fixed_below:
+        if exponent < 0:
+            return "0." + "0" * (-exponent - 1) + text
+        whole, fraction = text[: exponent + 1].ljust(exponent + 1, "0"), text[exponent + 1 :]
+        return f"{whole}.{fraction}" if fraction else whole
+    point = f".{text[1:]}" if len(text) > 1 else ""
+    return f"{text[0]}{point}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+
+
+def _not_finite(value: float) -> str:
+    if value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

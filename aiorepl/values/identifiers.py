@@ -1,0 +1,105 @@
+"""Identifiers: oid, uuid, pg_lsn, xid, xid8, cid, tid, snapshots, and the reg* aliases of oid.
+
+Python values: ``int`` for oid and transaction numbers, ``uuid.UUID``, ``LSN``; tid and snapshots stay ``str``.
+
+The reg* types (regclass, regtype …) print a name and send a number. The name is in the server's catalog only, so
+they are ``str`` (the name) from text and ``int`` from binary, where text and JSON are those that the server gives
+for an object it cannot find: the number, or ``-`` for zero (``0`` for operators). Request text where names matter.
+
+Source: ``oidsend``, ``uuid_send``, ``pg_lsn_send``, ``xid8send``, ``tidsend``, ``pg_snapshot_send``, regproc.c.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+from uuid import UUID
+
+from aiorepl.lsn import LSN
+from aiorepl.values.codec import Codec, Malformed, codec, quoted
+from aiorepl.values.numbers import integer
+
+_OID: Final = struct.Struct("!I")
+_UINT64: Final = struct.Struct("!Q")
+_TID: Final = struct.Struct("!IH")
+_SNAPSHOT: Final = struct.Struct("!iQQ")
+
+
+def read_oid(raw: bytes) -> Any:
+    return _OID.unpack(raw)[0]
+
+
+def read_uint64(raw: bytes) -> Any:
+    return _UINT64.unpack(raw)[0]
+
+
+def read_uuid(raw: bytes) -> UUID:
+    return UUID(str(raw, "ascii"))
+
+
+def read_uuid_binary(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+def print_uuid(raw: bytes) -> str:
+    return str(UUID(bytes=raw))
+
+
+def read_lsn(raw: bytes) -> LSN:
+    return LSN.parse(str(raw, "ascii"))
+
+
+def read_lsn_binary(raw: bytes) -> LSN:
+    return LSN(_UINT64.unpack(raw)[0])
+
+
+def print_lsn(raw: bytes) -> str:
+    return str(read_lsn_binary(raw))
+
+
+def print_tid(raw: bytes) -> str:
+    block, offset = _TID.unpack(raw)
+    return f"({block},{offset})"
+
+
+def print_snapshot(raw: bytes) -> str:
+    """``xmin:xmax:`` and the transactions in progress between them."""
+    count, xmin, xmax = _SNAPSHOT.unpack_from(raw)
+    if count < 0 or len(raw) != _SNAPSHOT.size + 8 * count:
+        raise Malformed("the number of transactions does not fit the length")
+    running = struct.unpack_from(f"!{count}Q", raw, _SNAPSHOT.size)
+    return f"{xmin}:{xmax}:{','.join(map(str, running))}"
+
+
+def _alias(zero: str) -> Codec:
+    def print_alias(raw: bytes) -> str:
+        return str(_OID.unpack(raw)[0] or zero)
+
+    return codec(bytes.decode, read_oid, print_alias)
+
+
+_XID: Final = codec(int, read_oid, lambda raw: str(_OID.unpack(raw)[0]), quoted)
+_SNAPSHOT_CODEC: Final = codec(bytes.decode, print_snapshot, print_snapshot)
+
+CODECS: Final = {
+    "oid": integer("!I"),
+    "xid": _XID,
+    "cid": _XID,
+    "xid8": codec(int, read_uint64, lambda raw: str(_UINT64.unpack(raw)[0]), quoted),
+    "uuid": codec(read_uuid, read_uuid_binary, print_uuid, quoted),
+    "pg_lsn": codec(read_lsn, read_lsn_binary, print_lsn, quoted),
+    "tid": codec(bytes.decode, print_tid, print_tid),
+    "pg_snapshot": _SNAPSHOT_CODEC,
+    "txid_snapshot": _SNAPSHOT_CODEC,
+    "regproc": _alias("-"),
+    "regprocedure": _alias("-"),
+    "regoper": _alias("0"),
+    "regoperator": _alias("0"),
+    "regclass": _alias("-"),
+    "regcollation": _alias("-"),
+    "regtype": _alias("-"),
+    "regconfig": _alias("-"),
+    "regdictionary": _alias("-"),
+    "regrole": _alias("-"),
+    "regnamespace": _alias("-"),
+}

@@ -1,0 +1,188 @@
+"""The types of one connection, and how to read each: the only door into this folder.
+
+A ``Types`` starts with every built-in type. Others are added as they become known: by name from pgoutput's Type
+messages, in full from the catalog (``catalog.py`` has the query; running it is the caller's part). What is not
+known still reads as text, so that a look-up that fails does not fail the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from aiorepl.values import datetimes, extensions, identifiers, intervals, json, numbers, strings
+from aiorepl.values.arrays import array, vector
+from aiorepl.values.codec import TEXT, Codec, Encoder, Format, Printer, Reader, guard, printed, text_only
+from aiorepl.values.composites import composite
+from aiorepl.values.ranges import multirange_of, range_of
+from aiorepl.values.types import (
+    ARRAY,
+    BASE,
+    BUILTIN,
+    COMPOSITE,
+    DOMAIN,
+    ENUM,
+    MULTIRANGE,
+    NAME_ONLY,
+    RANGE,
+    TypeInfo,
+)
+
+_BUILTIN_CODECS: Final[dict[str, Codec]] = {
+    **numbers.CODECS,
+    **strings.CODECS,
+    **datetimes.CODECS,
+    **intervals.CODECS,
+    **identifiers.CODECS,
+    **json.CODECS,
+    "int2vector": vector(numbers.CODECS["int2"]),
+    "oidvector": vector(identifiers.CODECS["oid"]),
+}
+
+
+class Types:
+    """Every type known to a connection, by oid. Not thread-safe while types are added.
+
+    The callables it hands out take the bytes of a column that is not NULL and keep working when types are added
+    later, as they were when asked for; ask again after ``add``. They raise nothing but ``ValueError``:
+    ``Malformed`` for bytes that are not of the type, ``UnknownBinaryType`` for a binary value of a type whose
+    binary form is not known (asking for the callable is no error). Neither message contains the value.
+    """
+
+    def __init__(self, infos: Iterable[TypeInfo] = ()) -> None:
+        self._added: dict[int, TypeInfo] = {}
+        self._codecs: dict[int, Codec] = {}
+        self._decoders: dict[tuple[int, int], Reader] = {}
+        self._encoders: dict[tuple[int, int, bool], Encoder] = {}
+        self._printers: dict[tuple[int, int], Printer] = {}
+        for info in infos:
+            self.add(info)
+
+    def __reduce__(self) -> tuple[type[Types], tuple[tuple[TypeInfo, ...]]]:
+        return type(self), (self.added,)
+
+    @property
+    def added(self) -> tuple[TypeInfo, ...]:
+        """What was added to the built-in types: all that another process needs to read the same columns."""
+        return tuple(self._added.values())
+
+    def info(self, oid: int) -> TypeInfo | None:
+        """What is known of the type, if anything."""
+        return BUILTIN.get(oid) or self._added.get(oid)
+
+    def add(self, info: TypeInfo) -> None:
+        """Make a type known, or known anew after it was altered.
+
+        A mere name never replaces what the catalog said; built-in types cannot be replaced.
+        """
+        known = self._added.get(info.oid)
+        if info.oid in BUILTIN or info == known or (info.kind == NAME_ONLY and known is not None):
+            return
+        self._added[info.oid] = info
+        # Any type may be made of this one, so none of the others can stay.
+        for cache in (self._codecs, self._decoders, self._encoders, self._printers):
+            cache.clear()
+
+    def known(self, oid: int) -> bool:
+        """Whether this type and all that it is made of are known; if not, ``missing`` says what to look up."""
+        return oid in BUILTIN or not self.missing(oid)
+
+    def missing(self, oid: int) -> set[int]:
+        """The oids that must be looked up in the catalog before this type can be read in full."""
+        missing: set[int] = set()
+        seen: set[int] = set()
+        pending = [oid]
+        while pending:
+            part = pending.pop()
+            if part in seen or part in BUILTIN:
+                continue
+            seen.add(part)
+            info = self._added.get(part)
+            if info is None or (info.kind == NAME_ONLY and info.name not in extensions.CODECS):
+                missing.add(part)
+            else:
+                pending += [field for _, field in info.fields]
+                if info.element:
+                    pending.append(info.element)
+        return missing
+
+    def decoder(self, oid: int, format: int) -> Callable[[bytes], Any]:  # noqa: A002 - the protocol's word
+        """Column bytes to Python value; each family's page says which value its types have."""
+        try:
+            return self._decoders[oid, format]
+        except KeyError:
+            codec = self._codec(oid)
+            function = codec.read_text if format == Format.TEXT else codec.read_binary
+            decoder = self._decoders[oid, format] = self._guard(oid, format, function)
+            return decoder
+
+    def json_encoder(self, oid: int, format: int, *, typed: bool = True) -> Callable[[bytes], bytes]:  # noqa: A002
+        """Column bytes to a JSON fragment in UTF-8, without line ends.
+
+        :param typed: numbers for int2, int4, int8, oid and finite floats; true and false; lists for arrays; json
+            and jsonb as they are; a string of PostgreSQL's text for all else. The same from both formats. Without
+            it, a string of PostgreSQL's text for every type.
+        """
+        try:
+            return self._encoders[oid, format, typed]
+        except KeyError:
+            codec = self._codec(oid)
+            if not typed:
+                function = printed(codec.print_text if format == Format.TEXT else codec.print_binary)
+            else:
+                function = codec.json_text if format == Format.TEXT else codec.json_binary
+            encoder = self._encoders[oid, format, typed] = self._guard(oid, format, function)
+            return encoder
+
+    def text(self, oid: int, format: int) -> Callable[[bytes], str]:  # noqa: A002
+        """Column bytes to PostgreSQL's own text: what the server prints under the settings of ``--values``."""
+        try:
+            return self._printers[oid, format]
+        except KeyError:
+            codec = self._codec(oid)
+            function = codec.print_text if format == Format.TEXT else codec.print_binary
+            printer = self._printers[oid, format] = self._guard(oid, format, function)
+            return printer
+
+    def _name(self, oid: int) -> str:
+        info = self.info(oid)
+        return f"with oid {oid}" if info is None else f"{info} (oid {oid})"
+
+    def _guard(self, oid: int, format: int, function: Callable[[bytes], Any]) -> Callable[[bytes], Any]:  # noqa: A002
+        if format not in (Format.TEXT, Format.BINARY):
+            raise ValueError(
+                f"{format} is no format: it is {Format.TEXT:d} (text) or {Format.BINARY:d} (binary)"
+            )
+        return guard(function, f"type {self._name(oid)}", Format(format).name.lower())
+
+    def _codec(self, oid: int, within: tuple[int, ...] = ()) -> Codec:
+        codec = self._codecs.get(oid)
+        if codec is None:
+            if oid in within:
+                raise ValueError(f"type {self._name(oid)} is made of itself")
+            codec = self._codecs[oid] = self._build(oid, (*within, oid))
+        return codec
+
+    def _build(self, oid: int, within: tuple[int, ...]) -> Codec:
+        info = self.info(oid)
+        if info is None:
+            return text_only(self._name(oid))
+        if info.kind == ARRAY:
+            element = self.info(info.element)
+            delimiter = info.delimiter if element is None else element.delimiter
+            return array(self._codec(info.element, within), delimiter)
+        if info.kind == DOMAIN:
+            return self._codec(info.element, within)
+        if info.kind == ENUM:
+            return TEXT
+        if info.kind == COMPOSITE:
+            return composite(info.fields, [self._codec(field, within) for _, field in info.fields])
+        if info.kind == RANGE:
+            return range_of(self._codec(info.element, within))
+        if info.kind == MULTIRANGE:
+            return multirange_of(self._codec(info.element, within))
+        if info.oid in BUILTIN:
+            return _BUILTIN_CODECS.get(info.name) or text_only(self._name(oid))
+        if info.kind in (BASE, NAME_ONLY) and info.name in extensions.CODECS:
+            return extensions.CODECS[info.name]
+        return text_only(self._name(oid))
