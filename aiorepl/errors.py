@@ -5,12 +5,13 @@
      ├── ConnectionFailed          outside: no server there, or it would not let us in              exit 3
      ├── ConnectionLost            outside: it was there and went away; reconnecting may help       exit 3
      ├── ServerError               the server said no: SQLSTATE, message, detail, hint              exit 3
-     │    └── SlotError            the slot is missing, busy, lost, or not the one we know          exit 3
+     ├── SlotError                 the slot is missing, busy, lost, or not the one we know          exit 3
      ├── ProtocolError             the peer sent what the protocol does not allow                   exit 1
      ├── DataError                 a value that cannot be read as what its type says                exit 1
      ├── JournalError              the journal is damaged, foreign, or locked                       exit 1
      └── SinkError                 a sink failed for good                                           exit 4
-          └── TransientError, PermanentError are what a sink raises itself
+          ├── TransientError       raised by a sink: later may do
+          └── PermanentError       raised by a sink: never will
 
 No message carries a row, a password or a token: names, positions and lengths only.
 """
@@ -81,13 +82,11 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-class ServerError(AioreplError):
-    """An ErrorResponse. Every field of the protocol is an attribute, ``None`` where the server sent none.
+class ServerMessage:
+    """An ErrorResponse or NoticeResponse: every field of the protocol as an attribute, ``None`` where none was sent.
 
-    ``detail``, ``where`` and ``internal_query`` can quote rows, so ``str()`` leaves them out: read the attributes.
+    ``detail``, ``where`` and ``internal_query`` can quote rows, so ``text`` leaves them out: read the attributes.
     """
-
-    exit_code = 3
 
     severity_localized: str | None
     severity: str | None
@@ -112,11 +111,31 @@ class ServerError(AioreplError):
         for letter, name in FIELDS.items():
             setattr(self, name, fields.get(letter))
         self.fields = dict(fields)
-        text = self.message or "the server reported an error without a message"
-        parts = [text if self.sqlstate is None else f"{text} (SQLSTATE {self.sqlstate})"]
-        if self.hint:
-            parts.append(self.hint)
-        super().__init__("; ".join(parts))
+
+    @property
+    def text(self) -> str:
+        """Message, SQLSTATE and hint on one line."""
+        text = self.message or "the server sent no message"
+        if self.sqlstate is not None:
+            text += f" (SQLSTATE {self.sqlstate})"
+        return f"{text}; {self.hint}" if self.hint else text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.severity} {self.sqlstate}>"
+
+
+class ServerNotice(ServerMessage):
+    """A NoticeResponse."""
+
+
+class ServerError(ServerMessage, AioreplError):
+    """An ErrorResponse."""
+
+    exit_code = 3
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        ServerMessage.__init__(self, fields)
+        AioreplError.__init__(self, self.text)
 
     def __reduce__(self) -> tuple[type[ServerError], tuple[dict[str, str]]]:
         return type(self), (self.fields,)

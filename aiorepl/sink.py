@@ -25,7 +25,8 @@ limit comes as several batches of slices, of which only the last has ``slice.las
 over transactions keeps such slices aside until that one. ``batch.end_lsn`` is the end of the last whole
 transaction, ``None`` when the batch completes none.
 
-**Empty batches** are possible: a transaction whose changes were all filtered out still moves the position.
+**Empty batches.** A transaction without changes for us, and WAL without transactions, still move ``end_lsn``. A sink
+that returned a position from ``open`` gets them, to keep its position up with what the slot is told; others do not.
 
 **Unchanged columns.** ``UNCHANGED`` in ``change.new`` is a large value that the server did not send because it did
 not change. It is not NULL. Leave the target's value alone, or say in the sink's documentation what you do instead.

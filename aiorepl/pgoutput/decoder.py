@@ -127,11 +127,15 @@ class Decoder:
             raise ProtocolError(f"unknown bits in {options:#04x}", message="Truncate", field="options")
         at += 5
         if len(payload) - at != count * _RELATION_BYTES:
-            raise ProtocolError(f"{count} relations do not fit the message", message="Truncate", field="relations")
+            raise ProtocolError(
+                f"{count} relations do not fit the message", message="Truncate", field="relations"
+            )
         relations = tuple(
             self.views.find(_UINT32(payload, place)[0], "Truncate") for place in range(at, len(payload), 4)
         )
-        return m.Truncate(relations, bool(options & _CASCADE), bool(options & _RESTART_IDENTITY), payload, xid)
+        return m.Truncate(
+            relations, bool(options & _CASCADE), bool(options & _RESTART_IDENTITY), payload, xid
+        )
 
     def _message(self, payload: bytes) -> m.Message:
         xid, at = self._prefix(payload, "Message", _MESSAGE.size)
@@ -144,7 +148,9 @@ class Decoder:
         length, at = _UINT32(payload, at)[0], at + 4
         if len(payload) - at != length:
             raise ProtocolError(
-                f"claims {length} bytes, the message has {len(payload) - at}", message="Message", field="content"
+                f"claims {length} bytes, the message has {len(payload) - at}",
+                message="Message",
+                field="content",
             )
         return m.Message(bool(flags), lsn, prefix, payload[at:], payload, xid)
 

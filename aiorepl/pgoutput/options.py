@@ -31,7 +31,11 @@ def best_version(server: int) -> int:
 
 
 # The option, the protocol version it belongs to, and the first PostgreSQL that has it.
-_STREAMING, _TWO_PHASE, _PARALLEL = ("streaming=on", 2, 14), ("two_phase", 3, 15), ("streaming=parallel", 4, 16)
+_STREAMING, _TWO_PHASE, _PARALLEL = (
+    ("streaming=on", 2, 14),
+    ("two_phase", 3, 15),
+    ("streaming=parallel", 4, 16),
+)
 _BINARY, _MESSAGES, _ORIGIN = ("binary", 1, 14), ("messages", 1, 14), ("origin", 1, 16)
 
 

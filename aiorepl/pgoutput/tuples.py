@@ -55,7 +55,9 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
     from_bytes = int.from_bytes
     for column in range(count):
         if position >= size:
-            raise ProtocolError(f"column {column + 1} of {count} is missing", message=message, field="TupleData")
+            raise ProtocolError(
+                f"column {column + 1} of {count} is missing", message=message, field="TupleData"
+            )
         kind = payload[position]
         if kind == TEXT or kind == BINARY:  # noqa: PLR1714 - a set or tuple test costs twice as much here
             start = position + 5
@@ -70,7 +72,9 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
             position += 1
         else:
             raise ProtocolError(
-                f"column {column + 1} of {count} is of unknown kind {kind:#04x}", message=message, field="TupleData"
+                f"column {column + 1} of {count} is of unknown kind {kind:#04x}",
+                message=message,
+                field="TupleData",
             )
     return position
 

@@ -7,6 +7,8 @@ for a read and not for a row. Holds at most the changes of that one read.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
 from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
@@ -20,18 +22,37 @@ from aiorepl.values.registry import Types
 _ROWS: dict[type, type[c.RowChange]] = {m.Insert: c.Insert, m.Update: c.Update, m.Delete: c.Delete}
 
 
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a consumer has of a stream that is about to be sent again.
+
+    :param after: an end LSN; transactions that ended at or before it are known whole.
+    :param commit_lsn: the one transaction that was under way when the stream broke off, ``None`` without one.
+    :param ordinals: how many changes of it are known. They come again the same: a change's identity is for good.
+    """
+
+    after: LSN
+    commit_lsn: LSN | None = None
+    ordinals: int = 0
+
+
+NOTHING: Final = Resume(LSN(0))
+# What a change costs in memory beside its message's bytes: the message, the change, their places in lists.
+_OVERHEAD: Final = 400
+
+
 class Assembler:
     """Assembles the transactions of one connection.
 
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
-    :param after: a position; transactions that ended at or before it were delivered earlier and are dropped.
+    :param resume: what was delivered earlier and is dropped when it comes again.
     """
 
-    def __init__(self, types: Types, *, binary: bool = False, after: LSN | None = None) -> None:
+    def __init__(self, types: Types, *, binary: bool = False, resume: Resume = NOTHING) -> None:
         self.types = types
         self.binary = binary
-        self._after = after or LSN(0)
+        self._resume = resume
         self._state = State.BETWEEN
         self._layouts: dict[int, c.Layout] = {}
         self._fresh: list[Relation] = []
@@ -41,6 +62,7 @@ class Assembler:
         self._ordinal = 0
         self._first = True
         self._skip = False
+        self._known = 0
 
     @property
     def open(self) -> bool:
@@ -70,9 +92,11 @@ class Assembler:
             if row is not None:
                 if self._transaction is None:
                     self._open()
-                gathered.append(row(self._transaction, self._ordinal, self._layout(message.relation), message))  # type: ignore[union-attr,arg-type]
+                gathered.append(
+                    row(self._transaction, self._ordinal, self._layout(message.relation), message)
+                )  # type: ignore[union-attr,arg-type]
                 self._ordinal += 1
-                size += len(message.payload)  # type: ignore[union-attr]
+                size += len(message.payload) + _OVERHEAD  # type: ignore[union-attr]
             elif isinstance(message, m.Begin):
                 self._enter(message)
                 legal = TRANSITIONS[following]
@@ -89,15 +113,15 @@ class Assembler:
                 self._open()
                 gathered.append(c.Truncate(self._transaction, self._ordinal, message))
                 self._ordinal += 1
-                size += len(message.payload)
+                size += len(message.payload) + _OVERHEAD
             elif isinstance(message, m.Message):
                 if message.transactional:
                     if following is State.BETWEEN:
-                        raise ProtocolError("transactional, but arrived outside of a transaction", message="Message")
+                        raise ProtocolError("transactional, but outside of a transaction", message="Message")
                     self._open()
                     gathered.append(c.Message(self._transaction, self._ordinal, message))
                     self._ordinal += 1
-                    size += len(message.payload)
+                    size += len(message.payload) + _OVERHEAD
                 else:
                     self._emit(gathered, size, slices, None)
                     gathered, size = [], 0
@@ -119,9 +143,10 @@ class Assembler:
         self._transaction = None
         self._origin = None
         self._ordinal = 0
-        self._first = True
         # A transaction's end is behind its commit record, so it ended by ``after`` if that began before it.
-        self._skip = begin.final_lsn < self._after
+        self._skip = begin.final_lsn < self._resume.after
+        self._known = self._resume.ordinals if begin.final_lsn == self._resume.commit_lsn else 0
+        self._first = self._known == 0
 
     def _open(self) -> Transaction:
         if self._transaction is None:
@@ -148,11 +173,13 @@ class Assembler:
         self._begin = self._transaction = None
 
     def _stand_alone(self, message: m.Message, slices: list[Slice]) -> None:
-        if message.lsn > self._after:
+        if message.lsn > self._resume.after:
             change = c.Message(None, 0, message)
-            slices.append(Slice(None, (change,), True, LSN(message.lsn), len(message.payload)))
+            slices.append(Slice(None, (change,), True, LSN(message.lsn), len(message.payload) + _OVERHEAD))
 
     def _emit(self, gathered: list[c.Change], size: int, slices: list[Slice], end: LSN | None) -> None:
+        if self._known and gathered:
+            gathered = [change for change in gathered if change.ordinal >= self._known]
         if (gathered or end is not None) and not self._skip:
             slices.append(Slice(self._open(), gathered, self._first, end, size))
             self._first = False

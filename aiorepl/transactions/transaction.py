@@ -56,9 +56,10 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """Some changes of one transaction, in order, or one message that stands between transactions.
+    """Some changes of one transaction, in order, or something that stands between transactions: a message that is
+    not transactional, or WAL that holds nothing for us, a slice without changes.
 
-    :param transaction: the header, or ``None`` for a non-transactional message, whose slice holds just that.
+    :param transaction: the header, or ``None`` for what stands between transactions.
     :param first: whether the transaction begins here.
     :param end_lsn: on the last slice the end LSN of the transaction, what an acknowledgement names; else ``None``.
     :param size: the bytes of its messages, as the budgets count them.

@@ -1,0 +1,120 @@
+"""PostgreSQL logical replication for Python: consume a database's changes with asyncio, or on Spark.
+
+``connect`` gives one consumer the transactions of a slot; ``Pipeline`` runs sinks; ``aiorepl.spark`` reads a
+pipeline's journal. Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.delivery.pipeline import Pipeline, PipelineStatistics
+    from aiorepl.delivery.retry import RetryPolicy
+    from aiorepl.delivery.source import Source
+    from aiorepl.delivery.stream import ReplicationStream, ReplicationTransaction, connect
+    from aiorepl.errors import (
+        AioreplError,
+        ConfigurationError,
+        ConnectionFailed,
+        ConnectionLost,
+        DataError,
+        JournalError,
+        PermanentError,
+        ProtocolError,
+        ServerError,
+        SinkError,
+        SlotError,
+        TransientError,
+    )
+    from aiorepl.lsn import LSN
+    from aiorepl.pgoutput.tuples import UNCHANGED
+    from aiorepl.position import Position
+    from aiorepl.sink import Batch, Sink, SinkContext
+    from aiorepl.transactions.changes import Change, Delete, Insert, Message, Truncate, Update
+    from aiorepl.transactions.transaction import Slice, Transaction
+
+_HOMES = {
+    "aiorepl.delivery.batching": ("BatchPolicy",),
+    "aiorepl.delivery.pipeline": ("Pipeline", "PipelineStatistics"),
+    "aiorepl.delivery.retry": ("RetryPolicy",),
+    "aiorepl.delivery.source": ("Source",),
+    "aiorepl.delivery.stream": ("ReplicationStream", "ReplicationTransaction", "connect"),
+    "aiorepl.errors": (
+        "AioreplError",
+        "ConfigurationError",
+        "ConnectionFailed",
+        "ConnectionLost",
+        "DataError",
+        "JournalError",
+        "PermanentError",
+        "ProtocolError",
+        "ServerError",
+        "SinkError",
+        "SlotError",
+        "TransientError",
+    ),
+    "aiorepl.lsn": ("LSN",),
+    "aiorepl.pgoutput.tuples": ("UNCHANGED",),
+    "aiorepl.position": ("Position",),
+    "aiorepl.sink": ("Batch", "Sink", "SinkContext"),
+    "aiorepl.transactions.changes": ("Change", "Delete", "Insert", "Message", "Truncate", "Update"),
+    "aiorepl.transactions.transaction": ("Slice", "Transaction"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - by theme
+    "connect",
+    "ReplicationStream",
+    "ReplicationTransaction",
+    "Pipeline",
+    "PipelineStatistics",
+    "Source",
+    "BatchPolicy",
+    "RetryPolicy",
+    "Sink",
+    "SinkContext",
+    "Batch",
+    "Slice",
+    "Transaction",
+    "Change",
+    "Insert",
+    "Update",
+    "Delete",
+    "Truncate",
+    "Message",
+    "UNCHANGED",
+    "LSN",
+    "Position",
+    "AioreplError",
+    "ConfigurationError",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "DataError",
+    "JournalError",
+    "PermanentError",
+    "ProtocolError",
+    "ServerError",
+    "SinkError",
+    "SlotError",
+    "TransientError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version("aiorepl")
+    try:
+        home = _HOME_OF[name]
+    except KeyError:
+        raise AttributeError(f"module 'aiorepl' has no attribute {name!r}") from None
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

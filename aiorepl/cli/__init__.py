@@ -1,0 +1,69 @@
+"""The command line: parse, call, print. Whatever goes wrong is one line on standard error and an exit code.
+
+Exit codes: 0 done, 1 data that cannot be decoded or a fault of ours, 2 usage or configuration, 3 cannot connect or a
+slot problem, 4 a sink failed for good, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import click
+
+from aiorepl.cli.tail import tail
+from aiorepl.errors import AioreplError
+
+INTERRUPTED = 130
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Begin with: aiorepl demo. Then, on your own server: CREATE PUBLICATION p FOR ALL TABLES; and aiorepl tail "
+    "--dsn postgresql://user@host/database --publication p --slot s --create-slot",
+)
+@click.version_option(package_name="aiorepl")
+@click.option("-v", "--verbose", count=True, help="Tell more on standard error; twice for everything.")
+def command(verbose: int) -> None:
+    """PostgreSQL logical replication for Python: changes to sinks, files and Spark."""
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="aiorepl: %(message)s", stream=sys.stderr)
+
+
+command.add_command(tail)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = command.main(arguments, prog_name="aiorepl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        return _fail(f"{error.format_message()}{hint}", 2)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except AioreplError as error:
+        return _fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output has gone. Python would complain again while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("AIOREPL_DEBUG"):
+            raise
+        return _fail(f"a fault of aiorepl: {type(error).__name__}: AIOREPL_DEBUG=1 shows where", 1)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(text: str, code: int) -> int:
+    click.echo(f"aiorepl: {' '.join(text.split())}", err=True)
+    return code

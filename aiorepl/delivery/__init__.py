@@ -1,0 +1,1 @@
+"""Transactions to sinks, and the slot's confirmation back."""

@@ -1,0 +1,161 @@
+"""The source as one unbroken sequence of slices, whatever becomes of its connections.
+
+After a loss it connects again, checks that it is still the same slot of the same cluster, and asks for the stream
+from the last transaction that was received whole; of one that was under way it drops the changes that are known.
+So downstream nothing comes twice within a process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.retry import RetryPolicy, may_pass
+from aiorepl.delivery.session import Session
+from aiorepl.delivery.source import Readied, Source, ready
+from aiorepl.errors import SlotError
+from aiorepl.lsn import LSN
+from aiorepl.position import Position
+from aiorepl.transactions.assembler import Resume
+from aiorepl.transactions.transaction import Slice
+from aiorepl.values.registry import Types
+from aiorepl.wire.connection import ReplicationConnection
+
+_log = logging.getLogger("aiorepl.capture")
+
+NOW = "now"
+
+
+class Capture:
+    """Use: ``connect``, then ``begin``, then ``receive`` until it returns ``None``, then ``stop``.
+
+    :param retry: how to reconnect; ``None``: not at all.
+    :param until: stop before the first transaction that commits at or after this; ``"now"``: at the end of WAL.
+    """
+
+    def __init__(self, source: Source, *, retry: RetryPolicy | None, until: LSN | str | None = None) -> None:
+        self.source = source
+        self.types = Types()
+        self._retry = retry
+        self._until = until
+        self._connection: ReplicationConnection | None = None
+        self._readied: Readied | None = None
+        self._session: Session | None = None
+        self._ledger = Ledger(LSN(0), ())
+        self._partial: tuple[LSN, int] | None = None
+        self._after = LSN(0)
+        self.reconnects = 0
+
+    async def connect(self, *, snapshot: str = "nothing") -> Readied:
+        """The first connection, checked; it stays idle until ``begin``, as an exported snapshot needs.
+
+        :raises ConnectionFailed, ConfigurationError, SlotError: with what to do.
+        """
+        self._connection = await ReplicationConnection.open(self.source.dsn, **self.source.connect)
+        try:
+            self._readied = await ready(
+                self._connection, self.source, create=self.source.create_slot, snapshot=snapshot
+            )
+        except BaseException:
+            await self._connection.close()
+            raise
+        return self._readied
+
+    async def begin(self, after: LSN, sinks: Iterable[str], *, start: LSN | None = None) -> Ledger:
+        """START_REPLICATION behind ``after``.
+
+        :param sinks: whose word the confirmation needs.
+        :param start: what counts as durable before the first of them has spoken; ``after`` unless given.
+        """
+        connection, readied = self._required()
+        if self._until == NOW:
+            self._until = (await connection.identify_system()).xlogpos
+        self._ledger = Ledger(after if start is None else start, sinks)
+        self._after = after
+        await self._start(connection, readied)
+        return self._ledger
+
+    async def receive(self) -> list[Slice] | None:
+        """The next slices; ``None`` at the end.
+
+        :raises AioreplError: what reconnecting cannot mend.
+        """
+        while True:
+            if self._session is None:
+                await self._reconnect()
+            assert self._session is not None  # noqa: S101 - either there was one or _reconnect made it
+            try:
+                slices = await self._session.receive()
+            except Exception as error:
+                await self._session.abandon()
+                self._session = None
+                if self._retry is None or not may_pass(error):
+                    raise
+                _log.warning("connection to the source lost, reconnecting: %s", error)
+                continue
+            if slices:
+                self._remember(slices)
+            return slices
+
+    async def stop(self) -> None:
+        """Send the last status, end the stream in order and close. Safe to call in any state."""
+        session, self._session = self._session, None
+        connection, self._connection = self._connection, None
+        if session is not None:
+            await session.stop()
+        elif connection is not None:
+            await connection.close()
+
+    def _required(self) -> tuple[ReplicationConnection, Readied]:
+        if self._connection is None or self._readied is None:
+            raise RuntimeError("connect first")
+        return self._connection, self._readied
+
+    async def _start(self, connection: ReplicationConnection, readied: Readied) -> None:
+        commit_lsn, ordinals = self._partial or (None, 0)
+        until = self._until if isinstance(self._until, LSN) else None
+        session = Session(
+            connection,
+            self.source,
+            self.types,
+            self._ledger,
+            resume=Resume(self._after, commit_lsn, ordinals),
+            until=until,
+        )
+        await session.start(readied)
+        self._session = session
+
+    async def _reconnect(self) -> None:
+        retry = self._retry
+        assert retry is not None  # noqa: S101 - without it receive() raises before it comes here
+        _, before = self._required()
+        async for attempt in retry.connection():
+            with attempt:
+                connection = await ReplicationConnection.open(self.source.dsn, **self.source.connect)
+                try:
+                    readied = await ready(connection, self.source, create=False)
+                    self._require_no_gap(before.position, readied.position)
+                    await self._start(connection, readied)
+                except BaseException:
+                    connection.abort()
+                    raise
+                self._connection, self._readied = connection, readied
+        self.reconnects += 1
+        _log.warning("reconnected to the source, going on from %s", self._after)
+
+    def _require_no_gap(self, before: Position, found: Position) -> None:
+        before.require_same_source(found, "this pipeline")
+        known = max(self._after, self._ledger.flushed, before.lsn)
+        if found.lsn > known:
+            raise SlotError(
+                f"slot {found.slot!r} was moved to {found.lsn} by somebody else, past {known} where this pipeline "
+                "stands: what lies between would be lost; load the tables again, or accept the gap"
+            )
+
+    def _remember(self, slices: list[Slice]) -> None:
+        for part in slices:
+            if part.end_lsn is not None:
+                self._after, self._partial = max(self._after, part.end_lsn), None
+            elif part.transaction is not None and part.changes:
+                self._partial = (part.transaction.commit_lsn, part.changes[-1].ordinal + 1)

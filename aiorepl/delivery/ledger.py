@@ -1,0 +1,83 @@
+"""Which part of the stream is durable everywhere: the number that the slot is confirmed with. Pure.
+
+Three positions stay apart. *Received* is how far the server has sent. *Accepted* is what sinks have taken into
+their hands; it frees memory and confirms nothing. *Durable* is what every sink has made safe; ``flushed`` is its
+prefix over all sinks, by end LSNs of transactions.
+
+WAL that holds nothing for us has to move ``flushed`` as well, or a quiet table would keep the WAL of a busy
+database. A keepalive that arrives while no transaction is partly here says that everything below it was sent, so it
+is a slice without changes that ends there, and goes the way of every other: in order, through every sink that keeps
+a position, and only then into ``flushed``. There is no second rule, and a position that a sink holds is never behind
+what the slot was told.
+
+Source: ``get_flush_position`` and ``send_feedback`` in PostgreSQL's worker.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiorepl.lsn import LSN
+
+
+class Ledger:
+    """The positions of one pipeline. They never move backwards, whatever a reconnect brings again.
+
+    :param start: the position the stream begins at: durable before we came.
+    :param sinks: the names of those whose word is needed.
+    """
+
+    def __init__(self, start: LSN, sinks: Iterable[str]) -> None:
+        self._received = start
+        self._end = start
+        self._flushed = start
+        self._durable = dict.fromkeys(sinks, start)
+        self._accepted = dict(self._durable)
+
+    @property
+    def received(self) -> LSN:
+        """How far the server has sent."""
+        return self._received
+
+    @property
+    def end(self) -> LSN:
+        """The end LSN of the last transaction that was received whole."""
+        return self._end
+
+    @property
+    def accepted(self) -> LSN:
+        """What every sink has taken."""
+        return min(min(self._accepted.values(), default=self._end), self._end)
+
+    @property
+    def flushed(self) -> LSN:
+        """What every sink has made durable."""
+        return self._flushed
+
+    def receive(self, lsn: int) -> None:
+        """WAL up to ``lsn`` was sent to us, in whatever form."""
+        if lsn > self._received:
+            self._received = LSN(lsn)
+
+    def ended(self, end_lsn: LSN) -> None:
+        """A slice that completes everything up to ``end_lsn`` was received."""
+        if end_lsn > self._end:
+            self._end = end_lsn
+            self.receive(end_lsn)
+            self._advance()
+
+    def accept(self, sink: str, end_lsn: LSN) -> None:
+        """``sink`` has taken everything up to ``end_lsn``."""
+        self._accepted[sink] = max(self._accepted[sink], end_lsn)
+
+    def durable(self, sink: str, end_lsn: LSN) -> None:
+        """``sink`` has made everything up to ``end_lsn`` durable."""
+        self.accept(sink, end_lsn)
+        if end_lsn > self._durable[sink]:
+            self._durable[sink] = end_lsn
+            self._advance()
+
+    def _advance(self) -> None:
+        # A sink may hold more than we have received (its own position, after a restart): that counts to the end.
+        safe = min(min(self._durable.values(), default=self._end), self._end)
+        self._flushed = max(self._flushed, safe)

@@ -1,0 +1,191 @@
+"""The pipeline, the object that people embed: source, journal and sinks, started, watched and stopped together.
+
+Without a journal every sink reads one window over the stream, and the slot is confirmed up to what all of them have
+made durable. With a journal the journal is what the slot waits for, and every sink reads it from a cursor of its
+own, at its own pace (``lanes`` has both).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.lanes import Lanes
+from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.runner import SinkStatistics
+from aiorepl.delivery.source import Source
+from aiorepl.delivery.window import WindowStatistics
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.sink import Sink
+
+_log = logging.getLogger("aiorepl.pipeline")
+
+FOR_EVER = RetryPolicy(seconds=None)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatistics:
+    """A look at a running pipeline: the LSN ladder from the server down, the windows, and every sink."""
+
+    received: LSN
+    accepted: LSN
+    flushed: LSN
+    reconnects: int
+    windows: Mapping[str, WindowStatistics]
+    sinks: Mapping[str, SinkStatistics]
+
+
+class Pipeline:
+    """Use ``await pipeline.run()``, or ``async with pipeline:`` to have it run beside other work.
+
+    :param sinks: sinks, or sinks by name. A name is what the sink's position is kept under: do not change it.
+    :param journal: the folder (or ``file://`` URL) of a journal.
+    :param snapshot: if the slot is created now, begin with the rows that are in the tables already. Needs a journal.
+    :param until: stop there: an LSN, or ``"now"`` for the end of WAL at the start.
+    :param reconnect: how to go on after a lost connection; ``None`` ends with the error instead.
+    :param batches: how much sinks get at once, and when they are flushed.
+    :param retry: how long to insist when a sink raises TransientError.
+    :param grace: seconds that ``stop`` gives sinks to finish before they are cancelled.
+    :param memory: bytes that may be in memory between the source and the sinks.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        sinks: Sequence[Sink] | Mapping[str, Sink] = (),
+        *,
+        journal: str | None = None,
+        snapshot: bool = False,
+        until: LSN | str | None = None,
+        reconnect: RetryPolicy | None = FOR_EVER,
+        batches: BatchPolicy | None = None,
+        retry: RetryPolicy | None = None,
+        grace: float = 10.0,
+        memory: int = 16 * 1024 * 1024,
+    ) -> None:
+        if not sinks and journal is None:
+            raise ConfigurationError("a pipeline needs at least one sink, or a journal")
+        if snapshot and journal is None:
+            raise ConfigurationError(
+                "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
+            )
+        self._source = source
+        self._grace = grace
+        self._capture = Capture(source, retry=reconnect, until=until)
+        self._lanes = Lanes(
+            self._capture,
+            dict(sinks) if isinstance(sinks, Mapping) else _named(sinks),
+            journal=journal,
+            snapshot=snapshot,
+            batches=batches or BatchPolicy(),
+            retry=retry or RetryPolicy(),
+            memory=memory,
+        )
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Run until the end of the stream (``until``), ``stop()``, or an error.
+
+        After an error, as after ``stop()``, what was received is finished first, within the grace period. Cancelling
+        stops at once.
+
+        :raises AioreplError: what could not be mended; what was flushed before is safe and confirmed.
+        """
+        work = asyncio.create_task(self._work(), name=f"aiorepl pipeline {self._source.slot}")
+        stop = asyncio.create_task(self._stopping.wait())
+        ending = asyncio.create_task(self._lanes.ending.wait())
+        try:
+            await asyncio.wait({work, stop, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self._lanes.stop_reading()
+                await asyncio.wait({work}, timeout=self._grace)
+            if not work.done():
+                _log.warning("the grace period of %s s is over: sinks are cancelled", self._grace)
+                work.cancel()
+                await asyncio.wait({work})
+            else:
+                with _one_error():
+                    work.result()
+            if self._lanes.failure is not None:
+                raise self._lanes.failure
+        finally:
+            for task in (stop, ending, work):
+                task.cancel()
+            await asyncio.gather(stop, ending, work, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Ask ``run`` to end: read no more, let the sinks finish within the grace period, confirm, disconnect."""
+        self._stopping.set()
+
+    async def started(self) -> None:
+        """Wait until the stream runs."""
+        await self._lanes.started.wait()
+
+    def statistics(self) -> PipelineStatistics:
+        """What the pipeline has done so far."""
+        lanes, ledger = self._lanes, self._lanes.ledger
+        return PipelineStatistics(
+            received=ledger.received,
+            accepted=ledger.accepted,
+            flushed=ledger.flushed,
+            reconnects=self._capture.reconnects,
+            windows={name: window.statistics() for name, window in lanes.windows.items()},
+            sinks={name: runner.statistics for name, runner in lanes.runners.items()},
+        )
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self.run())
+        started = asyncio.create_task(self.started())
+        try:
+            await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        if self._task.done():
+            await self._task
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+
+    async def _work(self) -> None:
+        async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(self._capture.stop)
+            await self._lanes.run(cleanup)
+
+
+def _named(sinks: Sequence[Sink]) -> dict[str, Sink]:
+    """Names after the classes, numbered from the second of a kind on."""
+    named: dict[str, Sink] = {}
+    for sink in sinks:
+        base = name = type(sink).__name__.lower()
+        count = 1
+        while name in named:
+            count += 1
+            name = f"{base}-{count}"
+        named[name] = sink
+    return named
+
+
+@contextlib.contextmanager
+def _one_error() -> Iterator[None]:
+    """Task groups raise groups; our callers are told the first thing that went wrong."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

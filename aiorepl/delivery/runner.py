@@ -1,0 +1,170 @@
+"""One sink at work: its cursor, its batches, its flushes and its retries. Nobody else calls the sink."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiorepl.delivery.batching import Batcher, BatchPolicy
+from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.window import Cursor
+from aiorepl.errors import AioreplError, SinkError
+from aiorepl.lsn import LSN
+from aiorepl.sink import Batch, Sink
+from aiorepl.transactions.transaction import Slice
+
+_log = logging.getLogger("aiorepl.sink")
+
+
+class Progress(Protocol):
+    """Who is told how far a sink is."""
+
+    async def accepted(self, end_lsn: LSN) -> None:
+        """Everything up to ``end_lsn`` is in the sink's hands."""
+
+    async def durable(self, end_lsn: LSN) -> None:
+        """Everything up to ``end_lsn`` would survive the loss of this process."""
+
+
+@dataclass(slots=True)
+class SinkStatistics:
+    """What one sink has done. ``retries`` counts the calls that were made again."""
+
+    name: str
+    changes: int = 0
+    batches: int = 0
+    flushes: int = 0
+    retries: int = 0
+    accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
+    durable: LSN = LSN(0)  # noqa: RUF009
+
+
+class SinkRunner:
+    """Runs one opened sink until its cursor ends.
+
+    :param after: what the sink holds already: transactions that ended at or before it are not given to it again.
+    :param keeps_position: whether the sink keeps its position itself, and so is told of WAL without changes too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        cursor: Cursor,
+        progress: Progress,
+        *,
+        after: LSN,
+        keeps_position: bool,
+        batches: BatchPolicy,
+        retry: RetryPolicy,
+    ) -> None:
+        self.statistics = SinkStatistics(name, accepted=after, durable=after)
+        self._name = name
+        self._sink = sink
+        self._cursor = cursor
+        self._progress = progress
+        self._after = after
+        self._keeps_position = keeps_position
+        self._policy = batches
+        self._retry = retry
+        self._batcher = Batcher(batches.bytes)
+        self._skipped = 0
+        self._unflushed = 0
+        self._flush_at: float | None = None
+        self._accepted: LSN | None = None
+        # Who overrides write alone is durable when it returns: nothing to wait for.
+        self._durable_on_write = type(sink).flush is Sink.flush
+
+    async def run(self) -> None:
+        """Write and flush until the window is closed and empty; the last flush included.
+
+        :raises SinkError: the sink failed for good.
+        """
+        clock = asyncio.get_running_loop().time
+        while True:
+            batch = self._next_batch()
+            if batch is not None:
+                await self._write(batch)
+                if self._flush_at is None:
+                    self._flush_at = clock() + self._policy.flush_seconds
+            elif self._cursor.ended:
+                # A transaction that has no end yet will come again whole: what there is of it may be forgotten.
+                await self._flush()
+                return
+            due = self._flush_at is not None and clock() >= self._flush_at
+            if self._durable_on_write or due or self._unflushed >= self._policy.flush_bytes:
+                await self._flush()
+            if batch is None:
+                await self._wait()
+
+    def _next_batch(self) -> Batch | None:
+        while not self._batcher.full:
+            part = self._cursor.take()
+            if part is None:
+                break
+            if self._has(part):
+                self._skipped += 1
+            else:
+                self._batcher.add(part)
+        batch = self._batcher.take()
+        if batch is None and self._skipped:
+            self._cursor.release(self._skipped)
+            self._skipped = 0
+        return batch
+
+    def _has(self, part: Slice) -> bool:
+        if part.transaction is None:
+            return part.end_lsn is not None and part.end_lsn <= self._after
+        return part.transaction.commit_lsn < self._after
+
+    async def _wait(self) -> None:
+        if self._flush_at is None:
+            await self._cursor.news()
+            return
+        try:
+            async with asyncio.timeout_at(self._flush_at):
+                await self._cursor.news()
+        except TimeoutError:
+            pass
+
+    async def _write(self, batch: Batch) -> None:
+        if self._keeps_position or any(part.changes for part in batch.transactions):
+            await self._insist("write", batch)
+        self._cursor.release(len(batch.transactions) + self._skipped)
+        self._skipped = 0
+        statistics = self.statistics
+        statistics.batches += 1
+        statistics.changes += len(batch)
+        self._unflushed += batch.size
+        end_lsn = batch.end_lsn
+        if end_lsn is not None:
+            self._accepted = statistics.accepted = end_lsn
+            await self._progress.accepted(end_lsn)
+
+    async def _flush(self) -> None:
+        if self._flush_at is None:
+            return
+        await self._insist("flush", None)
+        self._unflushed, self._flush_at = 0, None
+        self.statistics.flushes += 1
+        if self._accepted is not None:
+            end_lsn, self._accepted = self._accepted, None
+            self.statistics.durable = end_lsn
+            await self._progress.durable(end_lsn)
+
+    async def _insist(self, call: str, batch: Batch | None) -> None:
+        try:
+            async for attempt in self._retry.sink():
+                with attempt:
+                    if attempt.num > 1:
+                        self.statistics.retries += 1
+                    await (self._sink.flush() if batch is None else self._sink.write(batch))
+        except AioreplError as error:
+            _log.error("sink %s: %s failed for good: %s", self._name, call, error)
+            raise
+        except Exception as error:
+            # The exception's own text may quote what was written, so only its type is told.
+            _log.error("sink %s: %s raised %s", self._name, call, type(error).__name__)
+            raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error

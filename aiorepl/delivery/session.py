@@ -1,0 +1,206 @@
+"""One connection, from START_REPLICATION to its end: frames in, slices out, status updates back.
+
+The status timer is a task of its own, so that neither a slow sink nor a window that holds the reader back delays it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiorepl.delivery.feedback import Feedback
+from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.source import Readied, Source
+from aiorepl.errors import ProtocolError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.messages import AnyMessage
+from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.transactions.transaction import Slice
+from aiorepl.values import catalog
+from aiorepl.values.registry import Types
+from aiorepl.wire.connection import ReplicationConnection, connect_sql
+from aiorepl.wire.frames import XLogData
+from aiorepl.wire.protocol import CopyFrame
+
+
+_IDLE_SECONDS: Final = 1.0
+
+
+class Session:
+    """Reads one START_REPLICATION.
+
+    :param ledger: told what is received, asked what may be confirmed.
+    :param resume: what of the stream is known already.
+    :param until: stop before the first transaction that commits at or after this position.
+    """
+
+    def __init__(
+        self,
+        connection: ReplicationConnection,
+        source: Source,
+        types: Types,
+        ledger: Ledger,
+        *,
+        resume: Resume,
+        until: LSN | None = None,
+    ) -> None:
+        self._connection = connection
+        self._source = source
+        self._types = types
+        self._ledger = ledger
+        self._until = until
+        self._resume = resume
+        self._decoder = Decoder()
+        self._assembler = Assembler(types, binary=source.binary, resume=resume)
+        self._feedback: Feedback | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._ended = False
+        self._idle_again_at = 0.0
+        self._failure: ProtocolError | None = None
+
+    async def start(self, readied: Readied) -> None:
+        """START_REPLICATION, and the timer from then on.
+
+        :raises SlotError, ConfigurationError, ServerError: when the server refuses.
+        """
+        await self._connection.start_replication(
+            self._source.slot, self._resume.after, readied.plugin_options
+        )
+        self._feedback = Feedback(readied.wal_sender_timeout, self._now())
+        self._connection.on_reply_request(self.report)
+        self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {self._source.slot}")
+
+    async def receive(self) -> list[Slice] | None:
+        """The slices that have arrived; ``None`` when the stream has ended, by ``until`` or by the server.
+
+        :raises ProtocolError: naming message, field and LSN; what came before it was returned.
+        :raises ServerError, ConnectionLost: the connection is of no use any more.
+        """
+        if self._ended:
+            return None
+        if self._failure is not None:
+            raise self._failure
+        frames = await self._connection.receive()
+        if not frames:
+            self._ended = True
+            return None
+        slices = self._take(frames)
+        oids = {column.type_oid for relation in self._assembler.take_fresh() for column in relation.columns}
+        if missing := set().union(*map(self._types.missing, oids)):
+            await self._look_up(missing)
+        return slices
+
+    def report(self) -> None:
+        """Send a status update now."""
+        if self._feedback is not None:
+            ledger = self._ledger
+            self._connection.send_status(ledger.received, ledger.flushed, ledger.flushed)
+            self._feedback.sent(self._now(), ledger.flushed)
+
+    async def stop(self) -> None:
+        """The last status, CopyDone both ways, and the end of the connection."""
+        await self._stop_timer()
+        self.report()
+        await self._connection.stop()
+        await self._connection.close()
+
+    async def abandon(self) -> None:
+        """Let go of a connection that is of no use any more."""
+        await self._stop_timer()
+        self._connection.abort()
+
+    def _take(self, frames: list[CopyFrame]) -> list[Slice]:
+        slices: list[Slice] = []
+        messages: list[AnyMessage] = []
+        decode, append = self._decoder.decode, messages.append
+        at = 0
+        try:
+            for frame in frames:
+                if isinstance(frame, XLogData):
+                    at = frame.start
+                    append(decode(frame.payload))
+                    continue
+                slices += self._assemble(messages)
+                messages = []
+                append = messages.append
+                at = frame.wal_end
+                if not self._assembler.open:
+                    slices += self._idle(LSN(at))
+        except ProtocolError as error:
+            # What stands before the damage is good, and is delivered first.
+            self._failure = error.at(at)
+        try:
+            slices += self._assemble(messages)
+        except ProtocolError as error:
+            self._failure = error.at(at)
+        if self._failure is None:
+            self._ledger.receive(at)
+        return self._before_until(slices)
+
+    def _assemble(self, messages: list[AnyMessage]) -> list[Slice]:
+        if not messages:
+            return []
+        slices = self._assembler.feed(messages)
+        for part in slices:
+            if part.end_lsn is not None and not self._beyond(part):
+                self._ledger.ended(part.end_lsn)
+        return slices
+
+    def _idle(self, wal_end: LSN) -> list[Slice]:
+        if self._until is not None and wal_end >= self._until:
+            self._ended = True
+            return []
+        # A busy server sends one after every transaction; what is left out is made good by the next, which comes
+        # at the latest in answer to our status.
+        now = self._now()
+        if wal_end <= self._ledger.end or now < self._idle_again_at:
+            return []
+        self._idle_again_at = now + _IDLE_SECONDS
+        self._ledger.ended(wal_end)
+        return [Slice(None, (), True, wal_end, 0)]
+
+    def _before_until(self, slices: list[Slice]) -> list[Slice]:
+        if self._until is None:
+            return slices
+        kept = [part for part in slices if not self._beyond(part)]
+        if len(kept) < len(slices):
+            self._ended = True
+        return kept
+
+    def _beyond(self, part: Slice) -> bool:
+        if self._until is None:
+            return False
+        if part.transaction is None:
+            return part.end_lsn is not None and part.end_lsn > self._until
+        return part.transaction.commit_lsn >= self._until
+
+    async def _look_up(self, oids: set[int]) -> None:
+        connection = await connect_sql(self._source.dsn, **self._source.connect)
+        try:
+            rows = await connection.fetch(catalog.QUERY, list(oids))
+        finally:
+            await connection.close()
+        for info in catalog.parse(rows):
+            self._types.add(info)
+
+    async def _keep_reporting(self) -> None:
+        feedback = self._feedback
+        assert feedback is not None  # noqa: S101 - start() sets it before it starts this task
+        while True:
+            pause = feedback.wait(self._now(), self._ledger.flushed)
+            if pause <= 0:
+                self.report()
+            else:
+                # Looked at again soon enough to see ``flushed`` move; a wake-up a second costs nothing.
+                await asyncio.sleep(min(pause, 1.0))
+
+    async def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+            self._timer = None
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

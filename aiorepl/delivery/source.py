@@ -1,0 +1,164 @@
+"""The source as a user describes it, and the checks before the first byte of it is asked for."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.options import Options, Streaming
+from aiorepl.position import Position
+from aiorepl.wire.commands import literal
+from aiorepl.wire.connection import CreatedSlot, ReplicationConnection
+
+_log = logging.getLogger("aiorepl.source")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A database, a slot in it and what to publish through it.
+
+    :param dsn: as asyncpg takes it (``postgresql://…``); ``None`` for the PG* environment.
+    :param slot: the replication slot's name.
+    :param publication: one name or several.
+    :param create_slot: create the slot if it is missing; an existing one of the same kind is used.
+    :param temporary: create it for this connection only.
+    :param proto_version: 1 to 4, or ``None`` for the server's best.
+    :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.
+    :param connect: further arguments for ``asyncpg.connect``.
+    """
+
+    dsn: str | None = field(repr=False)
+    slot: str
+    publication: str | tuple[str, ...] | list[str]
+    create_slot: bool = False
+    temporary: bool = False
+    proto_version: int | None = None
+    binary: bool = False
+    messages: bool = False
+    origin: str | None = None
+    connect: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.slot:
+            raise ConfigurationError("name a replication slot")
+        if self.temporary and not self.create_slot:
+            raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
+        self.options()
+
+    def options(self) -> Options:
+        """What is asked of pgoutput."""
+        names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication)
+        return Options(
+            names,
+            proto_version=self.proto_version,
+            streaming=Streaming.OFF,
+            binary=self.binary,
+            messages=self.messages,
+            origin=self.origin,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Readied:
+    """A slot that passed the checks.
+
+    :param position: where its stream begins if nothing later is asked for.
+    :param created: what CREATE_REPLICATION_SLOT said, if this is when it was created.
+    :param wal_sender_timeout: the server's, in seconds; 0 when off.
+    """
+
+    position: Position
+    created: CreatedSlot | None
+    wal_sender_timeout: float
+    plugin_options: dict[str, str]
+
+
+async def ready(
+    connection: ReplicationConnection, source: Source, *, create: bool, snapshot: str = "nothing"
+) -> Readied:
+    """Check server, publications and slot, and create the slot if that was asked.
+
+    :param create: whether a missing slot may be created now; never so after a reconnect.
+    :raises ConfigurationError: the server or a publication is not as it must be.
+    :raises SlotError: the slot is missing, lost or not ours.
+    """
+    plugin_options = source.options().negotiate(connection.server_version)
+    (wal_level,) = (row["wal_level"] for row in await connection.query("SHOW wal_level"))
+    if wal_level != "logical":
+        raise ConfigurationError(
+            f"the server's wal_level is {wal_level}: set wal_level = logical and restart it"
+        )
+    await _require_publications(connection, source.options().publications)
+    system = await connection.identify_system()
+    (timeout,) = (
+        row["setting"]
+        for row in await connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
+    )
+    found = await _find_slot(connection, source.slot)
+    created: CreatedSlot | None = None
+    if found is None:
+        if not create:
+            raise SlotError(
+                f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
+            )
+        # The last command before the stream: any other would end an exported snapshot.
+        created = await connection.create_slot(source.slot, temporary=source.temporary, snapshot=snapshot)
+        begin = created.consistent_point
+        _log.info("created slot %s at %s", source.slot, begin)
+    else:
+        begin = _require_usable(found, source, system.database)
+        if create and source.create_slot:
+            _log.warning("slot %s exists: using it from %s", source.slot, begin)
+    position = Position(system.system_identifier, system.timeline, source.slot, begin)
+    return Readied(position, created, int(timeout or 0) / 1000, plugin_options)
+
+
+async def _require_publications(connection: ReplicationConnection, names: tuple[str, ...]) -> None:
+    # Asked for here, because pgoutput looks publications up only when the first change is decoded.
+    listed = ", ".join(literal(name) for name in names)
+    rows = await connection.query(
+        f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({listed})"
+    )
+    missing = sorted(set(names) - {row["pubname"] for row in rows})
+    if missing:
+        raise ConfigurationError(
+            f"no publication {', '.join(map(repr, missing))} in this database: "
+            f"CREATE PUBLICATION {missing[0]} FOR TABLE … on the source first"
+        )
+
+
+async def _find_slot(connection: ReplicationConnection, slot: str) -> dict[str, str | None] | None:
+    rows = await connection.query(
+        f"SELECT * FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(slot)}"
+    )
+    return rows[0] if rows else None
+
+
+def _require_usable(found: dict[str, str | None], source: Source, database: str) -> LSN:
+    name = source.slot
+    if found["slot_type"] != "logical":
+        raise SlotError(f"slot {name!r} is a physical one: use another name")
+    if found["plugin"] != "pgoutput":
+        raise SlotError(f"slot {name!r} decodes with {found['plugin']}, not pgoutput: use another name")
+    if found["database"] != database:
+        raise SlotError(
+            f"slot {name!r} belongs to database {found['database']!r}, the DSN names {database!r}"
+        )
+    if found.get("wal_status") == "lost" or found.get("invalidation_reason"):
+        reason = found.get("invalidation_reason") or "the WAL it needed was removed"
+        raise SlotError(
+            f"slot {name!r} is lost ({reason}): changes are missing for good; drop it, create it anew and load "
+            "the tables again"
+        )
+    if found["active"] == "t":
+        raise SlotError(
+            f"slot {name!r} is in use by process {found['active_pid']} on the server: stop that consumer, or use "
+            "a slot of your own",
+            busy=True,
+        )
+    if found["temporary"] == "t" and not source.temporary:
+        raise SlotError(f"slot {name!r} is temporary and of another session: use another name")
+    return LSN.parse(found["confirmed_flush_lsn"] or "0/0")

@@ -1,0 +1,178 @@
+"""``aiorepl.connect``: one consumer, transaction by transaction, acknowledged by hand.
+
+The consumer pulls. While it does not, about a megabyte is read ahead and then the server waits; status updates go
+out all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.source import Source
+from aiorepl.lsn import LSN
+from aiorepl.transactions.changes import Change
+from aiorepl.transactions.transaction import Slice, Transaction
+
+_CONSUMER: Final = "stream"
+
+
+def connect(
+    dsn: str | None = None,
+    *,
+    slot: str,
+    publication: str | tuple[str, ...] | list[str],
+    until: LSN | str | None = None,
+    reconnect: RetryPolicy | None = RetryPolicy(seconds=None),  # noqa: B008 - frozen
+    **options: Any,
+) -> ReplicationStream:
+    """Consume a slot: ``async with aiorepl.connect(dsn, slot=…, publication=…) as stream``.
+
+    :param dsn: as asyncpg takes it; ``None`` for the PG* environment.
+    :param until: stop before the first transaction that commits at or after it; ``"now"``: at the end of WAL.
+    :param reconnect: how to go on after a lost connection; ``None`` raises ConnectionLost instead.
+    :param options: of ``aiorepl.Source``: ``create_slot``, ``temporary``, ``messages``, ``origin`` …
+    :raises ConfigurationError: an option that cannot work.
+    """
+    source = Source(dsn, slot=slot, publication=publication, **options)
+    return ReplicationStream(Capture(source, retry=reconnect, until=until))
+
+
+class ReplicationStream:
+    """The transactions of a slot, in commit order. Made by ``aiorepl.connect``; one task may use it."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._ledger = Ledger(LSN(0), ())
+        self._slices: list[Slice] = []
+        self._next = 0
+        self._ended = False
+        self._current: ReplicationTransaction | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            readied = await self._capture.connect()
+            self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
+        except BaseException:
+            await self._capture.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._capture.stop()
+
+    def __aiter__(self) -> AsyncIterator[ReplicationTransaction]:
+        return self._transactions()
+
+    @property
+    def confirmed(self) -> LSN:
+        """What the slot was or will next be told: every transaction that ended up to here is acknowledged."""
+        return self._ledger.flushed
+
+    async def ack(self, transaction: ReplicationTransaction) -> None:
+        """Everything up to the end of ``transaction`` is safe with you and need not come again.
+
+        The server is told within a second or so.
+
+        :raises ValueError: when the transaction has not been read to its end.
+        """
+        if transaction.end_lsn is None:
+            raise ValueError("read a transaction to its end before acknowledging it")
+        self._ledger.durable(_CONSUMER, transaction.end_lsn)
+
+    async def _transactions(self) -> AsyncIterator[ReplicationTransaction]:
+        while True:
+            if self._current is not None:
+                await self._current.skip()
+            part = await self._slice()
+            if part is None:
+                return
+            if part.transaction is None and not part.changes:
+                self._idle(part)
+                continue
+            self._current = ReplicationTransaction(self, part)
+            yield self._current
+
+    async def _slice(self) -> Slice | None:
+        while self._next >= len(self._slices):
+            slices = None if self._ended else await self._capture.receive()
+            if slices is None:
+                self._ended = True
+                return None
+            self._slices, self._next = slices, 0
+        part = self._slices[self._next]
+        self._next += 1
+        return part
+
+    def _idle(self, part: Slice) -> None:
+        # Nothing to acknowledge by hand: it is as durable as what came before it.
+        before = self._current
+        acknowledged = before is None or (before.end_lsn or LSN(0)) <= self._ledger.flushed
+        if part.end_lsn is not None and acknowledged:
+            self._ledger.durable(_CONSUMER, part.end_lsn)
+
+
+class ReplicationTransaction:
+    """A transaction being read: ``async for change in transaction``. What is left unread is skipped.
+
+    A message that is not transactional comes as one of these with ``transaction`` ``None``.
+    """
+
+    def __init__(self, stream: ReplicationStream, first: Slice) -> None:
+        self._stream = stream
+        self._slice = first
+        self._next = 0
+        self.transaction: Transaction | None = first.transaction
+        self.end_lsn: LSN | None = None
+        """The end LSN, known once everything has been read; what ``ack`` confirms."""
+
+    @property
+    def xid(self) -> int | None:
+        """The transaction id."""
+        return None if self.transaction is None else self.transaction.xid
+
+    @property
+    def commit_lsn(self) -> LSN | None:
+        """Where the commit record starts."""
+        return None if self.transaction is None else self.transaction.commit_lsn
+
+    @property
+    def commit_time(self) -> datetime | None:
+        """When it committed, UTC."""
+        return None if self.transaction is None else self.transaction.commit_time
+
+    @property
+    def origin(self) -> str | None:
+        """The replication origin it came from."""
+        return None if self.transaction is None else self.transaction.origin
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while self._next >= len(self._slice.changes):
+            if self._slice.last:
+                self.end_lsn = self._slice.end_lsn
+                raise StopAsyncIteration
+            part = await self._stream._slice()
+            if part is None:
+                raise StopAsyncIteration
+            self._slice, self._next = part, 0
+        change = self._slice.changes[self._next]
+        self._next += 1
+        return change
+
+    async def skip(self) -> None:
+        """Read to the end without looking."""
+        async for _ in self:
+            pass
+
+    def __repr__(self) -> str:
+        return f"<ReplicationTransaction {self.xid} at {self.commit_lsn}>"

@@ -1,0 +1,1 @@
+"""Changes to events: the bytes that leave the process. Pure."""

@@ -1,0 +1,71 @@
+"""The replication commands as text, in the grammar of each server version. Pure.
+
+Source: "Streaming Replication Protocol"; repl_gram.y and repl_scanner.l.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+
+IDENTIFY_SYSTEM = "IDENTIFY_SYSTEM"
+
+
+def identifier(name: str) -> str:
+    """A name, quoted so that it means exactly itself."""
+    if "\0" in name:
+        raise ConfigurationError("a name cannot contain a NUL byte")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A string literal of the replication grammar, which knows no escape but the doubled quote."""
+    if "\0" in text:
+        raise ConfigurationError("an option cannot contain a NUL byte")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def create_slot(
+    name: str,
+    *,
+    server: int,
+    temporary: bool = False,
+    two_phase: bool = False,
+    failover: bool = False,
+    snapshot: str = "nothing",
+) -> str:
+    """CREATE_REPLICATION_SLOT for pgoutput.
+
+    :param server: the server's major version, which decides between the old grammar and that of 15.
+    :param snapshot: ``"export"``, ``"use"`` or ``"nothing"``.
+    :raises ConfigurationError: for what this server cannot do.
+    """
+    if two_phase and server < 15:
+        raise ConfigurationError(f"a two_phase slot needs PostgreSQL 15 or later; this server is {server}")
+    if failover and server < 17:
+        raise ConfigurationError(f"a failover slot needs PostgreSQL 17 or later; this server is {server}")
+    if failover and temporary:
+        raise ConfigurationError("a failover slot cannot be temporary: leave one of the two out")
+    kind = " TEMPORARY" if temporary else ""
+    head = f"CREATE_REPLICATION_SLOT {identifier(name)}{kind} LOGICAL pgoutput"
+    if server < 15:
+        return f"{head} { ({'export': 'EXPORT', 'use': 'USE', 'nothing': 'NOEXPORT'}[snapshot]) }_SNAPSHOT"
+    options = [f"SNAPSHOT {literal(snapshot)}"]
+    if two_phase:
+        options.append("TWO_PHASE true")
+    if failover:
+        options.append("FAILOVER true")
+    return f"{head} ({', '.join(options)})"
+
+
+def drop_slot(name: str, *, wait: bool = False) -> str:
+    """DROP_REPLICATION_SLOT, with WAIT until nobody uses it."""
+    return f"DROP_REPLICATION_SLOT {identifier(name)}{' WAIT' if wait else ''}"
+
+
+def start_replication(slot: str, lsn: LSN, options: Mapping[str, str]) -> str:
+    """START_REPLICATION of a logical slot; from ``lsn`` or the slot's confirmed position, whichever is later."""
+    told = ", ".join(f"{identifier(name)} {literal(value)}" for name, value in options.items())
+    return f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn} ({told})"

@@ -1,0 +1,312 @@
+"""A replication connection: asyncpg opens it, our protocol takes the socket over.
+
+asyncpg brings DSNs, service and password files, TLS, SCRAM and several hosts with target_session_attrs. It cannot
+go on, because a walsender refuses the extended query protocol, so the transport is handed to
+``ReplicationProtocol`` as soon as it is authenticated. SCRAM channel binding is not in asyncpg, nor then here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import (
+    AioreplError,
+    ConfigurationError,
+    ConnectionFailed,
+    ServerError,
+    ServerNotice,
+    SlotError,
+)
+from aiorepl.lsn import LSN
+from aiorepl.wire import commands, frames
+from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
+
+_log = logging.getLogger("aiorepl.wire")
+
+# The text forms that every reader of values relies on, set in the startup packet, where they beat
+# ALTER DATABASE and ALTER ROLE.
+TEXT_SETTINGS: Final[Mapping[str, str]] = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "client_encoding": "UTF8",
+    "application_name": "aiorepl",
+}
+_EPOCH: Final = 946_684_800
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What IDENTIFY_SYSTEM says."""
+
+    system_identifier: str
+    timeline: int
+    xlogpos: LSN
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """What CREATE_REPLICATION_SLOT says: the stream begins at ``consistent_point``, and ``snapshot_name``, if one
+    was exported, shows the database just then for as long as this connection does nothing else."""
+
+    name: str
+    consistent_point: LSN
+    snapshot_name: str | None
+
+
+class _Handover(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
+    """Keeps the transport that asyncpg opened, and can be retired without its finalizer closing the socket."""
+
+    def __init__(
+        self, protocol: Any, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *rest: Any
+    ) -> None:
+        super().__init__(protocol, transport, loop, *rest)
+        self.handed_over = transport
+
+    def retire(self) -> None:
+        """Make asyncpg believe that this connection is closed."""
+        self._aborted = True
+
+
+async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
+    """An ordinary asyncpg connection under our text settings.
+
+    :raises ConnectionFailed: with what to do about it.
+    :raises ConfigurationError: when the DSN cannot be read.
+    """
+    try:
+        return await asyncpg.connect(dsn, server_settings=dict(settings), **kwargs)
+    except Exception as error:
+        raise _explained(error) from None
+
+
+class ReplicationConnection:
+    """A walsender of one database. One task may use it at a time; ``send_status`` may be called from any."""
+
+    def __init__(self, protocol: ReplicationProtocol, server_version: int) -> None:
+        self.server_version = server_version
+        self._protocol = protocol
+        protocol.on_notice = _log_notice
+
+    @classmethod
+    async def open(cls, dsn: str | None, **kwargs: Any) -> ReplicationConnection:
+        """Connect and authenticate. ``kwargs`` go to ``asyncpg.connect``.
+
+        :raises ConnectionFailed: no server, or it refuses; says what to do.
+        :raises ConfigurationError: when the DSN cannot be read, or the server is older than PostgreSQL 10.
+        """
+        opened: _Handover = await connect_sql(
+            dsn, {**TEXT_SETTINGS, "replication": "database"}, connection_class=_Handover, **kwargs
+        )
+        version = opened.get_server_version().major
+        transport = opened.handed_over
+        protocol = ReplicationProtocol(transport, asyncio.get_running_loop())
+        transport.set_protocol(protocol)
+        opened.retire()
+        if version < 10:
+            protocol.abort()
+            raise ConfigurationError(f"PostgreSQL {version} is too old: logical replication begins with 10")
+        return cls(protocol, version)
+
+    @property
+    def bytes_received(self) -> int:
+        """What has come from the socket so far."""
+        return self._protocol.bytes_received
+
+    async def query(self, sql: str) -> list[dict[str, str | None]]:
+        """Run SQL or a replication command by the simple protocol; rows as text by column name.
+
+        :raises ServerError: the server's refusal.
+        """
+        return await self._protocol.query(sql)
+
+    async def identify_system(self) -> System:
+        """IDENTIFY_SYSTEM."""
+        (row,) = await self.query(commands.IDENTIFY_SYSTEM)
+        return System(
+            row["systemid"] or "",
+            int(row["timeline"] or 0),
+            LSN.parse(row["xlogpos"] or "0/0"),
+            row["dbname"] or "",
+        )
+
+    async def create_slot(
+        self,
+        name: str,
+        *,
+        temporary: bool = False,
+        two_phase: bool = False,
+        failover: bool = False,
+        snapshot: str = "nothing",
+    ) -> CreatedSlot:
+        """CREATE_REPLICATION_SLOT for pgoutput.
+
+        :raises SlotError: it exists already, or none is free.
+        :raises ConfigurationError: the server cannot do what was asked, or its ``wal_level`` is not logical.
+        """
+        command = commands.create_slot(
+            name,
+            server=self.server_version,
+            temporary=temporary,
+            two_phase=two_phase,
+            failover=failover,
+            snapshot=snapshot,
+        )
+        try:
+            (row,) = await self.query(command)
+        except ServerError as error:
+            raise _slot_problem(error, name) from None
+        return CreatedSlot(
+            row["slot_name"] or name,
+            LSN.parse(row["consistent_point"] or "0/0"),
+            row["snapshot_name"] or None,
+        )
+
+    async def drop_slot(self, name: str, *, wait: bool = False) -> None:
+        """DROP_REPLICATION_SLOT.
+
+        :raises SlotError: it does not exist, or is in use.
+        """
+        try:
+            await self.query(commands.drop_slot(name, wait=wait))
+        except ServerError as error:
+            raise _slot_problem(error, name) from None
+
+    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
+        """START_REPLICATION: from here on ``receive`` and ``send_status``.
+
+        :raises SlotError: the slot is missing, in use, lost or of another kind.
+        :raises ConfigurationError: a publication is missing, or an option is refused.
+        """
+        try:
+            await self.query(commands.start_replication(slot, lsn, options))
+        except ServerError as error:
+            raise _slot_problem(error, slot) from None
+
+    async def receive(self) -> list[CopyFrame]:
+        """All frames that have arrived, at least one; an empty list when the server ended the stream.
+
+        While nobody calls this, at most about a megabyte is read ahead.
+
+        :raises ServerError: the server gave up.
+        :raises ProtocolError: it sent nonsense.
+        :raises ConnectionLost: the socket is gone.
+        """
+        return await self._protocol.receive()
+
+    def on_reply_request(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called as soon as the server asks for a status update, whoever is busy with what."""
+        self._protocol.on_reply_request = callback
+
+    def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
+        """Send a Standby Status Update, without waiting."""
+        now = int((time.time() - _EPOCH) * 1_000_000)
+        self._protocol.send(frames.status_update(received, flushed, applied, now, reply=reply))
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """End CopyBoth in order: CopyDone both ways. What still arrives is dropped."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._protocol.end_copy()
+        except (TimeoutError, AioreplError):
+            self._protocol.abort()
+
+    async def close(self) -> None:
+        """Terminate the session and wait until the socket is closed."""
+        await self._protocol.close()
+
+    def abort(self) -> None:
+        """Drop the socket, as a crash would."""
+        self._protocol.abort()
+
+
+def _log_notice(notice: ServerNotice) -> None:
+    _log.info("%s: %s", notice.severity or "NOTICE", notice.text)
+
+
+_UNDEFINED_OBJECT, _IN_USE, _DUPLICATE, _NOT_READY = "42704", "55006", "42710", "55000"
+_PRIVILEGE, _LIMIT = "42501", "53400"
+
+
+def _slot_problem(error: ServerError, slot: str) -> Exception:
+    """The server's refusal as the error that says what to do."""
+    message = error.message or ""
+    match error.sqlstate:
+        case "42704" if "publication" in message:
+            return ConfigurationError(f"{message}: CREATE PUBLICATION on the source first")
+        case "42704":
+            return SlotError(
+                f"replication slot {slot!r} does not exist: create it, on the command line --create-slot"
+            )
+        case "55006":
+            return SlotError(
+                f"{message}: another consumer is connected to slot {slot!r}; stop it, or use a slot of your own",
+                busy=True,
+            )
+        case "42710":
+            return SlotError(f"replication slot {slot!r} exists already")
+        case "53400":
+            return SlotError(f"{message}: raise max_replication_slots, or drop a slot that is not used")
+        case "42501":
+            return ConnectionFailed(f"{message}: {_GRANT}", permanent=True)
+        case "55000" if "wal_level" in message or "logical decoding" in message:
+            return ConfigurationError(f"{message}: set wal_level = logical on the server and restart it")
+        case "55000":
+            return SlotError(f"slot {slot!r} cannot be used: {message}")
+    return error
+
+
+_GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role that has it"
+
+
+def _explained(error: Exception) -> Exception:
+    """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
+    pg = asyncpg.exceptions
+    if isinstance(error, pg.PostgresError):
+        text = str(error)
+        permanent = True
+        match error.sqlstate:
+            case "28P01":
+                text = f"{text}: check the password in the DSN, PGPASSWORD or the password file"
+            case "28000":
+                text = f"{text}: check user and pg_hba.conf"
+            case "3D000":
+                text = f"{text}: check the database name in the DSN"
+            case "42501":
+                text = f"{text}: {_GRANT}"
+            case _:
+                permanent = False
+        return ConnectionFailed(text, permanent=permanent)
+    if isinstance(error, (pg.ClientConfigurationError, pg.InterfaceError, ValueError)) and not isinstance(
+        error, OSError
+    ):
+        return ConfigurationError(
+            "the DSN or the PG* environment cannot be used: write postgresql://user@host:5432/database "
+            f"({type(error).__name__})"
+        )
+    if isinstance(error, TimeoutError):
+        return ConnectionFailed("no answer from the server in time: check host and port, and that it is up")
+    if isinstance(error, OSError):
+        return ConnectionFailed(
+            f"cannot reach the server: {_plain(error)}: check host and port, and that it is up"
+        )
+    if isinstance(error, pg.ConnectionDoesNotExistError):
+        return ConnectionFailed("the server closed the connection while it was being opened")
+    return error
+
+
+def _plain(error: OSError) -> str:
+    return (
+        re.sub(r"^\[Errno -?\d+\] ", "", str(error).splitlines()[0]) if str(error) else type(error).__name__
+    )

@@ -1,0 +1,209 @@
+"""Backend frames: cutting the byte stream up, and reading the few messages around CopyBoth. Pure.
+
+A frame is a type byte, an Int32 length that counts itself, and the body. ``FrameBuffer`` is the memory that the
+transport reads into; all whole frames of a read are taken at once, because a call for each would cost more than
+the frame. XLogData and keepalives, the two that matter for speed, come out as themselves; every other frame
+as a ``Frame``.
+
+Source: "Message Formats" and "Streaming Replication Protocol" in the PostgreSQL documents.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from aiorepl.errors import ProtocolError
+
+# The largest frame a server can send: a message buffer of PostgreSQL ends at 1 GiB (MaxAllocSize).
+LARGEST_FRAME: Final = 0x3FFF_FFFF
+_SMALLEST_BUFFER: Final = 64 * 1024
+
+_COPY_DATA: Final = ord("d")
+_XLOG: Final = ord("w")
+_KEEPALIVE: Final = ord("k")
+_XLOG_HEADER: Final = struct.Struct(">QQq")
+_XLOG_FIELDS: Final = _XLOG_HEADER.unpack_from
+_KEEPALIVE_LAYOUT: Final = struct.Struct(">QqB")
+_STATUS: Final = struct.Struct(">cIcQQQqB")
+
+
+class XLogData(NamedTuple):
+    """``w``: one pgoutput message. ``start`` and ``end`` are WAL positions, ``sent_at`` the server's clock in
+    microseconds since 2000-01-01 00:00 UTC."""
+
+    start: int
+    end: int
+    sent_at: int
+    payload: bytes
+
+    def __repr__(self) -> str:
+        return f"<XLogData of {len(self.payload)} bytes>"
+
+
+class Keepalive(NamedTuple):
+    """``k``: the server's WAL position and clock, and whether it wants a status update at once."""
+
+    wal_end: int
+    sent_at: int
+    reply_requested: bool
+
+
+class Frame(NamedTuple):
+    """Any other frame: its type letter and body."""
+
+    kind: str
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"<Frame {self.kind!r} of {len(self.body)} bytes>"
+
+
+AnyFrame = XLogData | Keepalive | Frame
+
+
+class FrameBuffer:
+    """A reusable read buffer. It grows with bytes that arrived, never on the word of a length."""
+
+    def __init__(self, size: int = 256 * 1024) -> None:
+        self._least = max(size, _SMALLEST_BUFFER)
+        self._memory = bytearray(self._least)
+        self._start = 0
+        self._end = 0
+
+    def space(self) -> memoryview:
+        """Where to read into. A memoryview, because the TLS layer writes into slices of what it is given."""
+        if len(self._memory) - self._end < self._least // 4:
+            self._make_room()
+        return memoryview(self._memory)[self._end :]
+
+    def advance(self, count: int) -> list[AnyFrame]:
+        """``count`` bytes were read: return the frames that are whole now.
+
+        :raises ProtocolError: when a length or a replication message makes no sense.
+        """
+        self._end += count
+        frames: list[AnyFrame] = []
+        append = frames.append
+        memory, at, end = self._memory, self._start, self._end
+        from_bytes = int.from_bytes
+        view = memoryview(memory)
+        while at + 5 <= end:
+            length = from_bytes(view[at + 1 : at + 5], "big")
+            if length < 4 or length > LARGEST_FRAME:
+                raise ProtocolError(f"a frame that claims {length} bytes", message=_letter(memory[at]))
+            behind = at + 1 + length
+            if behind > end:
+                break
+            if memory[at] == _COPY_DATA:
+                if length >= 29 and memory[at + 5] == _XLOG:
+                    append(XLogData(*_XLOG_FIELDS(memory, at + 6), bytes(view[at + 30 : behind])))
+                else:
+                    append(_replication(bytes(view[at + 5 : behind])))
+            else:
+                append(Frame(_letter(memory[at]), bytes(view[at + 5 : behind])))
+            at = behind
+        view.release()
+        self._start = at
+        if at == end:
+            self._start = self._end = 0
+            if len(memory) > self._least:
+                self._memory = bytearray(self._least)
+        return frames
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._end - self._start
+
+    def _make_room(self) -> None:
+        kept = self._memory[self._start : self._end]
+        # Doubling bounds both the copies of a large frame and the memory: twice what has arrived of it.
+        size = max(self._least, 2 * len(kept))
+        self._memory = kept + bytearray(size - len(kept))
+        self._start, self._end = 0, len(kept)
+
+
+def _letter(kind: int) -> str:
+    return chr(kind) if 32 < kind < 127 else f"{kind:#04x}"
+
+
+def _replication(body: bytes) -> Keepalive:
+    if not body:
+        raise ProtocolError("an empty replication message", message="CopyData")
+    if body[0] == _KEEPALIVE:
+        if len(body) != 1 + _KEEPALIVE_LAYOUT.size:
+            raise ProtocolError(
+                f"has {len(body)} bytes, not {1 + _KEEPALIVE_LAYOUT.size}", message="Keepalive"
+            )
+        wal_end, sent_at, reply = _KEEPALIVE_LAYOUT.unpack_from(body, 1)
+        return Keepalive(wal_end, sent_at, reply != 0)
+    if body[0] == _XLOG:
+        raise ProtocolError(f"has {len(body)} bytes, fewer than its header", message="XLogData")
+    raise ProtocolError(f"unknown replication message {_letter(body[0])!r}", message="CopyData")
+
+
+def status_update(received: int, flushed: int, applied: int, now: int, *, reply: bool = False) -> bytes:
+    """A Standby Status Update in its CopyData frame.
+
+    :param received: how far WAL was received (the server's ``write_lsn``).
+    :param flushed: how far it is durable: what moves the slot's ``confirmed_flush_lsn``.
+    :param applied: how far it is applied.
+    :param now: our clock, microseconds since 2000-01-01 00:00 UTC.
+    :param reply: ask the server for a keepalive in return.
+    """
+    return _STATUS.pack(b"d", _STATUS.size - 1, b"r", received, flushed, applied, now, reply)
+
+
+def query(sql: str) -> bytes:
+    """A simple query."""
+    body = sql.encode() + b"\0"
+    return b"Q" + (4 + len(body)).to_bytes(4, "big") + body
+
+
+COPY_DONE: Final = b"c\x00\x00\x00\x04"
+TERMINATE: Final = b"X\x00\x00\x00\x04"
+
+
+def error_fields(body: bytes) -> dict[str, str]:
+    """The fields of an ErrorResponse or NoticeResponse by letter; none is promised to be there."""
+    fields: dict[str, str] = {}
+    for part in body.split(b"\0"):
+        if part:
+            fields[chr(part[0])] = part[1:].decode("utf-8", "backslashreplace")
+    return fields
+
+
+def row_description(body: bytes) -> list[str]:
+    """The column names of a RowDescription.
+
+    :raises ProtocolError: when it is cut short.
+    """
+    names, at = [], 2
+    for _ in range(int.from_bytes(body[:2], "big")):
+        end = body.find(0, at)
+        if end < 0 or end + 19 > len(body):
+            raise ProtocolError("cut short", message="RowDescription")
+        names.append(body[at:end].decode("utf-8", "backslashreplace"))
+        at = end + 19
+    return names
+
+
+def data_row(body: bytes) -> list[str | None]:
+    """The text values of a DataRow.
+
+    :raises ProtocolError: when it is cut short.
+    """
+    values: list[str | None] = []
+    at = 2
+    for _ in range(int.from_bytes(body[:2], "big")):
+        length = int.from_bytes(body[at : at + 4], "big", signed=True)
+        at += 4
+        if length < 0:
+            values.append(None)
+            continue
+        if at + length > len(body):
+            raise ProtocolError("cut short", message="DataRow")
+        values.append(body[at : at + length].decode())
+        at += length
+    return values

@@ -1,0 +1,250 @@
+"""The asyncio protocol: it owns the socket once asyncpg has opened and authenticated it.
+
+READY: nothing is asked. BUSY: a simple query runs; what it answers is gathered until ReadyForQuery, also after an
+error, so that the next query starts clean. COPY: CopyBoth; XLogData and keepalives go to an inbox that ``receive``
+empties. The inbox is bounded by bytes: past the mark the transport stops reading and TCP holds the server back,
+until the inbox is taken.
+
+A keepalive that asks for a reply is answered from within the read callback, whatever the rest of the process is
+waiting for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import Final
+
+from aiorepl.errors import (
+    AioreplError,
+    ConnectionLost,
+    ProtocolError,
+    ServerError,
+    ServerNotice,
+)
+from aiorepl.wire import frames
+from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, XLogData
+
+CopyFrame = XLogData | Keepalive
+_INBOX_BYTES: Final = 1024 * 1024
+# What a frame costs beside its payload: objects, list slots.
+_FRAME_OVERHEAD: Final = 200
+
+
+class State(enum.Enum):
+    """What the server expects of us."""
+
+    READY = "ready"
+    BUSY = "busy"
+    COPY = "copy"
+    CLOSED = "closed"
+
+
+class ReplicationProtocol(asyncio.BufferedProtocol):
+    """Frames between a transport and one consumer.
+
+    :param on_reply_request: called within the loop's read callback when the server wants a status at once.
+    :param on_notice: called with every NoticeResponse.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.on_reply_request: Callable[[], None] | None = None
+        self.on_notice: Callable[[ServerNotice], None] | None = None
+        self.state = State.READY
+        self.bytes_received = 0
+        self._transport = transport
+        self._loop = loop
+        self._buffer = FrameBuffer()
+        self._inbox: list[CopyFrame] = []
+        self._inbox_size = 0
+        self._paused = False
+        self._failure: Exception | None = None
+        self._error: ServerError | None = None
+        self._names: list[str] = []
+        self._rows: list[dict[str, str | None]] = []
+        self._copy_ended = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._drain: asyncio.Future[None] | None = None
+        self._closed: asyncio.Future[None] = loop.create_future()
+
+    # Called by the loop.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport shall read to."""
+        return self._buffer.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """The transport has read."""
+        self.bytes_received += nbytes
+        try:
+            for frame in self._buffer.advance(nbytes):
+                if type(frame) is XLogData:
+                    self._inbox.append(frame)
+                    self._inbox_size += len(frame.payload) + _FRAME_OVERHEAD
+                elif isinstance(frame, Keepalive):
+                    self._inbox.append(frame)
+                    if frame.reply_requested and self.on_reply_request is not None:
+                        self.on_reply_request()
+                elif isinstance(frame, Frame):
+                    self._handle(frame)
+        except AioreplError as error:
+            self._fail(error)
+            self.abort()
+        if self._inbox_size > _INBOX_BYTES and not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+        if self._inbox:
+            self._wake()
+
+    def eof_received(self) -> None:
+        """The server closed its side; connection_lost follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self.state is not State.CLOSED:
+            pending = self._buffer.pending
+            cut = f" in the middle of a frame, {pending} bytes into it" if pending else ""
+            reason = f": {exc}" if exc is not None else ""
+            self._fail(self._error or ConnectionLost(f"the server closed the connection{cut}{reason}"))
+            self.state = State.CLOSED
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        """The send buffer is full."""
+        if self._drain is None:
+            self._drain = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """The send buffer has room again."""
+        drain, self._drain = self._drain, None
+        if drain is not None and not drain.done():
+            drain.set_result(None)
+
+    # Called by the connection.
+
+    async def query(self, sql: str) -> list[dict[str, str | None]]:
+        """Run one simple query or replication command and return its rows.
+
+        :raises ServerError: the server's refusal; the connection is usable again.
+        :raises ConnectionLost: the socket is gone.
+        """
+        self._require(State.READY)
+        self._names, self._rows, self._error = [], [], None
+        self.state = State.BUSY
+        self._transport.write(frames.query(sql))
+        while self.state is State.BUSY:
+            await self._wait()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return self._rows
+
+    async def receive(self) -> list[CopyFrame]:
+        """All frames that have arrived, at least one; an empty list once the server has ended the stream.
+
+        :raises ServerError: the server gave up; what came before it was returned by earlier calls.
+        :raises ProtocolError: it sent nonsense.
+        :raises ConnectionLost: the socket is gone.
+        """
+        while not self._inbox:
+            if self._copy_ended:
+                return []
+            await self._wait()
+        inbox, self._inbox, self._inbox_size = self._inbox, [], 0
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        return inbox
+
+    def send(self, data: bytes) -> None:
+        """Write without waiting; nothing happens on a connection that is gone."""
+        if self.state is not State.CLOSED and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def end_copy(self) -> None:
+        """Send CopyDone and read on, dropping what comes, until the server is ready again."""
+        self.send(frames.COPY_DONE)
+        while self.state is State.COPY or self.state is State.BUSY:
+            self._inbox, self._inbox_size = [], 0
+            if self._paused:
+                self._paused = False
+                self._transport.resume_reading()
+            await self._wait()
+
+    async def close(self) -> None:
+        """Terminate and wait until the socket is gone."""
+        if self.state is not State.CLOSED:
+            self.send(frames.TERMINATE)
+            self.state = State.CLOSED
+        self._transport.close()
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            self._transport.abort()
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        self.state = State.CLOSED
+        self._transport.abort()
+
+    # Frames other than data.
+
+    def _handle(self, frame: Frame) -> None:
+        match frame.kind:
+            case "E":
+                self._error = ServerError(frames.error_fields(frame.body))
+                if self.state is State.COPY:
+                    # Out of CopyBoth the server answers an error with ReadyForQuery, or by hanging up.
+                    self._fail(self._error)
+            case "N":
+                if self.on_notice is not None:
+                    self.on_notice(ServerNotice(frames.error_fields(frame.body)))
+            case "T":
+                self._names = frames.row_description(frame.body)
+            case "D":
+                row = frames.data_row(frame.body)
+                if len(row) != len(self._names):
+                    raise ProtocolError("has other columns than its RowDescription", message="DataRow")
+                self._rows.append(dict(zip(self._names, row, strict=True)))
+            case "W":
+                self.state = State.COPY
+                self._copy_ended = False
+                self._wake()
+            case "c":
+                self._copy_ended = True
+                self._wake()
+            case "Z":
+                self.state = State.READY
+                self._wake()
+            case "C" | "I" | "S" | "A":
+                pass
+            case _:
+                raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {frame.kind}")
+
+    def _require(self, state: State) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self.state is not state:
+            raise ConnectionLost(f"the connection is {self.state.value}, not {state.value}")
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+
+    async def _wait(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,145 @@
+"""``jsonl``: native events, one a line, in rotating files.
+
+Files are called ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so that they sort in the order of
+the stream; the one being written ends in ``.part``. A flush is an fsync.
+
+Guarantee: at least once. After a crash some of the last lines may stand in two files; ``(commit_lsn, ordinal)`` tells
+them, and a line cut short at the very end of a ``.part`` file is repeated whole in the next one. A transaction never
+spans two files unless it comes in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from aiorepl.errors import PermanentError, TransientError
+from aiorepl.formats.native import NativeFormat
+from aiorepl.position import Position
+from aiorepl.sink import Batch, Sink, SinkContext
+
+_PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
+
+
+class JsonLines(Sink):
+    """Options:
+
+    :param path: the folder; it is made if it is missing.
+    :param rotate_bytes: begin a new file when this much is in the one being written.
+    :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
+    :param boundaries: also a line where a transaction begins and where it has committed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        rotate_bytes: int = 128 * 1024 * 1024,
+        values: str = "typed",
+        boundaries: bool = False,
+    ) -> None:
+        self._folder = Path(path)
+        self._rotate_bytes = rotate_bytes
+        self._format = NativeFormat(values=values, boundaries=boundaries)
+        self._file: BinaryIO | None = None
+        self._name: Path | None = None
+        self._written = 0
+        self._whole = True
+
+    async def open(self, context: SinkContext) -> Position | None:
+        """Make the folder, and close what a crash left open."""
+        try:
+            await asyncio.to_thread(self._prepare)
+        except OSError as error:
+            raise PermanentError(f"jsonl: {self._folder}: {error.strerror}") from None
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        """Append the batch's lines."""
+        lines = b"".join(event + b"\n" for event in self._format.events(batch.transactions))
+        if lines:
+            first = next(part for part in batch.transactions if part.changes)
+            at = first.changes[0].lsn if first.transaction is None else first.transaction.commit_lsn  # type: ignore[attr-defined]
+            try:
+                await asyncio.to_thread(self._append, lines, at)
+            except OSError as error:
+                raise _problem(self._folder, error) from None
+        self._whole = batch.transactions[-1].last
+
+    async def flush(self) -> None:
+        """fsync."""
+        try:
+            await asyncio.to_thread(self._sync)
+        except OSError as error:
+            raise _problem(self._folder, error) from None
+
+    async def close(self) -> None:
+        """Finish the file being written."""
+        await asyncio.to_thread(self._finish)
+
+    def _prepare(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for left in self._folder.glob("*.jsonl.part"):
+            left.rename(_free(left.with_suffix("")))
+
+    def _append(self, lines: bytes, at: int) -> None:
+        if self._file is not None and self._written >= self._rotate_bytes and self._whole:
+            self._finish()
+        if self._file is None:
+            self._name = _free(self._folder / f"{at:016X}.jsonl.part")
+            self._file = self._name.open("xb", buffering=0)
+            self._written = 0
+            _sync_folder(self._folder)
+        before = self._written
+        view = memoryview(lines)
+        try:
+            while view:
+                count = self._file.write(view) or 0
+                self._written += count
+                view = view[count:]
+        except OSError:
+            # Back to before the batch: it will be written again.
+            self._file.truncate(before)
+            self._file.seek(before)
+            self._written = before
+            raise
+
+    def _sync(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def _finish(self) -> None:
+        if self._file is None or self._name is None:
+            return
+        file, self._file = self._file, None
+        with file:
+            os.fsync(file.fileno())
+        self._name.rename(_free(self._name.with_suffix("")))
+        _sync_folder(self._folder)
+
+
+def _free(path: Path) -> Path:
+    """The path, or one with a number if it is taken: after a crash the same stretch may come again."""
+    stem, dot, rest = path.name.partition(".")
+    count = 1
+    while path.exists():
+        count += 1
+        path = path.with_name(f"{stem}-{count}{dot}{rest}")
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _problem(folder: Path, error: OSError) -> PermanentError | TransientError:
+    text = f"jsonl: {folder}: {error.strerror}"
+    passing = errno.errorcode.get(error.errno or 0) in _PASSING
+    return TransientError(text) if passing else PermanentError(text)

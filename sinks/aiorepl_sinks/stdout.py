@@ -1,0 +1,43 @@
+"""``stdout``: native events, one a line, to standard output or any other binary file object.
+
+Guarantee: at least once. A batch counts as durable once the operating system has taken it; whoever reads the pipe is
+responsible from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import BinaryIO
+
+from aiorepl.errors import PermanentError
+from aiorepl.formats.native import NativeFormat
+from aiorepl.sink import Batch, Sink
+
+
+class Stdout(Sink):
+    """Options:
+
+    :param values: ``"typed"`` (JSON's own types where they fit) or ``"text"`` (PostgreSQL's text for every column).
+    :param boundaries: also a line where a transaction begins and where it has committed.
+    :param file: where to write instead of standard output.
+    """
+
+    def __init__(
+        self, *, values: str = "typed", boundaries: bool = False, file: BinaryIO | None = None
+    ) -> None:
+        self._format = NativeFormat(values=values, boundaries=boundaries)
+        self._file = sys.stdout.buffer if file is None else file
+
+    async def write(self, batch: Batch) -> None:
+        """Print the batch and see it out of our buffers."""
+        lines = b"".join(event + b"\n" for event in self._format.events(batch.transactions))
+        # In a thread: a pipe whose reader is slow must not stop the status updates.
+        await asyncio.to_thread(self._print, lines)
+
+    def _print(self, lines: bytes) -> None:
+        try:
+            self._file.write(lines)
+            self._file.flush()
+        except OSError as error:
+            raise PermanentError(f"standard output cannot be written: {error.strerror}") from None
