@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from aiorepl.values import datetimes, extensions, identifiers, intervals, json, numbers, strings
+from aiorepl.values import (
+    datetimes,
+    extensions,
+    geometric,
+    identifiers,
+    intervals,
+    json,
+    network,
+    numbers,
+    search,
+    statistics,
+    strings,
+)
 from aiorepl.values.arrays import array, vector
 from aiorepl.values.codec import TEXT, Codec, Encoder, Format, Printer, Reader, guard, printed, text_only
 from aiorepl.values.composites import composite
@@ -35,6 +47,10 @@ _BUILTIN_CODECS: Final[dict[str, Codec]] = {
     **intervals.CODECS,
     **identifiers.CODECS,
     **json.CODECS,
+    **network.CODECS,
+    **geometric.CODECS,
+    **search.CODECS,
+    **statistics.CODECS,
     "int2vector": vector(numbers.CODECS["int2"]),
     "oidvector": vector(identifiers.CODECS["oid"]),
 }
