@@ -11,49 +11,53 @@ from typing import Any, Final
 
 from aiorepl.values.types import TypeInfo
 
-# A true array is one that array_out prints; pg_type.typelem alone is also set for point, name and others.
-# The multirange's column of pg_range exists since 14, so it is asked for by way of JSON, where a missing one is NULL.
+# A true array is a base type that array_out prints (a domain over an array has the same function); typelem alone
+# is also set for point, name and others. pg_range tells the multirange since 14 only, so that column is asked for
+# by way of JSON, where a missing one is NULL. Nothing here scans a catalog: they can hold millions of rows.
 QUERY: Final = """\
-WITH RECURSIVE
-  types AS (
-    SELECT t.oid, n.nspname AS namespace, t.typname AS name, t.typdelim AS delimiter, t.typrelid AS relation,
-           CASE WHEN t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc THEN 'a'
-                ELSE t.typtype::pg_catalog.text END AS kind,
-           CASE WHEN t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc THEN t.typelem
-                WHEN t.typtype = 'd' THEN t.typbasetype
-                WHEN t.typtype = 'r' THEN
-                  (SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid)
-                WHEN t.typtype = 'm' THEN
-                  (SELECT r.rngtypid FROM pg_catalog.pg_range r
-                    WHERE (pg_catalog.to_jsonb(r) ->> 'rngmultitypid')::pg_catalog.oid = t.oid)
-                ELSE 0 END AS element
-      FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace),
-  fields AS (
-    SELECT a.attrelid AS relation, a.attnum AS place, a.attname AS name, a.atttypid AS type
-      FROM pg_catalog.pg_attribute a
-     WHERE a.attnum > 0 AND NOT a.attisdropped),
-  needed AS (
-    SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid
-     UNION
-    SELECT part.oid
-      FROM needed JOIN types t ON t.oid = needed.oid
-           CROSS JOIN LATERAL (
-             SELECT t.element AS oid WHERE t.element <> 0
-              UNION ALL
-             SELECT f.type FROM fields f WHERE t.kind = 'c' AND f.relation = t.relation) part)
-SELECT t.oid, t.namespace::pg_catalog.text, t.name::pg_catalog.text, t.kind, t.element,
-       t.delimiter::pg_catalog.text,
-       ARRAY(SELECT f.name::pg_catalog.text FROM fields f
-              WHERE t.kind = 'c' AND f.relation = t.relation ORDER BY f.place) AS field_names,
-       ARRAY(SELECT f.type FROM fields f
-              WHERE t.kind = 'c' AND f.relation = t.relation ORDER BY f.place) AS field_types
-  FROM needed JOIN types t ON t.oid = needed.oid
- ORDER BY t.oid
+WITH RECURSIVE needed AS (
+  SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid
+   UNION
+  SELECT part.oid
+    FROM needed JOIN pg_catalog.pg_type t ON t.oid = needed.oid
+         CROSS JOIN LATERAL (
+           SELECT t.typelem AS oid
+            WHERE t.typtype = 'b' AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc
+            UNION ALL
+           SELECT t.typbasetype WHERE t.typtype = 'd'
+            UNION ALL
+           SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.typtype = 'r' AND r.rngtypid = t.oid
+            UNION ALL
+           SELECT r.rngtypid FROM pg_catalog.pg_range r
+            WHERE t.typtype = 'm' AND (pg_catalog.to_jsonb(r) ->> 'rngmultitypid')::pg_catalog.oid = t.oid
+            UNION ALL
+           SELECT a.atttypid FROM pg_catalog.pg_attribute a
+            WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) part)
+SELECT t.oid, n.nspname::pg_catalog.text, t.typname::pg_catalog.text,
+       CASE WHEN t.typtype = 'b' AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc THEN 'a'
+            ELSE t.typtype::pg_catalog.text END,
+       CASE WHEN t.typtype = 'b' AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc THEN t.typelem
+            WHEN t.typtype = 'd' THEN t.typbasetype
+            WHEN t.typtype = 'r' THEN (
+              SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid)
+            WHEN t.typtype = 'm' THEN (
+              SELECT r.rngtypid FROM pg_catalog.pg_range r
+               WHERE (pg_catalog.to_jsonb(r) ->> 'rngmultitypid')::pg_catalog.oid = t.oid)
+            ELSE 0 END,
+       t.typdelim::pg_catalog.text,
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+              WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum),
+       ARRAY(SELECT a.atttypid FROM pg_catalog.pg_attribute a
+              WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum)
+  FROM needed JOIN pg_catalog.pg_type t ON t.oid = needed.oid
+       JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 """
 
 
 def parse(rows: Iterable[Sequence[Any]]) -> list[TypeInfo]:
-    """The rows of ``QUERY``, in any sequence type, as types."""
+    """The rows of ``QUERY``, as any sequence type. A type that has no row is not in the catalog (any more)."""
     return [
         TypeInfo(
             oid=oid,

@@ -86,6 +86,8 @@ CODECS: Final = {
     "xml": TEXT,
     "refcursor": TEXT,
     "pg_node_tree": TEXT,
+    "cstring": TEXT,
+    "unknown": TEXT,
     "char": _CHAR,
     "bytea": codec(read_bytea, bytes, print_bytea),
     "bit": _BITS,

@@ -140,6 +140,9 @@ def _of_catalog(oid: int, name: str, kind: str, element: int, array: int) -> Ite
 def _builtin() -> Iterator[TypeInfo]:
     for oid, name, array in _BASE_TYPES:
         yield from _of_catalog(oid, name, BASE, 0, array)
+    # No column can be of these, but functions and system views know them.
+    yield from _of_catalog(705, "unknown", PSEUDO, 0, 0)
+    yield from _of_catalog(2275, "cstring", PSEUDO, 0, 1263)
     for oid, name, subtype, array, multirange, multirange_name, multirange_array in _RANGE_TYPES:
         yield from _of_catalog(oid, name, RANGE, subtype, array)
         yield from _of_catalog(multirange, multirange_name, MULTIRANGE, oid, multirange_array)
