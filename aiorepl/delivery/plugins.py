@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from aiorepl.errors import ConfigurationError
@@ -15,8 +16,8 @@ def sinks() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def load(name: str) -> type[Sink]:
-    """The sink class registered as ``name``.
+def load(name: str) -> Callable[..., Sink]:
+    """The sink class registered as ``name``, to be called with its options.
 
     :raises ConfigurationError: there is none, or it cannot be imported; says what to install.
     """

@@ -203,7 +203,7 @@ class _Table:
         names: list[tuple[int, bytes, Callable[[bytes], bytes]]] | None = None,
     ) -> bytes:
         """Columns as a JSON object; those that were not sent are left out."""
-        fragments = []
+        fragments: list[bytes] = []
         append = fragments.append
         for place, label, encode in self.names if names is None else names:
             raw = columns[place]

@@ -277,12 +277,12 @@ class Decoder:
         _no_flags(_byte(payload, 1, name, "flags"), name)
         if len(payload) < 2 + _ROLLBACK.size:
             raise ProtocolError("cut short", message=name)
-        fields = _ROLLBACK.unpack_from(payload, 2)
-        _lsn(fields[0], name, "prepare end LSN")
-        _lsn(fields[1], name, "rollback end LSN")
+        prepare_end, rollback_end, prepare_time, rollback_time, xid = _ROLLBACK.unpack_from(payload, 2)
+        _lsn(prepare_end, name, "prepare end LSN")
+        _lsn(rollback_end, name, "rollback end LSN")
         gid, at = _string(payload, 2 + _ROLLBACK.size, name, "gid")
         _end(payload, at, name)
-        return m.RollbackPrepared(*fields, gid)
+        return m.RollbackPrepared(prepare_end, rollback_end, prepare_time, rollback_time, xid, gid)
 
     def _stream_prepare(self, payload: bytes) -> m.StreamPrepare:
         self._outside("Stream Prepare")

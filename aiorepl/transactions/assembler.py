@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
@@ -92,11 +92,10 @@ class Assembler:
             if row is not None:
                 if self._transaction is None:
                     self._open()
-                gathered.append(
-                    row(self._transaction, self._ordinal, self._layout(message.relation), message)
-                )  # type: ignore[union-attr,arg-type]
+                content: Any = message  # one of the three, as the table of rows says
+                gathered.append(row(self._transaction, self._ordinal, self._layout(content.relation), content))
                 self._ordinal += 1
-                size += len(message.payload) + _OVERHEAD  # type: ignore[union-attr]
+                size += len(content.payload) + _OVERHEAD
             elif isinstance(message, m.Begin):
                 self._enter(message)
                 legal = TRANSITIONS[following]

@@ -97,7 +97,8 @@ class FrameBuffer:
                 break
             if memory[at] == _COPY_DATA:
                 if length >= 29 and memory[at + 5] == _XLOG:
-                    append(XLogData(*_XLOG_FIELDS(memory, at + 6), bytes(view[at + 30 : behind])))
+                    start, reached, sent_at = _XLOG_FIELDS(memory, at + 6)
+                    append(XLogData(start, reached, sent_at, bytes(view[at + 30 : behind])))
                 else:
                     append(_replication(bytes(view[at + 5 : behind])))
             else:

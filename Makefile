@@ -1,0 +1,38 @@
+# `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
+.POSIX:
+.SUFFIXES:
+.PHONY: demo test lint lock clean
+
+VENV = .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/installed
+ARGS =
+
+demo: $(STAMP)
+	@$(BIN)/aiorepl demo $(ARGS)
+
+test: lint
+	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# What is installed is what the lock says, hash by hash; the project itself is editable. hatchling is in the lock.
+$(STAMP): requirements.lock pyproject.toml
+	@sh scripts/venv.sh $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Hashes, but no index: whoever installs uses the index that is configured here.
+lock:
+	@sh scripts/venv.sh .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet uv
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --all-extras --group dev pyproject.toml -o requirements.lock --custom-compile-command "make lock"
+	@rm -rf .venv-lock
+
+clean:
+	rm -rf $(VENV) .venv-lock dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

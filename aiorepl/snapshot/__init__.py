@@ -1,0 +1,1 @@
+"""What was in the tables before the slot: a consistent beginning."""

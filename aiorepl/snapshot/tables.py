@@ -1,0 +1,77 @@
+"""The published tables as pgoutput would describe them, asked from the catalog."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiorepl.wire.commands import identifier
+
+# One row a published table: its columns by the publications' column lists (15 and later), the filters that decide
+# which rows are published, and what its Relation message would say.
+_TABLES: Final = """
+SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
+       array_agg(a.attname::text ORDER BY a.attnum) AS names,
+       array_agg(a.atttypid ORDER BY a.attnum) AS types,
+       array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
+       array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY (i.indkey), false) ORDER BY a.attnum) AS keys
+  FROM (SELECT schemaname, tablename, {columns} AS columns, {filters} AS filters
+          FROM pg_catalog.pg_publication_tables WHERE pubname = ANY ($1) GROUP BY schemaname, tablename) p
+  JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+   AND (CASE WHEN p.columns IS NULL THEN {published} ELSE a.attname = ANY (p.columns) END)
+  LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
+   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+ GROUP BY c.oid, n.nspname, c.relname, c.relreplident, c.relkind, p.filters
+ ORDER BY n.nspname, c.relname
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table, what to read of it, and the Relation message that describes the rows read."""
+
+    oid: int
+    columns: int
+    query: str
+    relation: bytes
+
+
+async def published_tables(connection: Any, publications: tuple[str, ...]) -> list[PublishedTable]:
+    """Every table of the publications, each once."""
+    version = connection.get_server_version().major
+    new = version >= 15
+    generated = "true" if version < 12 else "a.attgenerated = ''"
+    query = _TABLES.format(
+        columns="min(attnames::text[])" if new else "NULL::text[]",
+        # A table in several publications is published where any of their filters holds, and always without one.
+        filters="CASE WHEN bool_or(rowfilter IS NULL) THEN NULL ELSE array_agg(DISTINCT rowfilter) END"
+        if new
+        else "NULL::text[]",
+        published=generated,
+    )
+    return [_table(row) for row in await connection.fetch(query, list(publications))]
+
+
+def _table(row: Any) -> PublishedTable:
+    columns = ", ".join(identifier(name) for name in row["names"])
+    # The rows of a partitioned table are its partitions'; a plain parent's children are published as themselves.
+    only = "" if row["relkind"] == "p" else "ONLY "
+    query = f"SELECT {columns} FROM {only}{identifier(row['nspname'])}.{identifier(row['relname'])}"
+    if row["filters"]:
+        query += " WHERE " + " OR ".join(f"({condition})" for condition in row["filters"])
+    return PublishedTable(row["oid"], len(row["names"]), query, _relation(row))
+
+
+def _relation(row: Any) -> bytes:
+    namespace = "" if row["nspname"] == "pg_catalog" else row["nspname"]
+    parts = [
+        b"R" + struct.pack(">I", row["oid"]),
+        namespace.encode() + b"\0" + row["relname"].encode() + b"\0",
+        row["relreplident"].encode() + struct.pack(">H", len(row["names"])),
+    ]
+    for name, oid, modifier, key in zip(row["names"], row["types"], row["modifiers"], row["keys"], strict=True):
+        parts.append(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", oid, modifier))
+    return b"".join(parts)
