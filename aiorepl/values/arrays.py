@@ -53,7 +53,10 @@ def parse(raw: bytes, delimiter: str) -> Tree:
     if b'"' not in raw and b"\\" not in raw and raw.find(b"{", 1) < 0 and raw.find(b"}", 0, -1) < 0:
         if raw == b"{}":
             return []
-        return [None if part == b"NULL" else part for part in raw[1:-1].split(delimiter.encode())]
+        parts = raw[1:-1].split(delimiter.encode())
+        if b"" in parts:
+            raise Malformed("a delimiter out of place")
+        return [None if part == b"NULL" else part for part in parts]
     return _parse_nested(raw, _tokens(delimiter))
 
 
@@ -77,7 +80,7 @@ def _parse_nested(raw: bytes, tokens: re.Pattern[bytes]) -> Tree:
                 here.append(_ESCAPE.sub(rb"\1", text) if b"\\" in text else text)
             wanted = False
         elif text == b"{":
-            if not wanted or len(outer) == _MAX_DIMENSIONS:
+            if not wanted or len(outer) == _MAX_DIMENSIONS - 1:
                 raise Malformed("a brace out of place")
             inner: Tree = []
             if here is not None:

@@ -105,7 +105,7 @@ def _print_offset(west: int) -> str:
     return f"{text}:{minute:02d}" if minute else text
 
 
-def print_date(raw: bytes) -> str:
+def _print_date(raw: bytes) -> str:
     (days,) = _DATE.unpack(raw)
     if days not in _DATE_LIMITS:
         return _infinity(_DATE_INFINITY, days)
@@ -118,7 +118,7 @@ def _infinity(names: dict[int, str], value: int) -> str:
     return names[value]
 
 
-def _print_timestamp(raw: bytes, zone: str) -> str:
+def _print_moment(raw: bytes, zone: str) -> str:
     (microseconds,) = _MICROSECONDS.unpack(raw)
     if microseconds not in _TIMESTAMP_LIMITS:
         return _infinity(_TIMESTAMP_INFINITY, microseconds)
@@ -127,62 +127,62 @@ def _print_timestamp(raw: bytes, zone: str) -> str:
     return f"{day} {_print_clock(clock)}{zone}{era}"
 
 
-def print_timestamp(raw: bytes) -> str:
-    return _print_timestamp(raw, "")
+def _print_timestamp(raw: bytes) -> str:
+    return _print_moment(raw, "")
 
 
-def print_timestamptz(raw: bytes) -> str:
-    return _print_timestamp(raw, "+00")
+def _print_timestamptz(raw: bytes) -> str:
+    return _print_moment(raw, "+00")
 
 
-def print_time(raw: bytes) -> str:
+def _print_time(raw: bytes) -> str:
     (microseconds,) = _MICROSECONDS.unpack(raw)
     if not 0 <= microseconds <= _DAY:
         raise Malformed("out of PostgreSQL's range")
     return _print_clock(microseconds)
 
 
-def print_timetz(raw: bytes) -> str:
+def _print_timetz(raw: bytes) -> str:
     microseconds, west = _TIMETZ.unpack(raw)
     if not 0 <= microseconds <= _DAY or not -_MAX_OFFSET < west < _MAX_OFFSET:
         raise Malformed("out of PostgreSQL's range")
     return _print_clock(microseconds) + _print_offset(west)
 
 
-def read_date_binary(raw: bytes) -> date | str:
+def _read_date_binary(raw: bytes) -> date | str:
     (days,) = _DATE.unpack(raw)
     try:
         return date.fromordinal(days + _EPOCH_DAY)
     except (ValueError, OverflowError):
-        return print_date(raw)
+        return _print_date(raw)
 
 
-def read_timestamp_binary(raw: bytes) -> datetime | str:
+def _read_timestamp_binary(raw: bytes) -> datetime | str:
     try:
         return _EPOCH + timedelta(microseconds=_MICROSECONDS.unpack(raw)[0])
     except OverflowError:
-        return print_timestamp(raw)
+        return _print_timestamp(raw)
 
 
-def read_timestamptz_binary(raw: bytes) -> datetime | str:
+def _read_timestamptz_binary(raw: bytes) -> datetime | str:
     try:
         return _EPOCH_UTC + timedelta(microseconds=_MICROSECONDS.unpack(raw)[0])
     except OverflowError:
-        return print_timestamptz(raw)
+        return _print_timestamptz(raw)
 
 
-def read_time_binary(raw: bytes) -> time | str:
-    return _parse_time(print_time(raw))
+def _read_time_binary(raw: bytes) -> time | str:
+    return _parse_time(_print_time(raw))
 
 
-def read_timetz_binary(raw: bytes) -> time | str:
-    return _parse_time(print_timetz(raw))
+def _read_timetz_binary(raw: bytes) -> time | str:
+    return _parse_time(_print_timetz(raw))
 
 
 CODECS: Final = {
-    "date": codec(_reader(date.fromisoformat), read_date_binary, print_date, quoted),
-    "time": codec(_reader(_parse_time), read_time_binary, print_time, quoted),
-    "timetz": codec(_reader(_parse_time), read_timetz_binary, print_timetz, quoted),
-    "timestamp": codec(_reader(datetime.fromisoformat), read_timestamp_binary, print_timestamp, quoted),
-    "timestamptz": codec(_reader(_parse_timestamptz), read_timestamptz_binary, print_timestamptz, quoted),
+    "date": codec(_reader(date.fromisoformat), _read_date_binary, _print_date, quoted),
+    "time": codec(_reader(_parse_time), _read_time_binary, _print_time, quoted),
+    "timetz": codec(_reader(_parse_time), _read_timetz_binary, _print_timetz, quoted),
+    "timestamp": codec(_reader(datetime.fromisoformat), _read_timestamp_binary, _print_timestamp, quoted),
+    "timestamptz": codec(_reader(_parse_timestamptz), _read_timestamptz_binary, _print_timestamptz, quoted),
 }

@@ -21,7 +21,7 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _TO_ESCAPE: Final = re.compile(r'(["\\])')
 
 
-def read_hstore(raw: bytes) -> dict[str, str | None]:
+def _read_hstore(raw: bytes) -> dict[str, str | None]:
     text = str(raw, "utf-8")
     values: dict[str, str | None] = {}
     position = 0
@@ -65,11 +65,11 @@ def _take(raw: bytes, position: int) -> tuple[str | None, int]:
     return str(raw[start : start + length], "utf-8"), start + length
 
 
-def read_hstore_binary(raw: bytes) -> dict[str, str | None]:
+def _read_hstore_binary(raw: bytes) -> dict[str, str | None]:
     return dict(_pairs(raw))
 
 
-def print_hstore(raw: bytes) -> str:
+def _print_hstore(raw: bytes) -> str:
     return ", ".join(
         [f"{_quote(key)}=>{'NULL' if value is None else _quote(value)}" for key, value in _pairs(raw)]
     )
@@ -83,7 +83,7 @@ _VERSIONED_TEXT: Final = versioned(bytes.decode, bytes.decode)
 
 CODECS: Final = {
     "citext": TEXT,
-    "hstore": codec(read_hstore, read_hstore_binary, print_hstore),
+    "hstore": codec(_read_hstore, _read_hstore_binary, _print_hstore),
     "ltree": _VERSIONED_TEXT,
     "lquery": _VERSIONED_TEXT,
     "ltxtquery": _VERSIONED_TEXT,

@@ -45,50 +45,50 @@ def _pair(numbers: list[float]) -> tuple[Point, ...]:
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def read_point(raw: bytes) -> Point:
+def _read_point(raw: bytes) -> Point:
     x, y = _numbers(raw)
     return x, y
 
 
-def read_line(raw: bytes) -> tuple[float, float, float]:
+def _read_line(raw: bytes) -> tuple[float, float, float]:
     a, b, c = _numbers(raw)
     return a, b, c
 
 
-def read_segment(raw: bytes) -> tuple[Point, Point]:
+def _read_segment(raw: bytes) -> tuple[Point, Point]:
     first, second = _pair(_numbers(raw))
     return first, second
 
 
-def read_points(raw: bytes) -> tuple[Point, ...]:
+def _read_points(raw: bytes) -> tuple[Point, ...]:
     return _pair(_numbers(raw))
 
 
-def read_path(raw: bytes) -> Path:
-    return Path(raw[:1] == b"(", read_points(raw))
+def _read_path(raw: bytes) -> Path:
+    return Path(raw[:1] == b"(", _read_points(raw))
 
 
-def read_circle(raw: bytes) -> tuple[Point, float]:
+def _read_circle(raw: bytes) -> tuple[Point, float]:
     x, y, radius = _numbers(raw)
     return (x, y), radius
 
 
-def read_point_binary(raw: bytes) -> Point:
+def _read_point_binary(raw: bytes) -> Point:
     x, y = _POINT.unpack(raw)
     return x, y
 
 
-def read_line_binary(raw: bytes) -> tuple[float, float, float]:
+def _read_line_binary(raw: bytes) -> tuple[float, float, float]:
     a, b, c = _LINE.unpack(raw)
     return a, b, c
 
 
-def read_segment_binary(raw: bytes) -> tuple[Point, Point]:
+def _read_segment_binary(raw: bytes) -> tuple[Point, Point]:
     x1, y1, x2, y2 = _SEGMENT.unpack(raw)
     return (x1, y1), (x2, y2)
 
 
-def read_points_binary(raw: bytes) -> tuple[Point, ...]:
+def _read_points_binary(raw: bytes) -> tuple[Point, ...]:
     """A count, then so many points."""
     (count,) = _COUNT.unpack_from(raw)
     if count < 0 or len(raw) != _COUNT.size + count * _POINT.size:
@@ -96,14 +96,14 @@ def read_points_binary(raw: bytes) -> tuple[Point, ...]:
     return _pair(list(struct.unpack_from(f"!{2 * count}d", raw, _COUNT.size)))
 
 
-def read_path_binary(raw: bytes) -> Path:
+def _read_path_binary(raw: bytes) -> Path:
     """A byte that tells whether it is closed, then as a polygon."""
     if raw[0] > 1:
         raise Malformed("neither open nor closed")
-    return Path(raw[0] == 1, read_points_binary(raw[1:]))
+    return Path(raw[0] == 1, _read_points_binary(raw[1:]))
 
 
-def read_circle_binary(raw: bytes) -> tuple[Point, float]:
+def _read_circle_binary(raw: bytes) -> tuple[Point, float]:
     x, y, radius = _CIRCLE.unpack(raw)
     return (x, y), radius
 
@@ -112,43 +112,43 @@ def _print(point: Point) -> str:
     return f"({float8_text(point[0])},{float8_text(point[1])})"
 
 
-def print_point(raw: bytes) -> str:
-    return _print(read_point_binary(raw))
+def _print_point(raw: bytes) -> str:
+    return _print(_read_point_binary(raw))
 
 
-def print_line(raw: bytes) -> str:
-    return "{" + ",".join(map(float8_text, read_line_binary(raw))) + "}"
+def _print_line(raw: bytes) -> str:
+    return "{" + ",".join(map(float8_text, _read_line_binary(raw))) + "}"
 
 
-def print_lseg(raw: bytes) -> str:
-    return f"[{print_box(raw)}]"
+def _print_lseg(raw: bytes) -> str:
+    return f"[{_print_box(raw)}]"
 
 
-def print_box(raw: bytes) -> str:
-    return ",".join(map(_print, read_segment_binary(raw)))
+def _print_box(raw: bytes) -> str:
+    return ",".join(map(_print, _read_segment_binary(raw)))
 
 
-def print_polygon(raw: bytes) -> str:
-    return f"({','.join(map(_print, read_points_binary(raw)))})"
+def _print_polygon(raw: bytes) -> str:
+    return f"({','.join(map(_print, _read_points_binary(raw)))})"
 
 
-def print_path(raw: bytes) -> str:
-    closed, points = read_path_binary(raw)
+def _print_path(raw: bytes) -> str:
+    closed, points = _read_path_binary(raw)
     text = ",".join(map(_print, points))
     return f"({text})" if closed else f"[{text}]"
 
 
-def print_circle(raw: bytes) -> str:
-    center, radius = read_circle_binary(raw)
+def _print_circle(raw: bytes) -> str:
+    center, radius = _read_circle_binary(raw)
     return f"<{_print(center)},{float8_text(radius)}>"
 
 
 CODECS: Final = {
-    "point": codec(read_point, read_point_binary, print_point, quoted),
-    "line": codec(read_line, read_line_binary, print_line, quoted),
-    "lseg": codec(read_segment, read_segment_binary, print_lseg, quoted),
-    "box": codec(read_segment, read_segment_binary, print_box, quoted),
-    "path": codec(read_path, read_path_binary, print_path, quoted),
-    "polygon": codec(read_points, read_points_binary, print_polygon, quoted),
-    "circle": codec(read_circle, read_circle_binary, print_circle, quoted),
+    "point": codec(_read_point, _read_point_binary, _print_point, quoted),
+    "line": codec(_read_line, _read_line_binary, _print_line, quoted),
+    "lseg": codec(_read_segment, _read_segment_binary, _print_lseg, quoted),
+    "box": codec(_read_segment, _read_segment_binary, _print_box, quoted),
+    "path": codec(_read_path, _read_path_binary, _print_path, quoted),
+    "polygon": codec(_read_points, _read_points_binary, _print_polygon, quoted),
+    "circle": codec(_read_circle, _read_circle_binary, _print_circle, quoted),
 }

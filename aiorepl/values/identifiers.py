@@ -25,44 +25,44 @@ _TID: Final = struct.Struct("!IH")
 _SNAPSHOT: Final = struct.Struct("!iQQ")
 
 
-def read_oid(raw: bytes) -> Any:
+def _read_oid(raw: bytes) -> Any:
     return _OID.unpack(raw)[0]
 
 
-def read_uint64(raw: bytes) -> Any:
+def _read_uint64(raw: bytes) -> Any:
     return _UINT64.unpack(raw)[0]
 
 
-def read_uuid(raw: bytes) -> UUID:
+def _read_uuid(raw: bytes) -> UUID:
     return UUID(str(raw, "ascii"))
 
 
-def read_uuid_binary(raw: bytes) -> UUID:
+def _read_uuid_binary(raw: bytes) -> UUID:
     return UUID(bytes=raw)
 
 
-def print_uuid(raw: bytes) -> str:
+def _print_uuid(raw: bytes) -> str:
     return str(UUID(bytes=raw))
 
 
-def read_lsn(raw: bytes) -> LSN:
+def _read_lsn(raw: bytes) -> LSN:
     return LSN.parse(str(raw, "ascii"))
 
 
-def read_lsn_binary(raw: bytes) -> LSN:
+def _read_lsn_binary(raw: bytes) -> LSN:
     return LSN(_UINT64.unpack(raw)[0])
 
 
-def print_lsn(raw: bytes) -> str:
-    return str(read_lsn_binary(raw))
+def _print_lsn(raw: bytes) -> str:
+    return str(_read_lsn_binary(raw))
 
 
-def print_tid(raw: bytes) -> str:
+def _print_tid(raw: bytes) -> str:
     block, offset = _TID.unpack(raw)
     return f"({block},{offset})"
 
 
-def print_snapshot(raw: bytes) -> str:
+def _print_snapshot(raw: bytes) -> str:
     """``xmin:xmax:`` and the transactions in progress between them."""
     count, xmin, xmax = _SNAPSHOT.unpack_from(raw)
     if count < 0 or len(raw) != _SNAPSHOT.size + 8 * count:
@@ -75,20 +75,20 @@ def _alias(zero: str) -> Codec:
     def print_alias(raw: bytes) -> str:
         return str(_OID.unpack(raw)[0] or zero)
 
-    return codec(bytes.decode, read_oid, print_alias)
+    return codec(bytes.decode, _read_oid, print_alias)
 
 
-_XID: Final = codec(int, read_oid, lambda raw: str(_OID.unpack(raw)[0]), quoted)
-_SNAPSHOT_CODEC: Final = codec(bytes.decode, print_snapshot, print_snapshot)
+_XID: Final = codec(int, _read_oid, lambda raw: str(_OID.unpack(raw)[0]), quoted)
+_SNAPSHOT_CODEC: Final = codec(bytes.decode, _print_snapshot, _print_snapshot)
 
 CODECS: Final = {
     "oid": integer("!I"),
     "xid": _XID,
     "cid": _XID,
-    "xid8": codec(int, read_uint64, lambda raw: str(_UINT64.unpack(raw)[0]), quoted),
-    "uuid": codec(read_uuid, read_uuid_binary, print_uuid, quoted),
-    "pg_lsn": codec(read_lsn, read_lsn_binary, print_lsn, quoted),
-    "tid": codec(bytes.decode, print_tid, print_tid),
+    "xid8": codec(int, _read_uint64, lambda raw: str(_UINT64.unpack(raw)[0]), quoted),
+    "uuid": codec(_read_uuid, _read_uuid_binary, _print_uuid, quoted),
+    "pg_lsn": codec(_read_lsn, _read_lsn_binary, _print_lsn, quoted),
+    "tid": codec(bytes.decode, _print_tid, _print_tid),
     "pg_snapshot": _SNAPSHOT_CODEC,
     "txid_snapshot": _SNAPSHOT_CODEC,
     "regproc": _alias("-"),

@@ -57,7 +57,7 @@ class Interval:
         return " ".join(parts)
 
 
-def read_interval(raw: bytes) -> Interval | str:
+def _read_interval(raw: bytes) -> Interval | str:
     text = str(raw, "ascii")
     match = _POSTGRES.fullmatch(text)
     if match is None or not text.strip():
@@ -75,14 +75,14 @@ def read_interval(raw: bytes) -> Interval | str:
     )
 
 
-def read_interval_binary(raw: bytes) -> Interval | str:
+def _read_interval_binary(raw: bytes) -> Interval | str:
     microseconds, days, months = _INTERVAL.unpack(raw)
     infinity = _INFINITY.get((microseconds, days, months))
     return Interval(months, days, microseconds) if infinity is None else infinity
 
 
-def print_interval(raw: bytes) -> str:
-    return str(read_interval_binary(raw))
+def _print_interval(raw: bytes) -> str:
+    return str(_read_interval_binary(raw))
 
 
-CODECS: Final = {"interval": codec(read_interval, read_interval_binary, print_interval, quoted)}
+CODECS: Final = {"interval": codec(_read_interval, _read_interval_binary, _print_interval, quoted)}

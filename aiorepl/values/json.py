@@ -37,7 +37,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
 _LONG_INTEGER_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer)
 
 
-def read_json(raw: bytes) -> Any:
+def _read_json(raw: bytes) -> Any:
     text = str(raw, "utf-8")
     try:
         return _DECODER.decode(text)
@@ -59,7 +59,7 @@ def one_line(raw: bytes) -> bytes:
 
 
 CODECS: Final = {
-    "json": codec(read_json, read_json, bytes.decode, one_line, one_line),
-    "jsonb": versioned(read_json, bytes.decode, one_line),
+    "json": codec(_read_json, _read_json, bytes.decode, one_line, one_line),
+    "jsonb": versioned(_read_json, bytes.decode, one_line),
     "jsonpath": versioned(bytes.decode, bytes.decode),
 }

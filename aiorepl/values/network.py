@@ -55,50 +55,50 @@ def _longest_zeros(words: tuple[int, ...]) -> tuple[int, int]:
     return best, best_length
 
 
-def print_inet(raw: bytes) -> str:
+def _print_inet(raw: bytes) -> str:
     address, mask, bits = _split(raw)
     text = _print_address(address)
     return text if mask == bits else f"{text}/{mask}"
 
 
-def print_cidr(raw: bytes) -> str:
+def _print_cidr(raw: bytes) -> str:
     address, mask, _ = _split(raw)
     return f"{_print_address(address)}/{mask}"
 
 
-def read_inet(raw: bytes) -> IPv4Interface | IPv6Interface:
+def _read_inet(raw: bytes) -> IPv4Interface | IPv6Interface:
     return ip_interface(str(raw, "ascii"))
 
 
-def read_cidr(raw: bytes) -> IPv4Network | IPv6Network:
+def _read_cidr(raw: bytes) -> IPv4Network | IPv6Network:
     return ip_network(str(raw, "ascii"))
 
 
-def read_inet_binary(raw: bytes) -> IPv4Interface | IPv6Interface:
+def _read_inet_binary(raw: bytes) -> IPv4Interface | IPv6Interface:
     address, mask, _ = _split(raw)
     return ip_interface((address, mask))
 
 
-def read_cidr_binary(raw: bytes) -> IPv4Network | IPv6Network:
+def _read_cidr_binary(raw: bytes) -> IPv4Network | IPv6Network:
     address, mask, _ = _split(raw)
     return ip_network((address, mask))
 
 
-def print_macaddr(raw: bytes) -> str:
+def _print_macaddr(raw: bytes) -> str:
     if len(raw) != 6:
         raise Malformed(f"{len(raw)} bytes where an address has 6")
     return raw.hex(":")
 
 
-def print_macaddr8(raw: bytes) -> str:
+def _print_macaddr8(raw: bytes) -> str:
     if len(raw) != 8:
         raise Malformed(f"{len(raw)} bytes where an address has 8")
     return raw.hex(":")
 
 
 CODECS: Final = {
-    "inet": codec(read_inet, read_inet_binary, print_inet, quoted),
-    "cidr": codec(read_cidr, read_cidr_binary, print_cidr, quoted),
-    "macaddr": codec(bytes.decode, print_macaddr, print_macaddr, quoted),
-    "macaddr8": codec(bytes.decode, print_macaddr8, print_macaddr8, quoted),
+    "inet": codec(_read_inet, _read_inet_binary, _print_inet, quoted),
+    "cidr": codec(_read_cidr, _read_cidr_binary, _print_cidr, quoted),
+    "macaddr": codec(bytes.decode, _print_macaddr, _print_macaddr, quoted),
+    "macaddr8": codec(bytes.decode, _print_macaddr8, _print_macaddr8, quoted),
 }

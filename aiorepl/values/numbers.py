@@ -48,52 +48,52 @@ def integer(layout: str) -> Codec:
     return codec(int, read, lambda raw: str(unpack(raw)[0]), as_sent, lambda raw: b"%d" % unpack(raw)[0])
 
 
-def read_float4(raw: bytes) -> Any:
+def _read_float4(raw: bytes) -> Any:
     """The text is the shortest that tells float4s apart; the value is the float4 itself, as from binary."""
     return _FLOAT4.unpack(_FLOAT4.pack(float(raw)))[0]
 
 
-def read_float4_binary(raw: bytes) -> Any:
+def _read_float4_binary(raw: bytes) -> Any:
     return _FLOAT4.unpack(raw)[0]
 
 
-def read_float8_binary(raw: bytes) -> Any:
+def _read_float8_binary(raw: bytes) -> Any:
     return _FLOAT8.unpack(raw)[0]
 
 
-def print_float4(raw: bytes) -> str:
+def _print_float4(raw: bytes) -> str:
     return float4_text(_FLOAT4.unpack(raw)[0])
 
 
-def print_float8(raw: bytes) -> str:
+def _print_float8(raw: bytes) -> str:
     return float8_text(_FLOAT8.unpack(raw)[0])
 
 
-def json_float(raw: bytes) -> bytes:
+def _json_float(raw: bytes) -> bytes:
     """A finite float ends in a digit; NaN and the infinities are no JSON numbers, so strings."""
     return raw if raw[-1] <= 0x39 else b'"%b"' % raw
 
 
-def json_float4_binary(raw: bytes) -> bytes:
-    return json_float(print_float4(raw).encode())
+def _json_float4_binary(raw: bytes) -> bytes:
+    return _json_float(_print_float4(raw).encode())
 
 
-def json_float8_binary(raw: bytes) -> bytes:
+def _json_float8_binary(raw: bytes) -> bytes:
     value = _FLOAT8.unpack(raw)[0]
     text = float8_text(value).encode()
     return text if math.isfinite(value) else b'"%b"' % text
 
 
-def read_numeric(raw: bytes) -> Decimal:
+def _read_numeric(raw: bytes) -> Decimal:
     # The constructor is exact; no context, so no rounding and no signals but for what is no number.
     return Decimal(str(raw, "ascii"))
 
 
-def read_numeric_binary(raw: bytes) -> Decimal:
-    return Decimal(print_numeric(raw))
+def _read_numeric_binary(raw: bytes) -> Decimal:
+    return Decimal(_print_numeric(raw))
 
 
-def print_numeric(raw: bytes) -> str:
+def _print_numeric(raw: bytes) -> str:
     """Digits of base 10,000, the first of them worth 10000^weight, cut or filled up to the display scale."""
     count, weight, sign, scale = _NUMERIC.unpack_from(raw)
     if len(raw) != 8 + 2 * count:
@@ -118,7 +118,7 @@ def print_numeric(raw: bytes) -> str:
     return _NUMERIC_SIGNS[sign] + whole
 
 
-def print_money(raw: bytes) -> str:
+def _print_money(raw: bytes) -> str:
     (cents,) = _MONEY.unpack(raw)
     whole, fraction = divmod(abs(cents), 100)
     return f"{'-' if cents < 0 else ''}${whole:,}.{fraction:02d}"
@@ -135,8 +135,8 @@ CODECS: Final = {
     "int2": integer("!h"),
     "int4": integer("!i"),
     "int8": integer("!q"),
-    "float4": codec(read_float4, read_float4_binary, print_float4, json_float, json_float4_binary),
-    "float8": codec(float, read_float8_binary, print_float8, json_float, json_float8_binary),
-    "numeric": codec(read_numeric, read_numeric_binary, print_numeric, quoted),
-    "money": codec(bytes.decode, print_money, print_money),
+    "float4": codec(_read_float4, _read_float4_binary, _print_float4, _json_float, _json_float4_binary),
+    "float8": codec(float, _read_float8_binary, _print_float8, _json_float, _json_float8_binary),
+    "numeric": codec(_read_numeric, _read_numeric_binary, _print_numeric, quoted),
+    "money": codec(bytes.decode, _print_money, _print_money),
 }

@@ -28,7 +28,7 @@ def _quote(lexeme: bytes) -> str:
     return "'" + str(lexeme, "utf-8").replace("'", "''").replace("\\", "\\\\") + "'"
 
 
-def print_tsvector(raw: bytes) -> str:
+def _print_tsvector(raw: bytes) -> str:
     """A count, then each lexeme, zero-terminated, with its positions; a position's high bits are its weight."""
     (count,) = _COUNT.unpack_from(raw)
     position = _COUNT.size
@@ -67,7 +67,7 @@ class _Node:
         return _PRIORITY.get(self.operator, _OPERAND_PRIORITY)
 
 
-def print_tsquery(raw: bytes) -> str:
+def _print_tsquery(raw: bytes) -> str:
     (count,) = _COUNT.unpack_from(raw)
     if not 0 <= count * 2 <= len(raw) - _COUNT.size:
         raise Malformed("fewer items than it says")
@@ -148,6 +148,6 @@ def _infix(root: _Node) -> str:
 
 
 CODECS: Final = {
-    "tsvector": codec(bytes.decode, print_tsvector, print_tsvector),
-    "tsquery": codec(bytes.decode, print_tsquery, print_tsquery),
+    "tsvector": codec(bytes.decode, _print_tsvector, _print_tsvector),
+    "tsquery": codec(bytes.decode, _print_tsquery, _print_tsquery),
 }

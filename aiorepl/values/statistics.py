@@ -45,7 +45,7 @@ def _items(raw: bytes, magic: int, count_format: str) -> list[tuple[float, tuple
     return items
 
 
-def print_ndistinct(raw: bytes) -> str:
+def _print_ndistinct(raw: bytes) -> str:
     items = _items(raw, _NDISTINCT_MAGIC, "i")
     return (
         "{"
@@ -54,7 +54,7 @@ def print_ndistinct(raw: bytes) -> str:
     )
 
 
-def print_dependencies(raw: bytes) -> str:
+def _print_dependencies(raw: bytes) -> str:
     items = _items(raw, _DEPENDENCIES_MAGIC, "h")
     return (
         "{"
@@ -69,7 +69,7 @@ def print_dependencies(raw: bytes) -> str:
 
 
 CODECS: Final = {
-    "pg_ndistinct": codec(bytes.decode, print_ndistinct, print_ndistinct),
-    "pg_dependencies": codec(bytes.decode, print_dependencies, print_dependencies),
+    "pg_ndistinct": codec(bytes.decode, _print_ndistinct, _print_ndistinct),
+    "pg_dependencies": codec(bytes.decode, _print_dependencies, _print_dependencies),
     "pg_mcv_list": codec(bytes.decode, print_bytea, print_bytea),
 }

@@ -23,7 +23,7 @@ _ESCAPE: Final = re.compile(rb"\\(?:\\|[0-3][0-7][0-7])|(\\)")
 _BIT_LENGTH: Final = struct.Struct("!i")
 
 
-def print_char(raw: bytes) -> str:
+def _print_char(raw: bytes) -> str:
     if len(raw) <= 1:
         if raw in (b"", b"\x00"):
             return ""
@@ -31,13 +31,13 @@ def print_char(raw: bytes) -> str:
     raise Malformed("more than one byte")
 
 
-def print_char_text(raw: bytes) -> str:
+def _print_char_text(raw: bytes) -> str:
     if len(raw) == 4:
         return str(raw, "ascii")
-    return print_char(raw)
+    return _print_char(raw)
 
 
-def read_bytea(raw: bytes) -> bytes:
+def _read_bytea(raw: bytes) -> bytes:
     r"""``\x`` and hexadecimal, or the escape format: a literal backslash never stands alone in that."""
     if raw.startswith(b"\\x"):
         return unhexlify(raw[2:])
@@ -52,16 +52,17 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def print_bytea(raw: bytes) -> str:
+    """``byteaout`` with bytea_output hex."""
     return "\\x" + raw.hex()
 
 
-def read_bits(raw: bytes) -> str:
+def _read_bits(raw: bytes) -> str:
     if raw.strip(b"01"):
         raise Malformed("a digit other than 0 and 1")
     return str(raw, "ascii")
 
 
-def print_bits(raw: bytes) -> str:
+def _print_bits(raw: bytes) -> str:
     """A count of bits, then the bits, the last byte padded with zeros."""
     (count,) = _BIT_LENGTH.unpack_from(raw)
     if count < 0 or len(raw) - 4 != (count + 7) // 8:
@@ -72,11 +73,11 @@ def print_bits(raw: bytes) -> str:
 
 
 _CHAR: Final = replace(
-    codec(print_char_text, print_char, print_char),
-    print_text=print_char_text,
-    json_text=printed(print_char_text),
+    codec(_print_char_text, _print_char, _print_char),
+    print_text=_print_char_text,
+    json_text=printed(_print_char_text),
 )
-_BITS: Final = codec(read_bits, print_bits, print_bits)
+_BITS: Final = codec(_read_bits, _print_bits, _print_bits)
 
 CODECS: Final = {
     "text": TEXT,
@@ -89,7 +90,7 @@ CODECS: Final = {
     "cstring": TEXT,
     "unknown": TEXT,
     "char": _CHAR,
-    "bytea": codec(read_bytea, bytes, print_bytea),
+    "bytea": codec(_read_bytea, bytes, print_bytea),
     "bit": _BITS,
     "varbit": _BITS,
 }

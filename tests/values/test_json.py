@@ -1,0 +1,79 @@
+"""JSON documents, as values and as they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from aiorepl.values import Format, Malformed, Types
+
+CASES = [
+    ("json", '{"a":\n 1, "a": 2}', "7b2261223a0a20312c202261223a20327d", {"a": 2}, b'{"a":  1, "a": 2}'),
+    ("json", "null", "6e756c6c", None, b"null"),
+    ("json", "1e400", "3165343030", float("inf"), b"1e400"),
+    ("json", '"\\ud800"', "225c756438303022", "\ud800", b'"\\ud800"'),
+    (
+        "jsonb",
+        '{"a": [1, 2.50, null]}',
+        "017b2261223a205b312c20322e35302c206e756c6c5d7d",
+        {"a": [1, 2.5, None]},
+        b'{"a": [1, 2.50, null]}',
+    ),
+    ("jsonb", "null", "016e756c6c", None, b"null"),
+    ("jsonpath", '$."a"[*]?(@ > 1)', "01242e2261225b2a5d3f2840203e203129", '$."a"[*]?(@ > 1)'),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1][:30]}")
+def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
+    """Text and binary read as the same value, and print as the text that PostgreSQL sent."""
+    check(*case)
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        (b'{"a": 1.50, "a": 2}', b'{"a": 1.50, "a": 2}'),
+        (b"[1,\r\n\t2]\n", b"[1,  \t2] "),
+        (b'"a\\nb"', b'"a\\nb"'),
+        (b"1" + b"0" * 100, b"1" + b"0" * 100),
+    ],
+)
+def test_kept_on_one_line(types: Types, document: bytes, line: bytes) -> None:
+    """Digits, duplicate keys and spaces stay; line ends become spaces."""
+    assert (
+        line
+        == types.json_encoder(114, Format.TEXT)(document)
+        == types.json_encoder(114, Format.BINARY)(document)
+    )
+
+
+def test_long_integer(types: Types) -> None:
+    """An integer that Python refuses to convert is a Decimal, and its shorter neighbours stay int."""
+    digits = "7" * (sys.get_int_max_str_digits() + 1)
+    value = types.decoder(3802, Format.TEXT)(f"[1, {digits}]".encode())
+    assert [1, Decimal(digits)] == value
+    assert type(value[0]) is int
+
+
+def test_deep_document(types: Types) -> None:
+    """A document deeper than Python's stack stays text."""
+    document = b"[" * 100_000 + b"]" * 100_000
+    assert document.decode() == types.decoder(114, Format.TEXT)(document)
+
+
+@pytest.mark.parametrize("document", [b"", b"{", b"NaN", b"[1,]", b"\xff", b'"\n"'])
+def test_malformed(types: Types, document: bytes) -> None:
+    """What is not JSON is refused."""
+    with pytest.raises(Malformed, match=r"type json \(oid 114\) in text"):
+        types.decoder(114, Format.TEXT)(document)
+
+
+def test_unknown_version(types: Types) -> None:
+    """A binary form of a later version is not read as if it were the first."""
+    with pytest.raises(Malformed, match="version 2 of the binary form is not known"):
+        types.decoder(3802, Format.BINARY)(b"\x02{}")
