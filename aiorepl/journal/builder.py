@@ -1,0 +1,269 @@
+"""Slices into blocks and their index. Pure: the bytes it has ready are the writer's to keep.
+
+A block is closed at about ``block_bytes``, between any two messages; a segment only between transactions. So that a
+block decodes alone, its entry in the index carries the transaction it begins in, the ordinal, and the descriptions
+that its rows need. Only a description that changes *within* a block is written into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from aiorepl.errors import PermanentError
+from aiorepl.journal import format as wire
+from aiorepl.journal.index import Block, Description, Midway, SegmentIndex
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.values.registry import Types
+from aiorepl.values.types import BUILTIN, TypeInfo
+
+
+class SegmentBuilder:
+    """Builds one segment.
+
+    :param after: the end LSN of the segment before it.
+    :param block_bytes: where to close a block, roughly.
+    """
+
+    def __init__(self, after: LSN, timeline: int, block_bytes: int) -> None:
+        self.size = len(wire.MAGIC)
+        self._after = after
+        self._timeline = timeline
+        self._block_bytes = block_bytes
+        self._ready: list[bytes] = [wire.MAGIC]
+        self._blocks: list[Block] = []
+        self._descriptions = _Descriptions()
+        self._binary = False
+        self._first_end = self._last_end = LSN(0)
+        self._open: Transaction | None = None
+        self._ordinal = 0
+        self._block = _OpenBlock()
+
+    @property
+    def open(self) -> Transaction | None:
+        """The transaction that has begun and not ended."""
+        return self._open
+
+    @property
+    def ordinal(self) -> int:
+        """The ordinal that the open transaction's next change must have."""
+        return self._ordinal
+
+    def add(self, part: Slice) -> None:
+        """Append a slice.
+
+        :raises PermanentError: when changes are missing before it. What was added before is not affected.
+        """
+        header = part.transaction
+        if header is not None:
+            self._enter(part, header)
+        for change in part.changes:
+            self._change(change)
+        if header is None:
+            # Inside a transaction its Commit, which is further on, covers the message.
+            if self._open is None and part.end_lsn is not None:
+                self._end(part.end_lsn)
+        elif part.end_lsn is not None:
+            self._block.append(wire.commit(header.commit_lsn, part.end_lsn, header.commit_timestamp))
+            self._block.last_end_lsn = part.end_lsn
+            self._open = None
+            self._end(part.end_lsn)
+        self._close_full_block()
+
+    def take(self) -> list[bytes]:
+        """The bytes that are complete, in order, and not taken yet."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def finish(self, end: LSN) -> SegmentIndex:
+        """Close the last block and describe the segment, which covers everything up to ``end``."""
+        self._close_block()
+        return SegmentIndex(
+            after=self._after,
+            timeline=self._timeline,
+            first_end_lsn=self._first_end,
+            last_end_lsn=max(end, self._last_end),
+            size=self.size,
+            binary=self._binary,
+            descriptions=tuple(self._descriptions.all),
+            types=tuple(self._descriptions.types.values()),
+            blocks=tuple(self._blocks),
+        )
+
+    def _enter(self, part: Slice, header: Transaction) -> None:
+        before = self._open
+        begins = before is None or before.commit_lsn != header.commit_lsn
+        expected = 0 if begins else self._ordinal
+        if (begins and not (part.first and before is None)) or (
+            part.changes and part.changes[0].ordinal != expected
+        ):
+            raise PermanentError(
+                f"changes of the transaction at {header.commit_lsn} are missing: a journal keeps whole "
+                "transactions, so nothing may be filtered out before it"
+            )
+        if begins:
+            self._block.append(wire.begin(header.commit_lsn, header.commit_timestamp, header.xid))
+            self._ordinal = 0
+        if header.origin is not None and (before is None or before.origin != header.origin):
+            self._block.append(wire.origin(header.origin))
+        self._open = header
+        self._block.within(header.commit_lsn)
+
+    def _change(self, change: Change) -> None:
+        block = self._block
+        if isinstance(change, RowChange):
+            layout = change.layout
+            if layout.relation is not block.relation:
+                self._switch(layout.relation, layout.types)
+                self._binary = self._binary or layout.binary
+            block.run += 1
+            message = change.message
+            payload = message.payload if message.xid is None else wire.plain(message.payload, message.xid)
+        elif isinstance(change, Truncate):
+            for relation in change.relations:
+                self._switch(relation, None)
+                block.run += 1
+            payload = wire.plain(change.message.payload, change.message.xid)
+        elif isinstance(change, Message):
+            payload = wire.plain(change.message.payload, change.message.xid)
+        else:
+            raise AssertionError(  # noqa: TRY004 - a kind of change was added and not here
+                f"{type(change).__name__} is no change that a journal keeps"
+            )
+        block.append(payload)
+        if change.transaction is not None:
+            self._ordinal += 1
+        if block.size >= self._block_bytes:
+            self._close_block()
+
+    def _switch(self, relation: Relation, types: Types | None) -> None:
+        """The next row is one of ``relation``."""
+        block = self._block
+        number = self._descriptions.number(relation, types)
+        current = block.current.get(relation.oid)
+        if current is None:
+            block.needed.append(number)
+        elif current != number:
+            description = self._descriptions.all[number]
+            for payload in (*description.types, description.relation):
+                block.append(payload)
+        block.current[relation.oid] = number
+        block.count()
+        block.relation, block.number = relation, number
+
+    def _end(self, end: LSN) -> None:
+        self._first_end = self._first_end or end
+        self._last_end = max(self._last_end, end)
+
+    def _close_full_block(self) -> None:
+        if self._block.size >= self._block_bytes:
+            self._close_block()
+
+    def _close_block(self) -> None:
+        block = self._block
+        if not block.parts:
+            return
+        data = b"".join(block.parts)
+        self._blocks.append(block.entry(self.size, data))
+        self._ready.append(data)
+        self.size += len(data)
+        header = self._open
+        self._block = _OpenBlock()
+        if header is not None:
+            self._block.within(header.commit_lsn)
+            self._block.midway = Midway(
+                header.xid, header.commit_lsn, header.commit_timestamp, header.origin, self._ordinal
+            )
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """The block that messages go into. ``run`` counts rows since ``relation`` became the last one."""
+
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    current: dict[int, int] = field(default_factory=dict)
+    needed: list[int] = field(default_factory=list)
+    rows: dict[int, int] = field(default_factory=dict)
+    relation: Relation | None = None
+    number: int = 0
+    run: int = 0
+    midway: Midway | None = None
+    first_commit_lsn: LSN | None = None
+    last_commit_lsn: LSN | None = None
+    last_end_lsn: LSN | None = None
+
+    def append(self, payload: bytes) -> None:
+        self.parts += (wire.frame_length(len(payload)), payload)
+        self.size += 4 + len(payload)
+
+    def within(self, commit_lsn: LSN) -> None:
+        if self.first_commit_lsn is None:
+            self.first_commit_lsn = commit_lsn
+        self.last_commit_lsn = commit_lsn
+
+    def count(self) -> None:
+        if self.run:
+            self.rows[self.number] = self.rows.get(self.number, 0) + self.run
+            self.run = 0
+
+    def entry(self, offset: int, data: bytes) -> Block:
+        self.count()
+        return Block(
+            offset=offset,
+            length=len(data),
+            checksum=wire.checksum(data),
+            descriptions=tuple(self.needed),
+            rows=self.rows,
+            midway=self.midway,
+            first_commit_lsn=self.first_commit_lsn,
+            last_commit_lsn=self.last_commit_lsn,
+            last_end_lsn=self.last_end_lsn,
+        )
+
+
+class _Descriptions:
+    """The descriptions of a segment, each once, however often the server sent it, and the types they lean on."""
+
+    def __init__(self) -> None:
+        self.all: list[Description] = []
+        self.types: dict[int, TypeInfo] = {}
+        self._numbers: dict[Description, int] = {}
+        self._known: dict[Relation, int] = {}
+        self._typed: set[Relation] = set()
+
+    def number(self, relation: Relation, types: Types | None) -> int:
+        """The number of ``relation``; with ``types``, what is known of its columns' types is kept too."""
+        number = self._known.get(relation)
+        if number is None:
+            number = self._known[relation] = self._describe(relation)
+        if types is not None and relation not in self._typed:
+            self._typed.add(relation)
+            self._gather((column.type_oid for column in relation.columns), types)
+        return number
+
+    def _describe(self, relation: Relation) -> int:
+        description = Description(
+            wire.plain(relation.payload, relation.xid),
+            tuple(wire.plain(described.payload, described.xid) for described in relation.types),
+        )
+        number = self._numbers.get(description)
+        if number is None:
+            number = self._numbers[description] = len(self.all)
+            self.all.append(description)
+        return number
+
+    def _gather(self, oids: Iterable[int], types: Types) -> None:
+        """Keep what is known of types that are not built in, down to what they are made of."""
+        pending = list(oids)
+        seen: set[int] = set()
+        while pending:
+            oid = pending.pop()
+            info = None if oid in BUILTIN or oid in seen else types.info(oid)
+            seen.add(oid)
+            if info is not None:
+                self.types[oid] = info
+                pending += [info.element, *(part for _, part in info.fields)]

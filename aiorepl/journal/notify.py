@@ -1,0 +1,58 @@
+"""Who waits for a journal to grow, in this process. Others have to look.
+
+A writer works in a thread of its own, and readers may run on several event loops, so a waiter is woken through its
+own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+_waiting: dict[str, set[Bell]] = {}
+_lock = threading.Lock()
+
+
+class Bell:
+    """Rings when the journal at ``url`` has grown."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits there
+            self._loop.call_soon_threadsafe(self._rung.set)
+
+    async def wait(self, seconds: float) -> None:
+        """Until it rings, which it may have done already, but no longer than ``seconds``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
+        self._rung.clear()
+
+
+@contextlib.contextmanager
+def listening(url: str) -> Iterator[Bell]:
+    """A bell for the journal at ``url``."""
+    bell = Bell()
+    with _lock:
+        _waiting.setdefault(url, set()).add(bell)
+    try:
+        yield bell
+    finally:
+        with _lock:
+            _waiting[url].discard(bell)
+            if not _waiting[url]:
+                del _waiting[url]
+
+
+def grown(url: str) -> None:
+    """Tell all who listen that the journal at ``url`` has grown."""
+    with _lock:
+        bells = list(_waiting.get(url, ()))
+    for bell in bells:
+        bell.ring()

@@ -1,0 +1,87 @@
+"""The journal as a sink: the one that the slot waits for when a pipeline has a journal.
+
+Only hands over: ``writer`` works in threads, a batch at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from anyio import to_thread
+
+from aiorepl.errors import PermanentError, TransientError
+from aiorepl.journal.store import FsyncError, Store, open_store
+from aiorepl.journal.writer import JournalWriter
+from aiorepl.position import Position
+from aiorepl.sink import Batch, Sink, SinkContext
+
+# What passes when somebody makes room.
+_PASSING: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE}
+)
+
+
+class JournalSink(Sink):
+    """Keeps everything it is given, durable at every flush, and tells ``follow`` of this process when it grows.
+
+    It must be given everything: a transaction of which changes were filtered out is refused. Marks (slices that are
+    empty) move its position, so that it stays up with what the slot is told.
+
+    :param url: the folder, as a path or ``file://`` URL; made at the first start.
+    :param segment_bytes: a segment is closed at the first transaction end past this size, and at every flush.
+    :param block_bytes: a block, the unit that a reader holds in memory, is closed past this size.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        segment_bytes: int = 64 * 1024 * 1024,
+        block_bytes: int = 1024 * 1024,
+        store: Store | None = None,
+    ) -> None:
+        self._store = open_store(url) if store is None else store
+        self._writer = JournalWriter(self._store, segment_bytes=segment_bytes, block_bytes=block_bytes)
+
+    @property
+    def url(self) -> str:
+        """Where the journal is."""
+        return self._store.url
+
+    async def open(self, context: SinkContext) -> Position | None:
+        """Take the journal over.
+
+        :returns: how far it goes; ``None`` when nothing is in it yet.
+        :raises JournalError: when it is damaged, or another process writes it.
+        :raises SlotError: when it is the journal of another source.
+        """
+        with self._errors("open"):
+            return await to_thread.run_sync(self._writer.open, context.position)
+
+    async def write(self, batch: Batch) -> None:
+        """Append the batch; the segment may be closed with it."""
+        with self._errors("write"):
+            await to_thread.run_sync(self._writer.write, batch.transactions)
+
+    async def flush(self) -> None:
+        """Close the segment: every whole transaction is durable, and readers see it."""
+        with self._errors("flush"):
+            await to_thread.run_sync(self._writer.flush)
+
+    async def close(self) -> None:
+        """Release the journal. What was not flushed is thrown away: it comes again."""
+        await to_thread.run_sync(self._writer.close)
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = f"journal {self.url}: cannot {doing}: {error.strerror}"
+            if error.errno in _PASSING and not isinstance(error, FsyncError):
+                raise TransientError(text) from error
+            raise PermanentError(text) from error

@@ -1,0 +1,201 @@
+"""Appends slices to a journal: blocks to a file without a name, which becomes a segment when it is complete.
+
+Blocking; called from a thread. An error leaves the writer so that the same call can be made again: what was built
+stays ready to be written, and slices that were built already are recognised and dropped. The one exception is an
+fsync that failed: the kernel may have dropped the pages, and a second fsync would lie.
+
+A transaction that does not fit a batch gets a segment of its own to begin in, so that everything before it can be
+made durable while it is still coming.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from aiorepl.errors import PermanentError
+from aiorepl.journal import notify
+from aiorepl.journal.builder import SegmentBuilder
+from aiorepl.journal.index import SegmentIndex, dump
+from aiorepl.journal.manifest import (
+    INDEX,
+    SEGMENT,
+    load_index,
+    read_manifest,
+    read_quiet,
+    segment_name,
+    segment_names,
+    write_manifest,
+    write_quiet,
+)
+from aiorepl.journal.store import Store, Upload
+from aiorepl.lsn import ZERO
+from aiorepl.position import Position
+from aiorepl.transactions.transaction import Slice
+
+
+class JournalWriter:
+    """The one writer of a journal.
+
+    :param segment_bytes: a segment is closed at the first transaction end past this size.
+    :param block_bytes: a block is closed past this size.
+    """
+
+    def __init__(self, store: Store, *, segment_bytes: int, block_bytes: int) -> None:
+        self._store = store
+        self._segment_bytes = segment_bytes
+        self._block_bytes = block_bytes
+        # A cancelled call goes on in its thread; close must not pull the file from under it.
+        self._lock = threading.Lock()
+        self._source: Position | None = None
+        self._durable = ZERO
+        self._chain = ZERO
+        self._accepted = ZERO
+        self._message = ZERO
+        self._builder: SegmentBuilder | None = None
+        self._upload: Upload | None = None
+        self._ready: list[bytes] = []
+        self._index: SegmentIndex | None = None
+
+    def open(self, source: Position, holder: str = "journal") -> Position | None:
+        """Take the lock, throw away what a crash left, and return how far the journal goes; ``None`` when empty.
+
+        :raises JournalError: when it is damaged, or another process writes it.
+        :raises SlotError: when it is the journal of another source.
+        """
+        with self._lock:
+            store = self._store
+            store.lock()
+            known = read_manifest(store)
+            if known is None:
+                write_manifest(store, source)
+            else:
+                known.require_same_source(source, f"{holder} in {store.url}")
+            store.clean()
+            names = segment_names(store)
+            present = set(names)
+            for name in store.names():
+                if name.endswith(SEGMENT) and name.removesuffix(SEGMENT) not in present:
+                    store.delete(name)
+            self._source = source
+            held: Position | None = read_quiet(store)
+            if names:
+                last = load_index(store, names[-1])
+                self._chain = last.last_end_lsn
+                if held is None or held.lsn < last.last_end_lsn:
+                    held = Position(source.system_identifier, last.timeline, source.slot, last.last_end_lsn)
+            if held is not None:
+                held.require_same_source(source, f"{holder} in {store.url}")
+                self._durable = self._accepted = held.lsn
+            return held
+
+    def write(self, slices: Sequence[Slice]) -> None:
+        """Append, and close the segment if it has become large.
+
+        :raises PermanentError: when changes are missing.
+        """
+        with self._lock:
+            if self._index is not None:  # closing it failed
+                self._seal()
+            self._push()
+            whole = next((place for place in range(len(slices), 0, -1) if slices[place - 1].last), 0)
+            for part in slices[:whole]:
+                self._add(part)
+            if whole < len(slices):
+                if self._builder is not None and self._builder.open is None:
+                    self._seal()
+                for part in slices[whole:]:
+                    self._add(part)
+            self._push()
+            builder = self._builder
+            if builder is not None and builder.open is None and builder.size >= self._segment_bytes:
+                self._seal()
+
+    def flush(self) -> None:
+        """Make every whole transaction that was written durable."""
+        with self._lock:
+            # An open transaction is alone in its segment: there is nothing whole to make durable.
+            if self._builder is None or self._builder.open is None:
+                self._seal()
+
+    def close(self) -> None:
+        """Throw away what was not flushed, and release the lock."""
+        with self._lock:
+            if self._upload is not None:
+                self._upload.discard()
+            self._upload = self._builder = self._index = None
+            self._store.unlock()
+
+    def _add(self, part: Slice) -> None:
+        if part.transaction is None:
+            # Marks and messages have an end of their own, which is where they stand.
+            end = part.end_lsn or ZERO
+            if end <= max(self._accepted, self._message):
+                return
+            if part.changes:
+                self._message = end
+        elif part.end_lsn is not None and part.end_lsn <= self._accepted:
+            return
+        elif part.transaction.commit_lsn < self._accepted:
+            return  # an earlier slice of a transaction that we have
+        if part.changes or part.transaction is not None:
+            builder = self._built()
+            known = builder.ordinal if builder.open is not None and _same(builder, part) else 0
+            builder.add(_without(part, known) if known else part)
+            self._ready += builder.take()
+        if part.end_lsn is not None and (self._builder is None or self._builder.open is None):
+            self._accepted = max(self._accepted, part.end_lsn)
+
+    def _built(self) -> SegmentBuilder:
+        if self._builder is None:
+            if self._source is None:
+                raise RuntimeError("open first")
+            self._builder = SegmentBuilder(self._chain, self._source.timeline, self._block_bytes)
+        return self._builder
+
+    def _push(self) -> None:
+        """Give what is ready to the store."""
+        if not self._ready:
+            return
+        if self._upload is None:
+            self._upload = self._store.create()
+        self._upload.write(self._ready)
+        self._ready = []
+
+    def _seal(self) -> None:
+        """Publish the open segment, or note that there was nothing to."""
+        builder, source = self._builder, self._source
+        if source is None:
+            raise RuntimeError("open first")
+        if builder is None:
+            if self._accepted > self._durable:
+                write_quiet(self._store, source.at(self._accepted))
+                self._durable = self._accepted
+            return
+        if self._index is None:
+            self._index = builder.finish(self._accepted)
+            self._ready += builder.take()
+        index = self._index
+        name = segment_name(index.first_end_lsn, index.last_end_lsn)
+        self._push()
+        if self._upload is None:
+            raise PermanentError(f"segment {name} has no contents")
+        self._upload.publish(name + SEGMENT)
+        self._store.write(name + INDEX, dump(index))
+        self._upload.discard()
+        self._builder = self._upload = self._index = None
+        self._chain = self._durable = index.last_end_lsn
+        notify.grown(self._store.url)
+
+
+def _same(builder: SegmentBuilder, part: Slice) -> bool:
+    opened, header = builder.open, part.transaction
+    return opened is not None and header is not None and opened.commit_lsn == header.commit_lsn
+
+
+def _without(part: Slice, known: int) -> Slice:
+    """The slice without changes that were built before an error, when the engine gives the same batch again."""
+    if not part.changes or part.changes[0].ordinal >= known:
+        return part
+    left = [change for change in part.changes if change.ordinal >= known]
+    return Slice(part.transaction, left, False, part.end_lsn, part.size)

@@ -1,0 +1,143 @@
+"""A stream of committed transactions without a server: write down what was committed, get the slices for a sink.
+
+    stream = Stream()
+    orders = stream.table("orders", column("id", INT4, key=True), column("note"))
+    stream.transaction(orders.insert("1", "first"), orders.delete("1", None))
+    await sink.write(Batch(stream.slices()))
+
+LSNs and xids count up by themselves. The bytes go through the decoder and the assembler like a server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.relations import Column
+from aiorepl.position import Position
+from aiorepl.testing import messages as build
+from aiorepl.testing.messages import Value
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.transaction import Slice
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
+
+
+class Table:
+    """A table as it is described now; ``stream.table`` makes one, and a new one after DDL."""
+
+    def __init__(self, oid: int, name: str) -> None:
+        self.oid = oid
+        self.name = name
+
+    def insert(self, *new: Value) -> bytes:
+        """An Insert message."""
+        return build.insert(relation=self.oid, new=new)
+
+    def update(
+        self, *new: Value, key: Sequence[Value] | None = None, old: Sequence[Value] | None = None
+    ) -> bytes:
+        """An Update message; ``key`` is the old key that changed, ``old`` the whole old row under FULL."""
+        if key is not None:
+            return build.update(relation=self.oid, new=new, old=key, old_kind="K")
+        return build.update(relation=self.oid, new=new, old=old, old_kind="O")
+
+    def delete(self, *old: Value, full: bool = False) -> bytes:
+        """A Delete message, by key or by the whole row."""
+        return build.delete(relation=self.oid, old=old, old_kind="O" if full else "K")
+
+    def truncate(self) -> bytes:
+        """A Truncate message."""
+        return build.truncate(relations=[self.oid])
+
+
+class Stream:
+    """What one slot sends.
+
+    :param types: types that are not built in.
+    :param start: where the stream begins; ``position`` is the slot's there.
+    """
+
+    def __init__(
+        self,
+        *,
+        types: Iterable[TypeInfo] = (),
+        start: int = 0x1000000,
+        slot: str = "test",
+        binary: bool = False,
+    ) -> None:
+        self.position = Position("7000000000000000001", 1, slot, LSN(start))
+        self.ends: list[LSN] = []
+        self._lsn = start
+        self._xid = 700
+        self._oid = 16384
+        self._time = 800_000_000_000_000
+        self._fresh: list[bytes] = []
+        self._pending: list[bytes] = []
+        self._decoder = Decoder()
+        self._assembler = Assembler(Types(types), binary=binary)
+
+    def table(
+        self,
+        name: str,
+        *columns: Column,
+        namespace: str = "public",
+        replica_identity: str = "d",
+        replaces: Table | None = None,
+    ) -> Table:
+        """Describe a table; the next transaction begins with it.
+
+        :param replaces: the same table before an ALTER TABLE.
+        """
+        if replaces is None:
+            self._oid += 1
+        oid = self._oid if replaces is None else replaces.oid
+        described = build.relation(
+            oid=oid, namespace=namespace, name=name, replica_identity=replica_identity, columns=columns
+        )
+        self._fresh.append(described)
+        return Table(oid, name)
+
+    def type_(self, oid: int, name: str, namespace: str = "public") -> None:
+        """Send a Type message ahead of the tables that use it."""
+        self._fresh.append(build.type_(oid=oid, namespace=namespace, name=name))
+
+    def transaction(self, *contents: bytes, origin: str | None = None) -> LSN:
+        """Commit ``contents``, and return the end LSN."""
+        self._xid += 1
+        self._time += 1_000_000
+        commit_lsn = self._lsn + sum(map(len, contents)) + 0x40
+        end_lsn = commit_lsn + 0x30
+        self._pending.append(build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid))
+        if origin is not None:
+            self._pending.append(build.origin(commit_lsn=1, name=origin))
+        self._pending += [*self._fresh, *contents]
+        self._pending.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
+        self._fresh = []
+        return self._ended(end_lsn)
+
+    def message(self, prefix: str, content: bytes = b"") -> LSN:
+        """Emit a message that is not transactional, and return its LSN."""
+        lsn = self._lsn + 0x40
+        self._pending.append(build.message(transactional=False, lsn=lsn, prefix=prefix, content=content))
+        return self._ended(lsn)
+
+    def slices(self, at_once: int | None = None) -> list[Slice]:
+        """The slices of everything since the last call.
+
+        :param at_once: how many messages are read from the socket together; all, if not said. A transaction comes
+            in as many slices as it takes reads.
+        """
+        decoded = [self._decoder.decode(payload) for payload in self._pending]
+        self._pending = []
+        step = at_once or max(len(decoded), 1)
+        slices: list[Slice] = []
+        for start in range(0, len(decoded), step):
+            slices += self._assembler.feed(decoded[start : start + step])
+        return slices
+
+    def _ended(self, lsn: int) -> LSN:
+        self._lsn = lsn
+        self.ends.append(LSN(lsn))
+        return self.ends[-1]
