@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -18,31 +19,23 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.window import Window
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Sink, SinkContext
 
-_JOURNAL = "journal"
-_SOURCE = "source"
+SOURCE = "source"
 
 
-class Lanes:
-    """Everything between the capture and the sinks of one pipeline."""
+class Lanes(ABC):
+    """Everything between the capture and the sinks of one pipeline; ``direct`` here, ``journaled`` next door.
+
+    :param memory: bytes that all windows together may hold.
+    """
 
     def __init__(
-        self,
-        capture: Capture,
-        sinks: Mapping[str, Sink],
-        *,
-        journal: str | None,
-        snapshot: bool,
-        batches: BatchPolicy,
-        retry: RetryPolicy,
-        memory: int,
+        self, capture: Capture, sinks: Mapping[str, Sink], *, batches: BatchPolicy, retry: RetryPolicy, memory: int
     ) -> None:
-        if _JOURNAL in sinks:
-            raise ConfigurationError(f"no sink can be called {_JOURNAL!r}: that is the journal's own name")
         self.ledger = Ledger(LSN(0), ())
         self.windows: dict[str, Window] = {}
         self.runners: dict[str, SinkRunner] = {}
@@ -51,31 +44,15 @@ class Lanes:
         self.failure: Exception | None = None
         self._capture = capture
         self._sinks = sinks
-        self._journal = journal
-        self._snapshot = snapshot
         self._batches = batches
         self._retry = retry
         self._memory = memory
         self._fillers: list[asyncio.Task[None]] = []
         self._stopped = False
 
+    @abstractmethod
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, and run until everything has ended. Sinks are closed through ``cleanup``."""
-        readied = await self._capture.connect()
-        held = {
-            name: await self._open(name, sink, readied.position, cleanup)
-            for name, sink in self._sinks.items()
-        }
-        begin = readied.position.lsn
-        after = min((position.lsn for position in held.values() if position), default=begin)
-        if any(position is None for position in held.values()):
-            after = min(after, begin)
-        self.ledger = await self._capture.begin(after, self._sinks)
-        window = self.windows[_SOURCE] = Window(self._memory)
-        for name, sink in self._sinks.items():
-            self._runner(name, sink, window, _InLedger(self.ledger, name), held[name], begin)
-        self.started.set()
-        await self._lane(window, self._read(window), list(self.runners.values()))
 
     def stop_reading(self) -> None:
         """Fill no window any more; what is in them is still delivered."""
@@ -93,23 +70,22 @@ class Lanes:
                 held = await sink.open(SinkContext(name, begin))
         if held is not None:
             held.require_same_source(begin, f"sink {name}")
-            if held.lsn < begin.lsn:
-                raise SlotError(
-                    f"sink {name} stands at {held.lsn}, but slot {begin.slot!r} was confirmed up to {begin.lsn}: what "
-                    "lies between is gone from the slot; load the tables into the sink again"
-                )
         return held
 
+    def _window(self, name: str, limit: int) -> Window:
+        window = self.windows[name] = Window(limit)
+        return window
+
     def _runner(
-        self, name: str, sink: Sink, window: Window, progress: Progress, held: Position | None, begin: LSN
+        self, name: str, sink: Sink, window: Window, progress: Progress, *, after: LSN, keeps_position: bool
     ) -> SinkRunner:
         runner = self.runners[name] = SinkRunner(
             name,
             sink,
             window.cursor(),
             progress,
-            after=begin if held is None else held.lsn,
-            keeps_position=held is not None,
+            after=after,
+            keeps_position=keeps_position,
             batches=self._batches,
             retry=self._retry,
         )
@@ -145,7 +121,46 @@ class Lanes:
             await window.room()
 
 
-class _InLedger:
+class DirectLanes(Lanes):
+    """One window for all sinks, and the slot waits for each of them."""
+
+    async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Connect, open the sinks, deliver."""
+        begin = (await self._capture.connect()).position
+        held = {name: await self._open(name, sink, begin, cleanup) for name, sink in self._sinks.items()}
+        for name, position in held.items():
+            require_no_gap(f"sink {name}", position, begin)
+        after = min(begin.lsn if position is None else position.lsn for position in held.values())
+        self.ledger = await self._capture.begin(after, self._sinks)
+        window = self._window(SOURCE, self._memory)
+        runners = [
+            self._runner(
+                name,
+                sink,
+                window,
+                InLedger(self.ledger, name),
+                after=(held[name] or begin).lsn,
+                keeps_position=held[name] is not None,
+            )
+            for name, sink in self._sinks.items()
+        ]
+        self.started.set()
+        await self._lane(window, self._read(window), runners)
+
+
+def require_no_gap(holder: str, held: Position | None, begin: Position) -> None:
+    """Check that the slot has not been confirmed past what ``holder`` has.
+
+    :raises SlotError: when it has.
+    """
+    if held is not None and held.lsn < begin.lsn:
+        raise SlotError(
+            f"{holder} stands at {held.lsn}, but slot {begin.slot!r} begins at {begin.lsn}: what lies between is gone "
+            f"from the slot; begin anew with an empty {holder.split()[0]}, or accept the gap"
+        )
+
+
+class InLedger:
     """The progress of a sink that the slot waits for."""
 
     def __init__(self, ledger: Ledger, name: str) -> None:

@@ -2,7 +2,7 @@
 
 Without a journal every sink reads one window over the stream, and the slot is confirmed up to what all of them have
 made durable. With a journal the journal is what the slot waits for, and every sink reads it from a cursor of its
-own, at its own pace (``lanes`` has both).
+own, at its own pace (``lanes``, ``journaled``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Self
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
-from aiorepl.delivery.lanes import Lanes
+from aiorepl.delivery.journaled import JournaledLanes
+from aiorepl.delivery.lanes import DirectLanes, Lanes
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkStatistics
 from aiorepl.delivery.source import Source
@@ -80,14 +81,14 @@ class Pipeline:
         self._source = source
         self._grace = grace
         self._capture = Capture(source, retry=reconnect, until=until)
-        self._lanes = Lanes(
-            self._capture,
-            dict(sinks) if isinstance(sinks, Mapping) else _named(sinks),
-            journal=journal,
-            snapshot=snapshot,
-            batches=batches or BatchPolicy(),
-            retry=retry or RetryPolicy(),
-            memory=memory,
+        named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
+        batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
+        self._lanes: Lanes = (
+            DirectLanes(self._capture, named, batches=batches, retry=retry, memory=memory)
+            if journal is None
+            else JournaledLanes(
+                self._capture, named, journal, snapshot=snapshot, batches=batches, retry=retry, memory=memory
+            )
         )
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -37,24 +37,27 @@ class InitialLoad:
 
     :param connection: an asyncpg connection under the text settings.
     :param consistent_point: where the slot begins.
-    :param emit: takes the slices as they come and returns when there is room for more.
     """
 
-    def __init__(self, connection: Any, types: Types, consistent_point: LSN, emit: Emit) -> None:
+    def __init__(self, connection: Any, types: Types, consistent_point: LSN) -> None:
         self._connection = connection
         self._types = types
         self._consistent_point = consistent_point
-        self._emit = emit
         self._decoder = Decoder()
         self._assembler = Assembler(types)
+        self._emit: Emit | None = None
 
     async def take_snapshot(self, name: str) -> None:
         """Enter the exported snapshot; from here on its exporter is free to go on."""
         await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await self._connection.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
 
-    async def run(self, publications: tuple[str, ...]) -> int:
-        """Load every published table; returns the number of rows."""
+    async def run(self, publications: tuple[str, ...], emit: Emit) -> int:
+        """Load every published table; returns the number of rows.
+
+        :param emit: takes the slices as they come and returns when there is room for more.
+        """
+        self._emit = emit
         rows = 0
         now = from_datetime(await self._connection.fetchval("SELECT now()"))
         commit_lsn = self._consistent_point - 1
@@ -85,7 +88,7 @@ class InitialLoad:
         return rows
 
     async def _feed(self, messages: Iterable[m.AnyMessage]) -> None:
-        if slices := self._assembler.feed(messages):
+        if (slices := self._assembler.feed(messages)) and self._emit is not None:
             await self._emit(slices)
 
 

@@ -15,7 +15,7 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
        array_agg(a.attname::text ORDER BY a.attnum) AS names,
        array_agg(a.atttypid ORDER BY a.attnum) AS types,
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
-       array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY (i.indkey), false) ORDER BY a.attnum) AS keys
+       array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys
   FROM (SELECT schemaname, tablename, {columns} AS columns, {filters} AS filters
           FROM pg_catalog.pg_publication_tables WHERE pubname = ANY ($1) GROUP BY schemaname, tablename) p
   JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
@@ -51,6 +51,8 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
         if new
         else "NULL::text[]",
         published=generated,
+        # INCLUDE columns stand behind the key's in indkey, which counts from 0.
+        keys="i.indkey" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
     )
     return [_table(row) for row in await connection.fetch(query, list(publications))]
 

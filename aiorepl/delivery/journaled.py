@@ -1,0 +1,190 @@
+"""The lanes of a pipeline with a journal: source to journal, and journal to each sink.
+
+The slot waits for the journal alone. A sink reads the journal from a cursor that is kept beside it, so it may be slow,
+stopped or broken without holding WAL on the database. The journal can begin with the rows that were in the tables
+before the slot; if that load was cut short, the journal is empty while the slot is there, and that is refused rather
+than taken for a beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from contextlib import aclosing
+
+from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.lanes import SOURCE, InLedger, Lanes, require_no_gap
+from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.runner import SinkRunner
+from aiorepl.delivery.source import Readied
+from aiorepl.delivery.window import Window
+from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.sink import JournalSink
+from aiorepl.lsn import LSN
+from aiorepl.position import Position
+from aiorepl.sink import Sink
+from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.transactions.transaction import Slice
+from aiorepl.wire.connection import connect_sql
+
+JOURNAL = "journal"
+
+
+class JournaledLanes(Lanes):
+    """One lane into the journal and one for each sink out of it."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        sinks: Mapping[str, Sink],
+        journal: str,
+        *,
+        snapshot: bool,
+        batches: BatchPolicy,
+        retry: RetryPolicy,
+        memory: int,
+    ) -> None:
+        if JOURNAL in sinks:
+            raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
+        super().__init__(capture, sinks, batches=batches, retry=retry, memory=memory // (1 + len(sinks)))
+        self._url = journal
+        self._snapshot = snapshot
+        self._followers: list[_Follower] = []
+
+    async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Connect, open the journal and the sinks, load what was there before, deliver."""
+        readied = await self._capture.connect(snapshot="export" if self._snapshot else "nothing")
+        begin = readied.position
+        journal = JournalSink(self._url)
+        held = await self._open(JOURNAL, journal, begin, cleanup)
+        require_no_gap(f"journal {self._url}", held, begin)
+        load = await self._initial_load(readied, held, cleanup)
+        after = begin.lsn if held is None else held.lsn
+        # What the load brings ends where the slot begins: not durable before the journal has it.
+        start = after if load is None else LSN(after - 1)
+        self.ledger = await self._capture.begin(after, (JOURNAL,), start=start)
+        window = self._window(SOURCE, self._memory)
+        runner = self._runner(
+            JOURNAL, journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
+        )
+        outward = [await self._outward(name, sink, begin, cleanup) for name, sink in self._sinks.items()]
+        self.started.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._inward(window, runner, load))
+            for follower, sink_runner in outward:
+                group.create_task(self._lane(follower.window, follower.run(), [sink_runner]))
+
+    async def _inward(self, window: Window, runner: SinkRunner, load: InitialLoad | None) -> None:
+        await self._lane(window, self._load_and_read(window, load), [runner])
+        end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
+        for follower in self._followers:
+            follower.end_at(end)
+
+    async def _outward(
+        self, name: str, sink: Sink, begin: Position, cleanup: contextlib.AsyncExitStack
+    ) -> tuple[_Follower, SinkRunner]:
+        own = await self._open(name, sink, begin, cleanup)
+        cursors = Cursors(self._url)
+        kept = await asyncio.to_thread(cursors.get, name)
+        at = own or kept or begin.at(LSN(0))
+        await asyncio.to_thread(cursors.advance, name, at)
+        window = self._window(name, self._memory)
+        runner = self._runner(
+            name, sink, window, _AtCursor(cursors, name, at), after=at.lsn, keeps_position=own is not None
+        )
+        follower = _Follower(JournalReader(self._url), window, at.lsn)
+        self._followers.append(follower)
+        return follower, runner
+
+    async def _initial_load(
+        self, readied: Readied, held: Position | None, cleanup: contextlib.AsyncExitStack
+    ) -> InitialLoad | None:
+        if not self._snapshot or held is not None:
+            return None
+        if readied.created is None or readied.created.snapshot_name is None:
+            slot = readied.position.slot
+            raise SlotError(
+                f"slot {slot!r} exists but the journal is empty: its initial load did not finish, or was never made; "
+                f"drop the slot (SELECT pg_drop_replication_slot('{slot}')) and start again"
+            )
+        source = self._capture.source
+        connection = await connect_sql(source.dsn, **source.connect)
+        cleanup.push_async_callback(_close, connection)
+        load = InitialLoad(connection, self._capture.types, readied.position.lsn)
+        await load.take_snapshot(readied.created.snapshot_name)
+        return load
+
+    async def _load_and_read(self, window: Window, load: InitialLoad | None) -> None:
+        if load is not None:
+
+            async def emit(slices: list[Slice]) -> None:
+                window.extend(slices)
+                await window.room()
+
+            await load.run(self._capture.source.options().publications, emit)
+        await self._read(window)
+
+
+class _Follower:
+    """Reads the journal into a sink's window, until told where it ends."""
+
+    def __init__(self, reader: JournalReader, window: Window, after: LSN) -> None:
+        self.window = window
+        self._reader = reader
+        self._reached = after
+        self._end: LSN | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Until ``end_at``'s position is in the window."""
+        self._task = asyncio.current_task()
+        if self._done():
+            return
+        try:
+            async with aclosing(self._reader.follow(self._reached)) as parts:
+                async for part in parts:
+                    self.window.extend((part,))
+                    if part.end_lsn is not None:
+                        self._reached = part.end_lsn
+                        if self._done():
+                            return
+                    await self.window.room()
+        except asyncio.CancelledError:
+            if not self._stopped:
+                raise
+
+    def end_at(self, end: LSN) -> None:
+        """The journal will not grow past ``end``."""
+        self._end = end
+        if self._done() and self._task is not None:
+            # It waits for more, or for room that nothing depends on any longer.
+            self._stopped = True
+            self._task.cancel()
+
+    def _done(self) -> bool:
+        return self._end is not None and self._reached >= self._end
+
+
+class _AtCursor:
+    """The progress of a sink that reads the journal: nothing waits for it but its own next start."""
+
+    def __init__(self, cursors: Cursors, name: str, at: Position) -> None:
+        self._cursors = cursors
+        self._name = name
+        self._at = at
+
+    async def accepted(self, end_lsn: LSN) -> None:
+        """Nobody asks."""
+
+    async def durable(self, end_lsn: LSN) -> None:
+        """Keep the position."""
+        await asyncio.to_thread(self._cursors.advance, self._name, self._at.at(end_lsn))
+
+
+async def _close(connection: object) -> None:
+    await connection.close()  # type: ignore[attr-defined]
