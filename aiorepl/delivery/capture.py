@@ -84,7 +84,7 @@ class Capture:
         while True:
             if self._session is None:
                 await self._reconnect()
-            assert self._session is not None  # noqa: S101 - either there was one or _reconnect made it
+            assert self._session is not None
             try:
                 slices = await self._session.receive()
             except Exception as error:
@@ -128,7 +128,7 @@ class Capture:
 
     async def _reconnect(self) -> None:
         retry = self._retry
-        assert retry is not None  # noqa: S101 - without it receive() raises before it comes here
+        assert retry is not None
         _, before = self._required()
         async for attempt in retry.connection():
             with attempt:

@@ -23,7 +23,6 @@ from aiorepl.wire.connection import ReplicationConnection, connect_sql
 from aiorepl.wire.frames import XLogData
 from aiorepl.wire.protocol import CopyFrame
 
-
 _IDLE_SECONDS: Final = 1.0
 
 
@@ -186,7 +185,7 @@ class Session:
 
     async def _keep_reporting(self) -> None:
         feedback = self._feedback
-        assert feedback is not None  # noqa: S101 - start() sets it before it starts this task
+        assert feedback is not None
         while True:
             pause = feedback.wait(self._now(), self._ledger.flushed)
             if pause <= 0:

@@ -91,7 +91,7 @@ class NativeFormat:
             if UNCHANGED in raw:
                 unchanged = orjson.dumps(change.unchanged)
         else:
-            assert isinstance(change, (Update, Delete))  # noqa: S101 - there is no third kind of RowChange
+            assert isinstance(change, (Update, Delete))
             raw_old = change.raw_old
             if raw_old is not None:
                 places = None if change.message.old_kind == "O" else table.key_names

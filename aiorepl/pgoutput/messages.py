@@ -73,7 +73,8 @@ class Insert(NamedTuple):
 
 class Update(NamedTuple):
     """``U``: a changed row. ``old_kind`` is ``"K"`` (its key columns changed), ``"O"`` (replica identity full)
-    or empty, when the old row was not sent."""
+    or empty, when the old row was not sent.
+    """
 
     relation: Relation
     old_kind: str

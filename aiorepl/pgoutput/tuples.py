@@ -59,7 +59,7 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
                 f"column {column + 1} of {count} is missing", message=message, field="TupleData"
             )
         kind = payload[position]
-        if kind == TEXT or kind == BINARY:  # noqa: PLR1714 - a set or tuple test costs twice as much here
+        if kind == TEXT or kind == BINARY:
             start = position + 5
             position = start + from_bytes(payload[position + 1 : start], "big")
             if position > size:
@@ -68,7 +68,7 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
                     message=message,
                     field="TupleData",
                 )
-        elif kind == NULL or kind == TOAST:  # noqa: PLR1714
+        elif kind == NULL or kind == TOAST:
             position += 1
         else:
             raise ProtocolError(
@@ -94,17 +94,17 @@ class TupleData:
     def __repr__(self) -> str:
         return f"<TupleData of {len(self)} columns>"
 
-    def split(self) -> list[bytes | None | Unchanged]:
+    def split(self) -> list[bytes | Unchanged | None]:
         """The columns in the relation's order: the bytes sent, ``None`` for NULL, or ``UNCHANGED``."""
         payload, position = self._payload, self._at
         count = payload[position] << 8 | payload[position + 1]
         position += 2
-        columns: list[bytes | None | Unchanged] = []
+        columns: list[bytes | Unchanged | None] = []
         append = columns.append
         from_bytes = int.from_bytes
         for _ in range(count):
             kind = payload[position]
-            if kind == TEXT or kind == BINARY:  # noqa: PLR1714
+            if kind == TEXT or kind == BINARY:
                 start = position + 5
                 position = start + from_bytes(payload[position + 1 : start], "big")
                 append(payload[start:position])
@@ -121,7 +121,7 @@ class TupleData:
         kinds = bytearray(count)
         for column in range(count):
             kind = kinds[column] = payload[position]
-            if kind == TEXT or kind == BINARY:  # noqa: PLR1714
+            if kind == TEXT or kind == BINARY:
                 position += 5 + int.from_bytes(payload[position + 1 : position + 5], "big")
             else:
                 position += 1

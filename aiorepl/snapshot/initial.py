@@ -70,7 +70,7 @@ class InitialLoad:
 
     async def _load(self, table: PublishedTable) -> int:
         relation = self._decoder.decode(table.relation)
-        assert isinstance(relation, Relation)  # noqa: S101 - tables.py writes nothing else
+        assert isinstance(relation, Relation)
         missing = set().union(*(self._types.missing(column.type_oid) for column in relation.columns))
         if missing:
             for info in catalog.parse(await self._connection.fetch(catalog.QUERY, list(missing))):

@@ -74,6 +74,8 @@ def _relation(row: Any) -> bytes:
         namespace.encode() + b"\0" + row["relname"].encode() + b"\0",
         row["relreplident"].encode() + struct.pack(">H", len(row["names"])),
     ]
-    for name, oid, modifier, key in zip(row["names"], row["types"], row["modifiers"], row["keys"], strict=True):
+    for name, oid, modifier, key in zip(
+        row["names"], row["types"], row["modifiers"], row["keys"], strict=True
+    ):
         parts.append(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", oid, modifier))
     return b"".join(parts)

@@ -93,7 +93,9 @@ class Assembler:
                 if self._transaction is None:
                     self._open()
                 content: Any = message  # one of the three, as the table of rows says
-                gathered.append(row(self._transaction, self._ordinal, self._layout(content.relation), content))
+                gathered.append(
+                    row(self._transaction, self._ordinal, self._layout(content.relation), content)
+                )
                 self._ordinal += 1
                 size += len(content.payload) + _OVERHEAD
             elif isinstance(message, m.Begin):
@@ -150,7 +152,7 @@ class Assembler:
     def _open(self) -> Transaction:
         if self._transaction is None:
             begin = self._begin
-            assert begin is not None  # noqa: S101 - the table lets content follow Begin alone
+            assert begin is not None
             self._transaction = Transaction(begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin)
         return self._transaction
 

@@ -17,7 +17,7 @@ from aiorepl.pgoutput.tuples import TEXT, TOAST, UNCHANGED, TupleData, Unchanged
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
-Raw = bytes | None | Unchanged
+Raw = bytes | Unchanged | None
 
 
 class Layout:

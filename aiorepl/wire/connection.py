@@ -58,7 +58,8 @@ class System:
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
     """What CREATE_REPLICATION_SLOT says: the stream begins at ``consistent_point``, and ``snapshot_name``, if one
-    was exported, shows the database just then for as long as this connection does nothing else."""
+    was exported, shows the database just then for as long as this connection does nothing else.
+    """
 
     name: str
     consistent_point: LSN
@@ -87,7 +88,7 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
     """
     try:
         return await asyncpg.connect(dsn, server_settings=dict(settings), **kwargs)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - every one is explained or raised as it is
         raise _explained(error) from None
 
 

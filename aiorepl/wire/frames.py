@@ -30,7 +30,8 @@ _STATUS: Final = struct.Struct(">cIcQQQqB")
 
 class XLogData(NamedTuple):
     """``w``: one pgoutput message. ``start`` and ``end`` are WAL positions, ``sent_at`` the server's clock in
-    microseconds since 2000-01-01 00:00 UTC."""
+    microseconds since 2000-01-01 00:00 UTC.
+    """
 
     start: int
     end: int

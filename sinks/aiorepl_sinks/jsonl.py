@@ -70,7 +70,7 @@ class JsonLines(Sink):
         self._whole = batch.transactions[-1].last
 
     async def flush(self) -> None:
-        """fsync."""
+        """Fsync."""
         try:
             await asyncio.to_thread(self._sync)
         except OSError as error:
