@@ -162,7 +162,7 @@ def require_no_gap(holder: str, held: Position | None, begin: Position) -> None:
     if held is not None and held.lsn < begin.lsn:
         raise SlotError(
             f"{holder} stands at {held.lsn}, but slot {begin.slot!r} begins at {begin.lsn}: what lies between is gone "
-            f"from the slot; begin anew with an empty {holder.partition(' ')[0]}, or accept the gap"
+            "from the slot; begin anew with an empty one, or accept the gap"
         )
 
 

@@ -135,7 +135,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._names, self._rows, self._error = [], [], None
         self.state = State.BUSY
         self._transport.write(frames.query(sql))
-        while self.state is State.BUSY:
+        while self._in(State.BUSY):
             await self._wait()
         if self._error is not None:
             error, self._error = self._error, None
@@ -167,7 +167,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     async def end_copy(self) -> None:
         """Send CopyDone and read on, dropping what comes, until the server is ready again."""
         self.send(frames.COPY_DONE)
-        while self.state is State.COPY or self.state is State.BUSY:
+        while self._in(State.COPY, State.BUSY):
             self._inbox, self._inbox_size = [], 0
             if self._paused:
                 self._paused = False
@@ -224,6 +224,9 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 pass
             case _:
                 raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {frame.kind}")
+
+    def _in(self, *states: State) -> bool:
+        return self.state in states
 
     def _require(self, state: State) -> None:
         if self._failure is not None:
