@@ -1,0 +1,245 @@
+"""An embedded PostgreSQL server: started in a temporary folder, gone without a trace when its owner ends.
+
+For tests and for ``aiorepl demo``; a server to keep data in it is not. The programs come from a wheel (see
+``installation``), and a second process owns the server (see ``guardian``), so that no way in which this one ends, not
+even SIGKILL, leaves a process or a folder behind. Knows nothing of replication but the settings it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from aiorepl.errors import ConfigurationError, ConnectionFailed
+from aiorepl.testing import guardian
+from aiorepl.testing.installation import from_folder, from_wheel, server_user
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "listen_addresses": "127.0.0.1",
+    "wal_level": "logical",
+    "max_wal_senders": "64",
+    "max_replication_slots": "64",
+    "max_prepared_transactions": "64",
+    "max_connections": "200",
+    # Nothing here has to survive the machine, only the server: synchronous_commit stays as it is in production.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "on",
+    "shared_buffers": "32MB",
+    # In the data folder instead of /dev/shm: a server that was killed leaves no segments, and containers' 64 MB do.
+    "dynamic_shared_memory_type": "mmap",
+    "log_line_prefix": "%m [%p] %d ",
+    "lc_messages": "C",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+_running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
+
+
+class EmbeddedServer:
+    """A PostgreSQL server of our own, listening on a free port of 127.0.0.1 and on a socket in ``folder``.
+
+    ::
+
+        with EmbeddedServer() as server:
+            connection = await asyncpg.connect(server.dsn)
+
+    :param version: 18 or 16, from the wheel that ``pip install 'aiorepl[testing]'`` brings.
+    :param bin_dir: the programs of another installation, such as ``/usr/lib/postgresql/15/bin``.
+    :param settings: more lines for postgresql.conf, over ``SETTINGS``.
+    """
+
+    def __init__(
+        self,
+        version: int = 18,
+        *,
+        bin_dir: str | os.PathLike[str] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._installation = from_wheel(version) if bin_dir is None else from_folder(bin_dir)
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._password = secrets.token_urlsafe(18)
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._state: dict[str, Any] = {}
+
+    @property
+    def version(self) -> int:
+        """The major version: 18, 16, ..."""
+        return self._installation.version
+
+    @property
+    def bin_dir(self) -> Path:
+        """Where the server's programs are: ``psql``, ``pg_recvlogical``, ``pgbench``."""
+        return self._installation.bin_dir
+
+    @property
+    def folder(self) -> Path:
+        """The temporary folder with everything of this server; readable by its user, and by root."""
+        return Path(self._known("folder"))
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1; the same after ``restart`` and ``kill``."""
+        return int(self._known("port"))
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return int(self._known("pid"))
+
+    @property
+    def dsn(self) -> str:
+        """A DSN of the database ``postgres`` for the superuser, with the password."""
+        return self.dsn_for("postgres")
+
+    def dsn_for(self, database: str) -> str:
+        """The same for another database."""
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/{quote(database, safe='')}"
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections; after ``kill`` on the data that it had."""
+        if self._guardian is not None:
+            if self._state["pid"] is None:
+                self._ask("start")
+            return
+        user = server_user()
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        _running.add(self)
+        installation = self._installation
+        try:
+            self._ask(
+                "create",
+                parents=[tempfile.gettempdir(), "/tmp", "/var/tmp"],
+                bin_dir=str(installation.bin_dir),
+                copies=[(str(source), target) for source, target in installation.copies],
+                copied_bin_dir=installation.copied_bin_dir,
+                user=user,
+                password=self._password,
+                configuration=_configuration(self._settings),
+            )
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server and remove its folder, with the data. Does nothing when it is not there."""
+        if self._guardian is None:
+            return
+        owner, self._guardian = self._guardian, None
+        _running.discard(self)
+        self._state = {}
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        owner.stdin.close()  # what the guardian waits for, also when waiting for it here is interrupted
+        owner.wait()
+        owner.stdout.close()
+
+    def restart(self) -> None:
+        """Stop in good order and start again."""
+        self._ask("restart")
+
+    def kill(self) -> None:
+        """End the server at once, as a crash would: no checkpoint, no good-bye. ``start`` starts it again."""
+        self._ask("kill")
+
+    def log(self, lines: int = 50) -> str:
+        """The last lines of the server's log."""
+        return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-lines:])
+
+    def leave(self) -> str:
+        """Let the server outlive this process. Returns the shell command that stops it and removes its folder."""
+        self._ask("leave")
+        owner, self._guardian = self._guardian, None
+        _running.discard(self)
+        assert owner is not None
+        _close_pipes(owner)
+        owner.returncode = 0  # no longer ours: no warning that it still runs
+        return f"kill {self._state['guardian']}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        where = f"port {self._state['port']} pid {self._state['pid']}" if self._state else "not started"
+        return f"<EmbeddedServer {self.version} {where}>"
+
+    def _known(self, name: str) -> Any:
+        value = self._state.get(name)
+        if value is None:
+            raise ConfigurationError(
+                "the embedded server is not running: call start(), or use it in a with statement"
+            )
+        return value
+
+    def _ask(self, command: str, **details: Any) -> None:
+        owner = self._guardian
+        if owner is None:
+            raise ConfigurationError(
+                "the embedded server is not running: call start(), or use it in a with statement"
+            )
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        try:
+            owner.stdin.write(json.dumps({"do": command, **details}).encode() + b"\n")
+            owner.stdin.flush()
+            answer = owner.stdout.readline()
+        except BrokenPipeError:
+            answer = b""
+        if not answer:
+            self.stop()
+            raise ConnectionFailed("the embedded server's guardian process has ended")
+        state = json.loads(answer)
+        if "error" in state:
+            raise ConnectionFailed(f"the embedded server: {state['error']}")
+        self._state = state
+
+
+def _configuration(settings: Mapping[str, str]) -> str:
+    for name in settings:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", name):
+            raise ConfigurationError(f"{name!r} is not the name of a PostgreSQL setting")
+    return "".join(f"{name} = {guardian.quoted(value)}\n" for name, value in settings.items())
+
+
+def _close_pipes(owner: subprocess.Popen[bytes]) -> None:
+    for pipe in (owner.stdin, owner.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _forget_in_child() -> None:
+    # A forked child must not keep the pipe open that tells the guardian of its parent's end, nor stop the server.
+    for server in list(_running):
+        owner, server._guardian = server._guardian, None
+        if owner is not None:
+            _close_pipes(owner)
+            owner.returncode = 0
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
