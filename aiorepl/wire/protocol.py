@@ -132,13 +132,13 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         :raises ConnectionLost: the socket is gone.
         """
         self._require(State.READY)
-        self._names, self._rows, self._error = [], [], None
+        self._names, self._rows = [], []
+        self._take_error()
         self.state = State.BUSY
         self._transport.write(frames.query(sql))
         while self._in(State.BUSY):
             await self._wait()
-        if self._error is not None:
-            error, self._error = self._error, None
+        if (error := self._take_error()) is not None:
             raise error
         return self._rows
 
@@ -224,6 +224,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 pass
             case _:
                 raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {frame.kind}")
+
+    def _take_error(self) -> ServerError | None:
+        error, self._error = self._error, None
+        return error
 
     def _in(self, *states: State) -> bool:
         return self.state in states
