@@ -60,18 +60,17 @@ class SegmentBuilder:
         header = part.transaction
         if header is not None:
             self._enter(part, header)
+        elif self._open is None and part.end_lsn is not None:
+            # A message between transactions. Within one, its Commit, which is further on, covers the message.
+            self._end(part.end_lsn)
         for change in part.changes:
             self._change(change)
-        if header is None:
-            # Inside a transaction its Commit, which is further on, covers the message.
-            if self._open is None and part.end_lsn is not None:
-                self._end(part.end_lsn)
-        elif part.end_lsn is not None:
+        if header is not None and part.end_lsn is not None:
             self._block.append(wire.commit(header.commit_lsn, part.end_lsn, header.commit_timestamp))
-            self._block.last_end_lsn = part.end_lsn
             self._open = None
             self._end(part.end_lsn)
-        self._close_full_block()
+        if self._block.size >= self._block_bytes:
+            self._close_block()
 
     def take(self) -> list[bytes]:
         """The bytes that are complete, in order, and not taken yet."""
@@ -156,11 +155,7 @@ class SegmentBuilder:
 
     def _end(self, end: LSN) -> None:
         self._first_end = self._first_end or end
-        self._last_end = max(self._last_end, end)
-
-    def _close_full_block(self) -> None:
-        if self._block.size >= self._block_bytes:
-            self._close_block()
+        self._last_end = self._block.last_end_lsn = max(self._last_end, end)
 
     def _close_block(self) -> None:
         block = self._block

@@ -46,7 +46,8 @@ class Block:
     :param rows: description number to the rows of it; a truncate counts as one of each of its tables.
     :param midway: what it continues, ``None`` when it begins between transactions.
     :param first_commit_lsn: of the first and last transaction that has messages here; ``None`` without one.
-    :param last_end_lsn: of the last transaction that ends here; ``None`` without one.
+    :param last_end_lsn: of the last transaction, or message between transactions, that ends here; ``None``
+        without one.
     """
 
     offset: int

@@ -132,10 +132,9 @@ class JournalReader:
                     index = await to_thread.run_sync(self.index, segment)
                     self.require_chain(index, after)
                     assembler = Assembler(Types(index.types), binary=index.binary, resume=Resume(after))
-                    for block in index.blocks:
-                        if assembler.open or block.last_end_lsn is None or block.last_end_lsn > after:
-                            for part in await to_thread.run_sync(self._assemble, segment, block, assembler):
-                                yield part
+                    for block in index.blocks[_first_behind(index, after) :]:
+                        for part in await to_thread.run_sync(self._assemble, segment, block, assembler):
+                            yield part
                     after = segment.last_end_lsn
                 await bell.wait(poll)
 
@@ -170,3 +169,14 @@ def decoder(index: SegmentIndex, block: Block) -> Decoder:
     for number in block.descriptions:
         made.views.describe(index.relations[number])
     return made
+
+
+def _first_behind(index: SegmentIndex, after: LSN) -> int:
+    """The number of the last block before which everything ends by ``after``."""
+    first = 0
+    for number, block in enumerate(index.blocks):
+        if block.midway is None:
+            first = number
+        if block.last_end_lsn is not None and block.last_end_lsn > after:
+            break
+    return first

@@ -1,0 +1,64 @@
+"""What the journal's tests share: write slices to a journal, and tell two sequences of slices apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aiorepl.journal import JournalSink
+from aiorepl.sink import Batch, SinkContext
+from aiorepl.transactions.transaction import Slice
+
+
+def flat(slices: Iterable[Slice]) -> list[tuple[Any, ...]]:
+    """Every change with its identity, its header, its bytes and its table's bytes; and every end."""
+    seen: list[tuple[Any, ...]] = []
+    for part in slices:
+        header = part.transaction
+        who = (
+            None
+            if header is None
+            else (header.xid, header.commit_lsn, header.commit_timestamp, header.origin)
+        )
+        for change in part.changes:
+            message = change.message
+            relation = getattr(message, "relation", None)
+            described = None if relation is None else (relation.payload, relation.types)
+            seen.append((who, change.ordinal, change.kind, message.payload, described))
+        if part.end_lsn is not None:
+            seen.append((who, part.end_lsn))
+    return seen
+
+
+async def write(
+    folder: Any, position: Any, *batches: Iterable[Slice], flush: bool = True, **options: Any
+) -> Any:
+    """Write batches through a sink of their own, and return what it said that it held."""
+    sink = JournalSink(folder, **options)
+    try:
+        held = await sink.open(SinkContext("journal", position))
+        for batch in batches:
+            await sink.write(Batch(tuple(batch)))
+        if flush:
+            await sink.flush()
+    finally:
+        await sink.close()
+    return held
+
+
+async def read(reader: Any, after: Any, until: Any) -> list[Slice]:
+    """Follow until the transaction that ends at ``until`` is there."""
+    slices = []
+    async for part in reader.follow(after):
+        slices.append(part)
+        if part.end_lsn == until:
+            return slices
+    raise AssertionError("follow ended")
+
+
+@pytest.fixture
+def tools() -> SimpleNamespace:
+    return SimpleNamespace(flat=flat, write=write, read=read)

@@ -1,0 +1,118 @@
+"""A writer killed between any two steps: after a restart nothing is lost, and nothing is there by halves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from aiorepl.journal import JournalReader
+from aiorepl.lsn import LSN
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+STREAM = """
+def stream():
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True), column("note"))
+    for number in range(6):
+        stream.transaction(*[table.insert(str(row), "x" * 40) for row in range(20)])
+    return stream
+"""
+
+# Kills itself, as kill -9 would, at the step it is told; forks so that the interpreter starts once.
+PROGRAM = (
+    textwrap.dedent(
+        """
+        import asyncio, os, signal, sys
+        from aiorepl.journal import JournalSink
+        from aiorepl.journal.store import LocalStore
+        from aiorepl.sink import Batch, SinkContext
+        from aiorepl.testing.messages import column
+        from aiorepl.testing.stream import Stream
+        """
+    )
+    + STREAM
+    + textwrap.dedent(
+        """
+        class Dying(LocalStore):
+            def __init__(self, path, last):
+                super().__init__(path)
+                self.left = last
+
+            def reached(self, step, name):
+                self.left -= 1
+                if self.left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        async def run(folder, last):
+            source = stream()
+            sink = JournalSink(folder, block_bytes=500, segment_bytes=4000, store=Dying(folder, last))
+            await sink.open(SinkContext("journal", source.position))
+            slices = source.slices(15)
+            for start in range(0, len(slices), 4):
+                await sink.write(Batch(tuple(slices[start : start + 4])))
+                await sink.flush()
+            await sink.close()
+
+        last = 0
+        while True:
+            last += 1
+            folder = os.path.join(sys.argv[1], str(last))
+            child = os.fork()
+            if child == 0:
+                asyncio.run(run(folder, last))
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            print(last, os.waitstatus_to_exitcode(status))
+            if status == 0:
+                break
+        """
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory):
+    """Journals, each of a writer that died one step later than the one before; the last one lived."""
+    folder = tmp_path_factory.mktemp("crashed")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    results = [line.split() for line in done.stdout.splitlines()]
+    assert all(code == "-9" for _, code in results[:-1])
+    assert len(results) > 20
+    return [folder / number for number, _ in results]
+
+
+def source() -> Stream:
+    names = {"Stream": Stream, "column": column}
+    exec(STREAM, names)
+    return names["stream"]()
+
+
+async def test_nothing_is_lost(crashed, tools) -> None:
+    """Reopened, each journal holds whole transactions up to its position, and takes the rest."""
+    expected = tools.flat(source().slices())
+    positions = set()
+    for folder in crashed:
+        stream = source()
+        ends = [0, *stream.ends]
+        held = await tools.write(folder, stream.position, flush=False)
+        reached = held.lsn if held else LSN(0)
+        positions.add(reached)
+        assert reached in ends
+        if reached:
+            assert tools.flat(await tools.read(JournalReader(folder), LSN(0), reached)) == [
+                item for item in expected if item[0][1] < reached
+            ]
+        assert {path.suffix for path in folder.iterdir()} <= {".json", ".lock", ".segment", ".index"}
+        segments = {path.stem for path in folder.glob("*.segment")}
+        assert segments == {segment.name for segment in JournalReader(folder).segments()}
+        await tools.write(folder, stream.position, stream.slices())
+        assert tools.flat(await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])) == expected
+    # Early deaths have nothing, the survivor has it all.
+    assert {0, source().ends[-1]} < positions

@@ -1,0 +1,111 @@
+"""Cursors never go back, and nothing that one still needs is pruned."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.errors import JournalError, SlotError
+from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.store import LocalStore
+from aiorepl.lsn import LSN
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+
+@pytest.fixture
+async def journal(tmp_path, tools):
+    """Five segments."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    batches = []
+    for number in range(5):
+        stream.transaction(table.insert(str(number)))
+        batches.append(stream.slices())
+    await tools.write(tmp_path, stream.position, *batches, segment_bytes=1)
+    assert len(JournalReader(tmp_path).segments()) == 5
+    return tmp_path, stream
+
+
+async def test_forward_only(journal) -> None:
+    """A cursor is registered by its first position, moves forward, and stays where it is otherwise."""
+    folder, stream = journal
+    cursors = Cursors(folder)
+    assert (cursors.names(), cursors.get("s3")) == ([], None)
+    begin, later = stream.position.at(LSN(0)), stream.position.at(stream.ends[2])
+    assert cursors.advance("s3", begin) == begin
+    assert cursors.advance("s3", later) == later
+    assert cursors.advance("s3", begin) == later
+    assert (cursors.names(), Cursors(folder).get("s3")) == (["s3"], later)
+    cursors.remove("s3")
+    cursors.remove("s3")
+    assert cursors.names() == []
+
+
+@pytest.mark.parametrize("name", ["../escape", ".hidden", "a/b", "space and ü", "%2F"])
+async def test_any_name(journal, name: str) -> None:
+    """A name is a name, whatever is in it, and never a path."""
+    folder, stream = journal
+    cursors = Cursors(folder)
+    cursors.advance(name, stream.position)
+    assert (cursors.names(), cursors.get(name)) == ([name], stream.position)
+    assert len(list((folder / "cursors").iterdir())) == 1
+
+
+async def test_foreign_cursor(journal) -> None:
+    """A cursor of one slot is not moved by another."""
+    folder, stream = journal
+    Cursors(folder).advance("s3", stream.position)
+    with pytest.raises(SlotError, match="cursor 's3'"):
+        Cursors(folder).advance("s3", Stream(slot="other").position)
+
+
+async def test_damaged_cursor(journal) -> None:
+    """A cursor that cannot be read holds everything, by an error."""
+    folder, stream = journal
+    Cursors(folder).advance("s3", stream.position)
+    (folder / "cursors" / "s3.json").write_text("{}")
+    with pytest.raises(JournalError, match="'s3'"):
+        prune(folder)
+
+
+async def test_prune(journal, tools) -> None:
+    """The slowest cursor decides; the newest segment stays; without cursors everything does."""
+    folder, stream = journal
+    cursors, reader = Cursors(folder), JournalReader(folder)
+    assert prune(folder) == []
+    cursors.advance("fast", stream.position.at(stream.ends[4]))
+    cursors.advance("slow", stream.position.at(LSN(stream.ends[1] + 1)))
+    names = [segment.name for segment in reader.segments()]
+    assert prune(folder, until=stream.ends[0]) == names[:1]
+    assert prune(folder) == names[1:2]
+    assert prune(folder) == []
+    assert len(tools.flat(await tools.read(reader, stream.ends[1], stream.ends[4]))) == 6
+    with pytest.raises(JournalError, match="pruned"):
+        await tools.read(reader, stream.ends[0], stream.ends[4])
+    cursors.remove("slow")
+    assert prune(folder) == names[2:4]
+    assert await tools.write(folder, stream.position) == stream.position.at(stream.ends[4])
+
+
+class Stopping(LocalStore):
+    """Stops before the second deletion."""
+
+    deletions = 0
+
+    def reached(self, step: str, name: str) -> None:
+        if step == "delete":
+            self.deletions += 1
+            if self.deletions == 2:
+                raise KeyboardInterrupt
+
+
+async def test_prune_cut_short(journal, tools) -> None:
+    """A prune that stopped between a segment's two files leaves no segment by halves; a writer tidies up."""
+    folder, stream = journal
+    Cursors(folder).advance("all", stream.position.at(stream.ends[4]))
+    with pytest.raises(KeyboardInterrupt):
+        prune(folder, store=Stopping(folder))
+    assert (len(list(folder.glob("*.segment"))), len(list(folder.glob("*.index")))) == (5, 4)
+    assert len(await tools.read(JournalReader(folder), stream.ends[0], stream.ends[4])) == 4
+    await tools.write(folder, stream.position)
+    assert len(list(folder.glob("*.segment"))) == 4
