@@ -22,8 +22,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+INITDB = (
+    "--username=postgres",
+    "--encoding=UTF8",
+    "--locale=C",
+    "--auth-local=trust",
+    "--auth-host=scram-sha-256",
+    "--no-sync",
+)
 INITDB_SECONDS = 180.0
 START_SECONDS = 120.0
 FAST_SECONDS = 5.0
@@ -105,7 +113,7 @@ class Guardian:
             case "create":
                 self.create(command)
                 self.start(choose_port=True)
-            case "start":
+            case "start" if self.server is None or self.server.poll() is not None:
                 self.start()
             case "restart":
                 self.shutdown(signal.SIGINT)
@@ -118,29 +126,19 @@ class Guardian:
         return {"folder": str(self.folder), "port": self.port, "pid": pid, "guardian": os.getpid()}
 
     def create(self, command: Mapping[str, Any]) -> None:
-        """Make the folder, the binaries reachable, and a database cluster."""
+        """Make the folder, the programs where the server's user cannot reach them, and a database cluster."""
         self.user = command["user"]
-        self.folder = folder = self._new_folder(command["parents"])
-        self.bin_dir = Path(command["bin_dir"])
-        if not _reaches(self.user, self.bin_dir / "postgres", self.bin_dir / "initdb"):
-            for source, target in command["copies"]:
-                ignored = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
-                shutil.copytree(source, folder / target, symlinks=True, ignore=ignored)
-            self.bin_dir = folder / command["copied_bin_dir"]
-            self._own(folder)
+        # Mode 0700, for local connections are trusted.
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="aiorepl-", dir=command["parent"]))
+        for source, target in command["copies"]:
+            ignored = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
+            shutil.copytree(source, folder / target, symlinks=True, ignore=ignored)
+        self.bin_dir = folder / command["bin_dir"]
+        (folder / "log").touch()
         password = folder / "password"
-        password.touch(mode=0o600)
         password.write_text(command["password"])
-        self._own(password)
-        options = [
-            "--username=postgres",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--no-sync",
-            f"--pwfile={password}",
-        ]
-        options += ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pgdata={folder / 'data'}"]
-        child = self._run("initdb", *options)
+        self._own(folder)
+        child = self._run("initdb", *INITDB, f"--pgdata={folder / 'data'}", f"--pwfile={password}")
         try:
             finished = self._until(lambda: child.poll() is not None, INITDB_SECONDS)
         finally:
@@ -151,16 +149,18 @@ class Guardian:
             raise Failed(f"initdb failed: {self._log_since(0)}")
         password.unlink()
         with (folder / "data" / "postgresql.conf").open("a") as file:
-            file.write(command["configuration"] + f"unix_socket_directories = {quoted(str(folder))}\n")
+            file.write(command["configuration"])
 
     def start(self, *, choose_port: bool = False) -> None:
         """Start ``postgres`` and wait until it accepts connections, recovery after a crash included."""
         assert self.folder is not None
-        for _ in range(PORT_TRIES):
+        socket_folder = '"' + str(self.folder).replace('"', '""') + '"'  # a list of folders, by its syntax
+        for _ in range(PORT_TRIES if choose_port else 1):
             if choose_port:
                 self.port = _free_port()
             before = (self.folder / "log").stat().st_size
-            self.server = server = self._run("postgres", "-D", f"{self.folder}/data", "-p", str(self.port))
+            places = ["-D", f"{self.folder}/data", "-k", socket_folder, "-p", str(self.port)]
+            self.server = server = self._run("postgres", *places)
             if self._until(self._up_or_gone, START_SECONDS, every=0.01) and server.poll() is None:
                 return
             log = self._log_since(before)
@@ -178,12 +178,8 @@ class Guardian:
         for number, seconds in steps[1:] if first == signal.SIGQUIT else steps:
             if self.server.poll() is None:
                 self.server.send_signal(number)
-            try:
-                if self._until(lambda: self.server is None or self.server.poll() is not None, seconds):
-                    break
-            except Ended:
-                self.server.send_signal(signal.SIGQUIT)
-                raise
+            if self._until(lambda: self.server is None or self.server.poll() is not None, seconds):
+                break
         self.server = None
 
     def clean(self) -> None:
@@ -200,24 +196,10 @@ class Guardian:
                 return
             time.sleep(0.1)
 
-    def _new_folder(self, parents: Sequence[str]) -> Path:
-        for parent in parents:
-            # A socket's path has 103 bytes on some systems: the folder, and "/.s.PGSQL.12345.lock" after it.
-            if len(os.fsencode(parent)) <= 60 and os.access(parent, os.W_OK) and _reaches(self.user, parent):
-                folder = Path(
-                    tempfile.mkdtemp(prefix="aiorepl-", dir=parent)
-                )  # mode 0700: local connections are trusted
-                (folder / "log").touch()
-                self._own(folder)
-                return folder
-        raise Failed(f"no temporary folder that the server can use among {', '.join(parents)}; set TMPDIR")
-
-    def _own(self, path: Path) -> None:
+    def _own(self, folder: Path) -> None:
         if self.user is not None:
-            os.chown(path, *self.user)
-            for folder, folders, files in os.walk(path):
-                for name in folders + files:
-                    os.chown(os.path.join(folder, name), *self.user, follow_symlinks=False)  # noqa: PTH118
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, *self.user, follow_symlinks=False)
 
     def _run(self, program: str, *options: str) -> subprocess.Popen[bytes]:
         assert self.folder is not None
@@ -255,26 +237,6 @@ class Guardian:
             return file.read().decode(errors="replace")[-2000:].strip()
 
 
-def _reaches(user: Sequence[int] | None, *paths: str | Path) -> bool:
-    """Whether the server's user can use these: tried as that user, as every folder above them has a say."""
-    if user is None:
-        return all(os.access(path, os.X_OK) for path in paths)
-    child = os.fork()
-    if child == 0:
-        _try_as(user, paths)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def _try_as(user: Sequence[int], paths: Sequence[str | Path]) -> NoReturn:
-    try:
-        os.setgroups([])
-        os.setgid(user[1])
-        os.setuid(user[0])
-        os._exit(0 if all(os.access(path, os.X_OK) for path in paths) else 1)
-    finally:
-        os._exit(2)
-
-
 def _free_port() -> int:
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
@@ -285,11 +247,6 @@ def _free_port() -> int:
                 continue
             return port
     raise Failed("no free port on 127.0.0.1")
-
-
-def quoted(value: str) -> str:
-    """A value for postgresql.conf."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "''").replace("\n", "\\n") + "'"
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +80,29 @@ def server_user() -> tuple[int, int] | None:
     raise ConfigurationError(
         "PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody' to run it as: "
         "start as another user"
+    )
+
+
+def reaches(user: tuple[int, int] | None, *paths: str | Path) -> bool:
+    """Whether the server's user can use these: tried as that user, as every folder above them has a say."""
+    if user is None:
+        return all(os.access(path, os.X_OK) for path in paths)
+    test = 'for path; do test -x "$path" || exit 1; done'
+    command = ["/bin/sh", "-c", test, "sh", *map(str, paths)]
+    return (
+        subprocess.run(command, user=user[0], group=user[1], extra_groups=[], cwd="/", check=False).returncode
+        == 0
+    )
+
+
+def temporary_parent(user: tuple[int, int] | None) -> str:
+    """A folder for temporary ones that the server's user can reach."""
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        # A socket's path may have 103 bytes on some systems: the folder, and "/.s.PGSQL.12345.lock" in it.
+        if len(os.fsencode(parent)) <= 60 and os.access(parent, os.W_OK | os.X_OK) and reaches(user, parent):
+            return parent
+    raise ConfigurationError(
+        "there is no temporary folder that the embedded server can use: set TMPDIR to one"
     )
 
 

@@ -13,7 +13,6 @@ import re
 import secrets
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from urllib.parse import quote
 
 from aiorepl.errors import ConfigurationError, ConnectionFailed
 from aiorepl.testing import guardian
-from aiorepl.testing.installation import from_folder, from_wheel, server_user
+from aiorepl.testing.installation import from_folder, from_wheel, reaches, server_user, temporary_parent
 
 SETTINGS: Final[Mapping[str, str]] = {
     "listen_addresses": "127.0.0.1",
@@ -111,10 +110,12 @@ class EmbeddedServer:
     def start(self) -> None:
         """Start the server and wait until it accepts connections; after ``kill`` on the data that it had."""
         if self._guardian is not None:
-            if self._state["pid"] is None:
-                self._ask("start")
+            self._ask("start")
             return
+        programs = self._installation
         user = server_user()
+        parent = temporary_parent(user)
+        reachable = reaches(user, programs.bin_dir / "postgres", programs.bin_dir / "initdb")
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__],
             stdin=subprocess.PIPE,
@@ -124,14 +125,12 @@ class EmbeddedServer:
             start_new_session=True,
         )
         _running.add(self)
-        installation = self._installation
         try:
             self._ask(
                 "create",
-                parents=[tempfile.gettempdir(), "/tmp", "/var/tmp"],
-                bin_dir=str(installation.bin_dir),
-                copies=[(str(source), target) for source, target in installation.copies],
-                copied_bin_dir=installation.copied_bin_dir,
+                parent=parent,
+                bin_dir=str(programs.bin_dir) if reachable else programs.copied_bin_dir,
+                copies=[] if reachable else [(str(source), target) for source, target in programs.copies],
                 user=user,
                 password=self._password,
                 configuration=_configuration(self._settings),
@@ -223,7 +222,11 @@ def _configuration(settings: Mapping[str, str]) -> str:
     for name in settings:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", name):
             raise ConfigurationError(f"{name!r} is not the name of a PostgreSQL setting")
-    return "".join(f"{name} = {guardian.quoted(value)}\n" for name, value in settings.items())
+    return "".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items())
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "''").replace("\n", "\\n") + "'"
 
 
 def _close_pipes(owner: subprocess.Popen[bytes]) -> None:
