@@ -12,6 +12,7 @@ import sys
 
 import click
 
+from aiorepl.cli.demo import demo
 from aiorepl.cli.tail import tail
 from aiorepl.errors import AioreplError
 
@@ -31,6 +32,7 @@ def command(verbose: int) -> None:
     logging.basicConfig(level=level, format="aiorepl: %(message)s", stream=sys.stderr)
 
 
+command.add_command(demo)
 command.add_command(tail)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from aiorepl.delivery.batching import Batcher, BatchPolicy
@@ -30,7 +31,8 @@ class Progress(Protocol):
 
 @dataclass(slots=True)
 class SinkStatistics:
-    """What one sink has done. ``retries`` counts the calls that were made again."""
+    """What one sink has done. ``retries`` counts the calls that were made again; ``committed`` is when the last
+    transaction that is durable with it was committed on the source."""
 
     name: str
     changes: int = 0
@@ -39,6 +41,7 @@ class SinkStatistics:
     retries: int = 0
     accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
     durable: LSN = LSN(0)  # noqa: RUF009
+    committed: datetime | None = None
 
 
 class SinkRunner:
@@ -74,6 +77,7 @@ class SinkRunner:
         self._unflushed = 0
         self._flush_at: float | None = None
         self._accepted: LSN | None = None
+        self._committed: datetime | None = None
         # Who overrides write alone is durable when it returns: nothing to wait for.
         self._durable_on_write = type(sink).flush is Sink.flush
 
@@ -140,6 +144,7 @@ class SinkRunner:
         self._unflushed += batch.size
         end_lsn = batch.end_lsn
         if end_lsn is not None:
+            self._committed = _last_commit(batch) or self._committed
             self._accepted = statistics.accepted = end_lsn
             await self._progress.accepted(end_lsn)
 
@@ -152,6 +157,7 @@ class SinkRunner:
         if self._accepted is not None:
             end_lsn, self._accepted = self._accepted, None
             self.statistics.durable = end_lsn
+            self.statistics.committed = self._committed
             await self._progress.durable(end_lsn)
 
     async def _insist(self, call: str, batch: Batch | None) -> None:
@@ -168,3 +174,10 @@ class SinkRunner:
             # The exception's own text may quote what was written, so only its type is told.
             _log.error("sink %s: %s raised %s", self._name, call, type(error).__name__)
             raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+
+
+def _last_commit(batch: Batch) -> datetime | None:
+    for part in reversed(batch.transactions):
+        if part.transaction is not None and part.last:
+            return part.transaction.commit_time
+    return None

@@ -1,0 +1,239 @@
+"""The demo's course: server, shop, pipeline and mirror; live figures; the comparison; what to try next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from anyio import to_thread
+from rich.console import Console
+from rich.table import Table
+
+from aiorepl.cli.demo.compare import Verdict, compare, jsonl_rows, source_rows
+from aiorepl.cli.demo.display import Display, Figures
+from aiorepl.cli.demo.mirror import Mirror
+from aiorepl.cli.demo.shop import PUBLICATION, SLOT, TABLES, Shop, set_up
+from aiorepl.cli.loop import run
+from aiorepl.delivery.pipeline import Pipeline, PipelineStatistics
+from aiorepl.delivery.plugins import load
+from aiorepl.delivery.source import Source
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.testing import EmbeddedServer
+from aiorepl.wire.connection import connect_sql
+
+_MARK: Final = ".aiorepl-demo"
+_DATABASE: Final = "aiorepl_demo"
+
+
+def run_demo(path: Path, *, seconds: int, spark: bool, keep: bool, dsn: str | None) -> int:
+    """Run it. Returns the exit code: 0 when source and copies are equal, 1 when not."""
+    console = Console(highlight=False, soft_wrap=True)
+    began = time.monotonic()
+    demo = _Demo(console, _fresh(path), seconds=seconds, spark=spark, keep=keep)
+    if dsn is not None:
+        equal = run(demo.run(dsn))
+    else:
+        with EmbeddedServer() as server:
+            console.print(f"PostgreSQL {server.version} is up on port {server.port}, for this demo alone.")
+            equal = run(demo.run(server.dsn))
+            if keep:
+                stop = server.leave()
+                console.print(
+                    f"\nThe server stays up: psql '{server.dsn_for(_DATABASE)}'\nStop it with: {stop}"
+                )
+    console.print(f"\nDone in {time.monotonic() - began:.0f} s.")
+    return 0 if equal else 1
+
+
+class _Demo:
+    def __init__(self, console: Console, folder: Path, *, seconds: int, spark: bool, keep: bool) -> None:
+        self._console = console
+        self._folder = folder
+        self._seconds = seconds
+        self._spark = spark
+        self._keep = keep
+        self._journal = folder / "journal"
+        self._jsonl = folder / "jsonl"
+        self._mirror = Mirror(self._journal, folder / "mirror")
+        self._mirrored = 0
+
+    async def run(self, server_dsn: str) -> bool:
+        async with self._database(server_dsn) as dsn:
+            connection = await connect_sql(dsn)
+            try:
+                await set_up(connection)
+                return await self._deliver(connection, dsn)
+            finally:
+                await connection.close()
+                await to_thread.run_sync(self._mirror.stop)
+
+    @contextlib.asynccontextmanager
+    async def _database(self, server_dsn: str) -> AsyncIterator[str]:
+        """A database of the demo's own, so that on your server nothing else is touched."""
+        admin = await connect_sql(server_dsn)
+        try:
+            if await admin.fetchval("SELECT true FROM pg_database WHERE datname = $1", _DATABASE):
+                raise ConfigurationError(
+                    f"there is a database {_DATABASE} on that server already: drop it, it may be of an earlier demo"
+                )
+            await admin.execute(f"CREATE DATABASE {_DATABASE}")
+            try:
+                yield urlunsplit(urlsplit(server_dsn)._replace(path=f"/{_DATABASE}"))
+            finally:
+                if not self._keep:
+                    await admin.execute(
+                        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                        "WHERE slot_name = $1 AND NOT active",
+                        SLOT,
+                    )
+                    await admin.execute(f"DROP DATABASE {_DATABASE} WITH (FORCE)")
+        finally:
+            await admin.close()
+
+    async def _deliver(self, connection: Any, dsn: str) -> bool:
+        pipeline = Pipeline(
+            Source(dsn, slot=SLOT, publication=PUBLICATION, create_slot=True),
+            {"jsonl": load("jsonl")(self._jsonl)},
+            journal=str(self._journal),
+            snapshot=True,
+        )
+        spark = asyncio.create_task(self._start_mirror(pipeline)) if self._spark else None
+        shop, watching = Shop(await connect_sql(dsn)), await connect_sql(dsn)
+        display = Display(self._console)
+        with display.running():
+            async with pipeline:
+                showing = asyncio.create_task(self._show(display, pipeline, shop, watching))
+                try:
+                    await shop.trade(self._seconds)
+                    await self._arrived(connection, pipeline)
+                    if spark is not None:
+                        shop.done.doing = "Spark takes the rest"
+                        await spark
+                        await to_thread.run_sync(self._mirror.finish)
+                finally:
+                    for task in (showing, spark):
+                        if task is not None:
+                            task.cancel()
+                    await asyncio.gather(*(task for task in (showing, spark) if task), return_exceptions=True)
+                    await shop.close()
+                    await watching.close()
+        self._console.print(
+            f"The shop made {shop.done.transactions:,} transactions with {shop.done.rows:,} rows, and took "
+            f"{shop.done.rolled_back} back."
+        )
+        return await self._verdict(connection)
+
+    async def _start_mirror(self, pipeline: Pipeline) -> None:
+        await to_thread.run_sync(self._mirror.start_spark)
+        await pipeline.started()
+        while not pipeline.statistics().sinks["jsonl"].durable:
+            await asyncio.sleep(0.1)
+        await to_thread.run_sync(self._mirror.start_queries)
+
+    async def _arrived(self, connection: Any, pipeline: Pipeline) -> None:
+        """Wait until all that is committed is durable in the journal and in the files."""
+        end = await self._position(connection)
+        while True:
+            # Another record behind the last commit, so that a position past ``end`` exists.
+            await connection.execute("SELECT pg_logical_emit_message(false, 'aiorepl demo', '')")
+            statistics = pipeline.statistics()
+            if statistics.flushed >= end and statistics.sinks["jsonl"].changes >= self._captured(pipeline):
+                return
+            await asyncio.sleep(0.1)
+
+    @staticmethod
+    async def _position(connection: Any) -> LSN:
+        return LSN.parse(await connection.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
+
+    @staticmethod
+    def _captured(pipeline: Pipeline) -> int:
+        return pipeline.statistics().sinks["journal"].changes
+
+    async def _show(self, display: Display, pipeline: Pipeline, shop: Shop, watching: Any) -> None:
+        while True:
+            server = await self._position(watching)
+            statistics = pipeline.statistics()
+            rows = {
+                "source": shop.done.rows,
+                "journal": statistics.sinks["journal"].changes,
+                "jsonl": statistics.sinks["jsonl"].changes,
+            }
+            if self._spark:
+                rows["mirror"] = self._mirrored = await to_thread.run_sync(self._mirror.rows)
+            display.show(
+                Figures(
+                    shop.done.doing,
+                    server,
+                    statistics.received,
+                    statistics.flushed,
+                    _behind(statistics),
+                    rows,
+                )
+            )
+            await asyncio.sleep(0.5)
+
+    async def _verdict(self, connection: Any) -> bool:
+        files = await to_thread.run_sync(jsonl_rows, self._jsonl)
+        table = Table(title="Source against copies", title_justify="left")
+        for column in (
+            "table",
+            "rows in the source",
+            "JSON lines",
+            *(["Delta mirror"] if self._spark else []),
+        ):
+            table.add_column(column, justify="left" if column == "table" else "right")
+        equal = True
+        for name in TABLES:
+            source = await source_rows(connection, name)
+            verdicts = [compare(name, source, files.get(name, {}))]
+            if self._spark:
+                verdicts.append(compare(name, source, await to_thread.run_sync(self._mirror.read, name)))
+            equal = equal and not any(verdict.differing for verdict in verdicts)
+            table.add_row(name, f"{len(source):,}", *map(_told, verdicts))
+        self._console.print(table)
+        self._console.print(
+            "[bold green]Equal.[/]" if equal else "[bold red]They differ: a fault of aiorepl.[/]"
+        )
+        self._console.print(f"\nThe events    {self._jsonl}/*.jsonl\nThe journal   {self._journal}")
+        if self._spark:
+            self._console.print(f"The mirror    {self._folder / 'mirror'} (Delta tables)")
+        self._console.print(
+            "\nTry next:\n"
+            f"  head -n 3 {self._jsonl}/*.jsonl\n"
+            "  aiorepl tail --dsn postgresql://user@host/database --publication p --slot s --create-slot\n"
+            "  aiorepl demo --keep"
+        )
+        return equal
+
+
+def _behind(statistics: PipelineStatistics) -> float:
+    """Seconds since the last confirmed transaction committed; 0 when there is nothing else."""
+    committed = statistics.sinks["journal"].committed
+    if committed is None or statistics.flushed >= statistics.received:
+        return 0.0
+    return (datetime.now(UTC) - committed).total_seconds()
+
+
+def _told(verdict: Verdict) -> str:
+    return "equal" if not verdict.differing else f"{verdict.differing:,} rows differ"
+
+
+def _fresh(path: Path) -> Path:
+    """The folder, empty; only what an earlier demo left is removed."""
+    folder = path.resolve()
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+        raise ConfigurationError(f"{folder} holds something else: choose another folder with --path")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / _MARK).write_text(
+        f"Made by aiorepl demo, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; the next one empties it.\n"
+    )
+    return folder
