@@ -1,0 +1,181 @@
+"""What every test may ask for: a server, a database of its own, a slot name; and what every test is held to.
+
+``server`` is one embedded PostgreSQL 18 for each test process, started by the first test that wants it, or the real
+server of ``AIOREPL_TEST_DSN``. ``database`` is a fresh database there. ``servers(16)`` is a server of another version.
+Tests marked ``both_loops`` run under asyncio and under uvloop. An exception that reached a loop's exception handler
+fails the test it happened in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import asyncpg
+import pytest
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.testing import EmbeddedServer
+
+# What the handlers of the loops below were given, test by test.
+_unhandled: list[str] = []
+
+
+class Server(Protocol):
+    """What tests may know of a server: an embedded one is one."""
+
+    @property
+    def dsn(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def dsn_for(self, database: str) -> str: ...
+
+
+class RealServer:
+    """The server that ``AIOREPL_TEST_DSN`` names; its user has to be a superuser."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        wal_level, number = asyncio.run(
+            _row(dsn, "SELECT current_setting('wal_level'), current_setting('server_version_num')")
+        )
+        self.version = int(number) // 10000
+        if wal_level != "logical":
+            pytest.exit(f"AIOREPL_TEST_DSN: wal_level is {wal_level}, the tests need logical", returncode=2)
+
+    def dsn_for(self, database: str) -> str:
+        """The same DSN for another database."""
+        return urlsplit(self.dsn)._replace(path=f"/{quote(database, safe='')}").geturl()
+
+
+class Servers:
+    """One server for each version, started when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, EmbeddedServer] = {}
+
+    def __call__(self, version: int) -> EmbeddedServer:
+        """An embedded server of this version: from the wheel, or from Debian's packages. Skips where there is none."""
+        if version not in self._started:
+            debian = Path(f"/usr/lib/postgresql/{version}/bin")
+            try:
+                server = EmbeddedServer(
+                    version, bin_dir=debian if debian.is_dir() and version not in (16, 18) else None
+                )
+            except ConfigurationError as missing:
+                pytest.skip(
+                    f"no PostgreSQL {version} here ({missing}); Debian: apt install postgresql-{version}"
+                )
+            server.start()
+            self._started[version] = server
+        return self._started[version]
+
+    def stop(self) -> None:
+        """Stop them all."""
+        for server in self._started.values():
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[int], EmbeddedServer]]:
+    """``servers(version)``: an embedded server of that version, shared by the tests of this process."""
+    servers = Servers()
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def server(servers: Servers) -> Server:
+    """The server that tests use unless they are about versions."""
+    dsn = os.environ.get("AIOREPL_TEST_DSN")
+    return RealServer(dsn) if dsn else servers(18)
+
+
+@pytest.fixture
+def database(server: Server, slot_name: str) -> Iterator[str]:
+    """The DSN of a fresh database, dropped afterwards with its slots and prepared transactions."""
+    name = f"{slot_name[:40]}_{secrets.token_hex(4)}"
+    asyncio.run(_execute(server.dsn, f'CREATE DATABASE "{name}"'))
+    yield server.dsn_for(name)
+    asyncio.run(_drop(server, name))
+
+
+@pytest.fixture
+def slot_name(request: pytest.FixtureRequest) -> str:
+    """A slot name that no other test has."""
+    # Slots belong to the whole server, which may be shared with other test processes.
+    readable = re.sub(r"[^a-z0-9_]+", "_", request.node.name.lower())
+    return f"{readable[:54]}_{zlib.crc32(request.node.nodeid.encode()):08x}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_unhandled() -> Iterator[None]:
+    """Fail the test in which a loop's exception handler was called, or a task's exception never retrieved."""
+    _unhandled.clear()
+    yield
+    gc.collect(1)  # a task tells of its exception when it is collected; those of this test are young
+    if _unhandled:
+        pytest.fail("unhandled in the event loop:\n" + "\n".join(_unhandled), pytrace=False)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Under which loops an async test runs."""
+    factories = {"asyncio": _watched(asyncio.new_event_loop)}
+    if item.get_closest_marker("both_loops") is not None:
+        import uvloop
+
+        factories["uvloop"] = _watched(uvloop.new_event_loop)
+    return factories
+
+
+def _watched(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
+    def handler(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        _unhandled.append(f"{context['message']}: {context.get('exception')!r}")
+
+    def new_event_loop() -> asyncio.AbstractEventLoop:
+        loop = factory()
+        loop.set_exception_handler(handler)
+        return loop
+
+    return new_event_loop
+
+
+async def _row(dsn: str, query: str) -> tuple[Any, ...]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return tuple(await connection.fetchrow(query))
+    finally:
+        await connection.close()
+
+
+async def _execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def _drop(server: Server, name: str) -> None:
+    connection = await asyncpg.connect(server.dsn)
+    try:
+        slots = "FROM pg_replication_slots WHERE database = $1"
+        # With a timeout it returns when the process is gone, so that its slot can be dropped.
+        await connection.execute(f"SELECT pg_terminate_backend(active_pid, 10000) {slots} AND active", name)
+        await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
+        prepared = await connection.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
+        await _execute(server.dsn_for(name), *(f"ROLLBACK PREPARED '{gid}'" for (gid,) in prepared))
+        await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    finally:
+        await connection.close()
