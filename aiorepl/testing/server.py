@@ -68,7 +68,7 @@ class EmbeddedServer:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._installation = from_wheel(version) if bin_dir is None else from_folder(bin_dir)
-        self._settings = {**SETTINGS, **(settings or {})}
+        self._configuration = _configuration({**SETTINGS, **(settings or {})})
         self._password = secrets.token_urlsafe(18)
         self._guardian: subprocess.Popen[bytes] | None = None
         self._state: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class EmbeddedServer:
                 copies=[] if reachable else [(str(source), target) for source, target in programs.copies],
                 user=user,
                 password=self._password,
-                configuration=_configuration(self._settings),
+                configuration=self._configuration,
             )
         except BaseException:
             self.stop()

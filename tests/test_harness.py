@@ -1,0 +1,95 @@
+"""The fixtures that all tests rely on: whether what they promise to check they do check."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+SETTINGS = """
+[pytest]
+asyncio_mode = auto
+addopts = --import-mode=importlib -p no:anyio -p no:cacheprovider
+markers = both_loops: run under both
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """Run a test module with our conftest, in a process of its own."""
+
+    def run(module: str) -> str:
+        shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+        (tmp_path / "pytest.ini").write_text(SETTINGS)
+        (tmp_path / "test_it.py").write_text(module)
+        command = [sys.executable, "-m", "pytest", "-v", "-n0", str(tmp_path)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+
+    return run
+
+
+def test_unhandled_exceptions_fail(run: Any) -> None:
+    """An exception that only a loop's handler saw fails the test that caused it, and no other."""
+    said = run("""
+import asyncio
+
+async def test_callback():
+    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    await asyncio.sleep(0)
+
+async def test_forgotten_task():
+    async def fail():
+        raise ValueError("nobody looks")
+    task = asyncio.ensure_future(fail())
+    await asyncio.sleep(0)
+
+async def test_fine():
+    pass
+""")
+    assert "ERROR test_it.py::test_callback" in said
+    assert "ZeroDivisionError" in said
+    assert "ERROR test_it.py::test_forgotten_task" in said
+    assert "nobody looks" in said
+    assert "3 passed, 2 errors" in said
+
+
+def test_both_loops(run: Any) -> None:
+    """A test that is marked runs under asyncio and uvloop; one that is not, under asyncio alone."""
+    said = run("""
+import asyncio, pytest
+
+@pytest.mark.both_loops
+async def test_marked(request):
+    assert ("uvloop" in request.node.callspec.id) == type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+
+async def test_plain():
+    assert not type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+""")
+    assert "test_marked[asyncio] PASSED" in said
+    assert "test_marked[uvloop] PASSED" in said
+    assert "test_plain PASSED" in said
+    assert "3 passed" in said
+
+
+async def test_what_a_test_leaves_in_its_database_goes(database: str, slot_name: str) -> None:
+    """A slot, a prepared transaction and an open connection do not keep a database from being dropped."""
+    # What would fail is the end of the fixture: PostgreSQL drops no database that has one of these.
+    connection = await asyncpg.connect(database)
+    await connection.execute(
+        "CREATE TABLE IF NOT EXISTS left_over (id int)"
+    )  # fails if it were not fresh: see below
+    assert await connection.fetchval("SELECT count(*) FROM left_over") == 0
+    await connection.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
+    await connection.execute("BEGIN; INSERT INTO left_over VALUES (2); PREPARE TRANSACTION 'left'")
+    connection.terminate()
+
+
+async def test_slot_names_are_valid(slot_name: str, request: pytest.FixtureRequest) -> None:
+    """Long names of tests give slot names that PostgreSQL takes."""
+    assert len(slot_name) <= 63
+    assert slot_name.startswith("test_slot_names_are_valid_")

