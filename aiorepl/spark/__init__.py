@@ -1,0 +1,1 @@
+"""The Spark lane; pyspark is imported here only."""
