@@ -2,7 +2,7 @@ r"""Text and bytes: text, varchar, bpchar, name, "char", xml, refcursor, pg_node
 
 Python values: ``str``; ``bytes`` for bytea; a ``str`` of 0 and 1 for bit strings. bpchar keeps its padding.
 
-"char" is one byte, not a character. Zero prints as nothing. Since PostgreSQL 16 a byte above 0x7f prints as
+"char" is one byte, not a character. Zero prints as nothing. Since PostgreSQL 15 a byte above 0x7f prints as
 ``\ooo``; older servers send it bare, which is no UTF-8: it reads as ``\ooo`` from them too.
 
 Source: ``textsend``, ``charout``, ``byteain``, ``byteaout``, ``varbit_send``. ``xml_send`` differs from

@@ -1,14 +1,20 @@
-"""What the tests of values share: the types of an imaginary database, and the comparison of both wire forms."""
+"""What the tests of values share: the types of an imaginary database, and the comparison of both wire forms.
+
+Against a real server COPY gives what pgoutput would: the type's send function in binary, and in text its output
+function, by way of ``format``, because a cast to text is another function for some types.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import asyncpg
 import orjson
 import pytest
 
-from aiorepl.values import Format, TypeInfo, Types
+from aiorepl.values import Format, TypeInfo, Types, catalog
 from aiorepl.values.types import BUILTIN
 
 USER_TYPES = (
@@ -31,7 +37,17 @@ USER_TYPES = (
     TypeInfo(16898, "public", "ltxtquery", "b"),
 )
 
+SETTINGS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "client_encoding": "UTF8",
+}
+
 Check = Callable[..., None]
+Compare = Callable[[str, str], Awaitable[None]]
 
 
 @pytest.fixture
@@ -64,3 +80,56 @@ def check(types: Types, oids: dict[str, int]) -> Check:
             assert plain == types.json_encoder(oid, form, typed=False)(raw[form])
 
     return check
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection with the settings under which values are sent."""
+    connection = await asyncpg.connect(database, server_settings=SETTINGS)
+    yield connection
+    await connection.close()
+
+
+def rows(copied: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of two columns in a binary COPY: an 11-byte signature, flags, an extension's length."""
+    position = 19
+    while copied[position : position + 2] != b"\xff\xff":
+        position += 2
+        columns = []
+        for _ in range(2):
+            (length,) = struct.unpack_from("!i", copied, position)
+            assert length >= 0
+            columns.append(copied[position + 4 : position + 4 + length])
+            position += 4 + length
+        yield columns[0], columns[1]
+
+
+@pytest.fixture
+def compare(connection: asyncpg.Connection) -> Compare:
+    """Assert that both forms of the column ``v`` of a query say the same, and what the server says."""
+    types = Types()
+
+    async def compare(type_name: str, query: str) -> None:
+        oid = await connection.fetchval("SELECT $1::text::regtype::oid", type_name)
+        if missing := types.missing(oid):
+            for info in catalog.parse(await connection.fetch(catalog.QUERY, list(missing))):
+                types.add(info)
+        assert types.known(oid)
+        copied = bytearray()
+
+        async def collect(data: bytes) -> None:
+            copied.extend(data)
+
+        await connection.copy_from_query(
+            f"SELECT v, format('%s', v) FROM ({query}) AS q", output=collect, format="binary"
+        )
+        for binary, text in rows(bytes(copied)):
+            assert text.decode() == types.text(oid, Format.BINARY)(binary), type_name
+            assert repr(types.decoder(oid, Format.TEXT)(text)) == repr(
+                types.decoder(oid, Format.BINARY)(binary)
+            )
+            json = types.json_encoder(oid, Format.TEXT)(text)
+            assert json == types.json_encoder(oid, Format.BINARY)(binary), type_name
+            assert b"\n" not in json
+
+    return compare

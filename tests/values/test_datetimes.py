@@ -1,5 +1,4 @@
 """Dates and times, and those that Python does not have."""
-# ruff: noqa: DTZ001 - timestamp has no zone
 
 from __future__ import annotations
 

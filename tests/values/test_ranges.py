@@ -1,5 +1,4 @@
 """Ranges and multiranges: bounds, infinite and quoted."""
-# ruff: noqa: DTZ001 - timestamp has no zone
 
 from __future__ import annotations
 

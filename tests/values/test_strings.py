@@ -61,7 +61,7 @@ def test_malformed_bytea(types: Types, text: bytes) -> None:
 
 
 def test_char_of_older_servers(types: Types) -> None:
-    """Before 16 a "char" above 0x7f comes as a bare byte, which is no UTF-8, and reads as newer servers print it."""
+    """Before 15 a "char" above 0x7f comes as a bare byte, which is no UTF-8, and reads as newer servers print it."""
     assert types.decoder(18, Format.TEXT)(b"\xff") == "\\377"
     assert types.json_encoder(18, Format.TEXT)(b"\xff") == b'"\\\\377"'
 
