@@ -1,0 +1,154 @@
+"""The house rules that an import can break: data flows down the list of folders, and imports only look up it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import aiorepl
+import aiorepl_sinks
+
+PACKAGE = Path(aiorepl.__file__).parent
+SINKS = Path(aiorepl_sinks.__file__).parent
+
+# In the order in which data flows; those on one line know nothing of each other's insides but may meet.
+ORDER = (
+    {"lsn", "errors", "position"},
+    {"wire"},
+    {"pgoutput"},
+    {"values"},
+    {"transactions"},
+    {"sink"},  # the contract; the journal's writer is a sink too
+    {"journal"},
+    {"snapshot"},
+    {"formats"},
+    {"delivery"},
+    {"spark"},
+)
+LAYER = {name: number for number, names in enumerate(ORDER) for name in names}
+# These stand beside the stages and may use any; so may the facade.
+BESIDE = {"cli", "testing", "__init__"}
+
+PURE = ("pgoutput/", "values/", "transactions/", "delivery/ledger.py", "delivery/feedback.py")
+IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
+THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}
+
+# Heavy and optional: where each may be imported at all, also inside functions.
+ONLY_IN = {
+    "pyspark": ("spark/", "testing/"),
+    "pyarrow": ("spark/", "testing/"),
+    "deltalake": (
+        "spark/",
+        "testing/",
+        "cli/demo/",
+    ),  # the demo reads the mirror back by other means than Spark
+}
+
+CONTRACT = {"aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"}
+
+
+def imported(source: str) -> Iterator[str]:
+    """The dotted names that a module imports: at its top, inside functions, and for type checkers alone."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from (f"{module}.{name.name}" for name in names)
+            case ast.ImportFrom():
+                raise AssertionError(f"line {node.lineno}: a relative import")
+
+
+def all_imports(folder: Path) -> Iterator[tuple[str, str]]:
+    """Every file of a package, relative and with slashes, with each name that it imports."""
+    for path in sorted(folder.rglob("*.py")):
+        for name in imported(path.read_text(encoding="utf-8")):
+            yield path.relative_to(folder).as_posix(), name
+
+
+def stage(file: str) -> str:
+    """The folder, or the module at the top, that a file belongs to."""
+    return PurePosixPath(file).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import a.b, c", ["a.b", "c"]),
+        ("from a import b, c", ["a.b", "a.c"]),
+        ("def f():\n    import a", ["a"]),
+        ("if TYPE_CHECKING:\n    from a.b import C", ["a.b.C"]),
+    ],
+)
+def test_every_kind_of_import_is_seen(source, names):
+    """The rules below are worth what this finds."""
+    assert names == list(imported(source))
+
+
+def test_every_module_has_its_place():
+    """A folder that is added says which stage it is."""
+    found = {stage(file.relative_to(PACKAGE).as_posix()) for file in PACKAGE.rglob("*.py")}
+
+    assert set() == found - LAYER.keys() - BESIDE
+
+
+def test_imports_look_up_only():
+    """A stage knows of those before it in the flow, never of those after it."""
+    wrong = []
+    for file, name in all_imports(PACKAGE):
+        package, _, rest = name.partition(".")
+        here, there = stage(file), rest.partition(".")[0]
+        if package == "aiorepl" and here not in BESIDE and LAYER.get(there, len(ORDER)) > LAYER[here]:
+            wrong.append(f"{file} imports {name}")
+
+    assert [] == wrong
+
+
+def test_decoding_and_bookkeeping_are_pure():
+    """No loop, no socket, no clock: what a pure stage does depends on what it is given."""
+    wrong = [
+        f"{file} imports {name}"
+        for file, name in all_imports(PACKAGE)
+        if file.startswith(PURE) and file not in IMPURE_ALL_THE_SAME and name.split(".")[0] in THE_OUTSIDE
+    ]
+
+    assert [] == wrong
+
+
+def test_heavy_libraries_stay_in_their_lane():
+    """What an extra brings is not needed by those who did not ask for it."""
+    wrong = [
+        f"{file} imports {name}"
+        for file, name in all_imports(PACKAGE)
+        if not file.startswith(ONLY_IN.get(name.split(".")[0], ("",)))
+    ]
+
+    assert [] == wrong
+
+
+def test_own_sinks_use_what_a_stranger_may():
+    """The sinks that come along import the contract, the formats and their client library."""
+    wrong = [
+        f"{file} imports {name}"
+        for file, name in all_imports(SINKS)
+        if name.split(".")[0] == "aiorepl"
+        and name not in CONTRACT
+        and name.rpartition(".")[0] not in CONTRACT
+        and not name.startswith("aiorepl.formats.")
+    ]
+
+    assert [] == wrong
+
+
+def test_importing_the_package_is_cheap():
+    """``import aiorepl`` loads none of the libraries that a part of it may never need."""
+    program = "import sys, aiorepl; print(*sorted(name for name in sys.modules if '.' not in name))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert "aiorepl" in said.split()
+    assert set() == {"anyio", "asyncio", "asyncpg", "deltalake", "pyarrow", "pyspark"} & set(said.split())
