@@ -1,0 +1,169 @@
+"""A TCP proxy that fails on purpose: between a client and a server it cuts, stalls and refuses.
+
+::
+
+    async with CuttingProxy("127.0.0.1", server.port) as proxy:
+        pipeline = Pipeline(Source(proxy.dsn_for(dsn), slot=…, publication=…), sinks)
+        …
+        proxy.cut()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote, urlsplit
+
+from aiorepl.errors import ConfigurationError
+
+_CHUNK: Final = 64 * 1024
+
+
+class CuttingProxy:
+    """Listens on a free port of 127.0.0.1 and passes on what comes to ``host`` and ``port``, and back."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.connections = 0
+        """How many connections were accepted so far, refused ones not counted."""
+        self.received = 0
+        """How many bytes of the server's were passed on."""
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._links: set[_Link] = set()
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._refusing = False
+        self._cut_at: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        if self._server is None:
+            raise ConfigurationError("the proxy is not running: use it in an async with statement")
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def dsn_for(self, dsn: str) -> str:
+        """The same DSN, by way of this proxy."""
+        parts = urlsplit(dsn)
+        user = "" if parts.username is None else parts.username
+        if parts.password is not None:
+            user += f":{parts.password}"
+        netloc = f"{user}@127.0.0.1:{self.port}" if user else f"127.0.0.1:{self.port}"
+        return parts._replace(netloc=quote(netloc, safe=":@%")).geturl()
+
+    def cut(self) -> int:
+        """Reset every connection; returns how many there were. New ones are accepted as before."""
+        links, self._links = self._links, set()
+        for link in links:
+            link.abort()
+        return len(links)
+
+    def cut_after(self, count: int) -> None:
+        """Cut everything once when ``count`` more bytes of the server's have been passed on, wherever that is."""
+        self._cut_at = self.received + count
+
+    def stall(self) -> None:
+        """Pass nothing on, in either direction, until ``resume``; connections stay open."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Pass on again what came meanwhile."""
+        self._flowing.set()
+
+    def refuse(self) -> None:
+        """Close every new connection at once, until ``accept``."""
+        self._refusing = True
+
+    def accept(self) -> None:
+        """Accept connections again."""
+        self._refusing = False
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.resume()
+        self.cut()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handler = asyncio.create_task(self._connected(reader, writer))
+        self._handlers.add(handler)
+        handler.add_done_callback(self._handlers.discard)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        try:
+            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = _Link(writer, server_writer)
+        if self._server is None or not self._server.is_serving():
+            link.abort()
+            return
+        self._links.add(link)
+        try:
+            await asyncio.gather(
+                self._pass_on(reader, server_writer, link, from_server=False),
+                self._pass_on(server_reader, writer, link, from_server=True),
+            )
+        except OSError:
+            pass
+        finally:
+            link.abort()
+            self._links.discard(link)
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: _Link, *, from_server: bool
+    ) -> None:
+        while data := await reader.read(_CHUNK):
+            await self._flowing.wait()
+            if from_server and self._cut_at is not None and self.received + len(data) >= self._cut_at:
+                # What stands before the point still arrives: a reset would take it back.
+                data, self._cut_at = data[: self._cut_at - self.received], None
+                self.received += len(data)
+                writer.write(data)
+                link.finish()
+                self.cut()
+                return
+            if from_server:
+                self.received += len(data)
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+class _Link:
+    """A connection's two sides."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self._client = client
+        self._server = server
+        self._finishing = False
+
+    def finish(self) -> None:
+        """Let the client have what was written, and then nothing more."""
+        self._finishing = True
+
+    def abort(self) -> None:
+        """Drop the server's side at once and the client's with it, unless it is finishing."""
+        self._server.transport.abort()
+        if self._finishing:
+            self._client.transport.close()
+        else:
+            self._client.transport.abort()
