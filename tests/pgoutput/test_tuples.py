@@ -1,0 +1,61 @@
+"""TupleData: split gives what was sent, kinds say how."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorepl.errors import ProtocolError
+from aiorepl.pgoutput.tuples import UNCHANGED, TupleData, skip
+from aiorepl.testing.messages import Binary, tuple_data
+
+VALUES = st.none() | st.just(UNCHANGED) | st.binary(max_size=40) | st.binary(max_size=40).map(Binary)
+
+
+def kind(value: object) -> bytes:
+    """The kind byte that a value is sent with."""
+    if isinstance(value, Binary):
+        return b"b"
+    return b"n" if value is None else b"u" if value is UNCHANGED else b"t"
+
+
+@settings(deadline=None)
+@given(st.lists(VALUES, max_size=20), st.binary(max_size=9), st.binary(max_size=9))
+def test_split_and_kinds(values, before, behind):
+    """Wherever a tuple stands in its message, its columns and their kinds are those that were sent."""
+    payload = before + tuple_data(values) + behind
+
+    row = TupleData(payload, len(before))
+
+    assert len(values) == len(row)
+    assert values == row.split()
+    assert b"".join(map(kind, values)) == row.kinds()
+    assert len(payload) - len(behind) == skip(payload, len(before), "Insert", len(values))
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 1600, 65535])
+def test_many_columns(count):
+    """The count is sixteen bits, unsigned."""
+    row = TupleData(tuple_data([b""] * count), 0)
+
+    assert (count, [b""] * count, b"t" * count) == (len(row), row.split(), row.kinds())
+
+
+def test_skip_without_a_relation():
+    """Where the relation is not known any count goes, and the rest is checked all the same."""
+    payload = tuple_data(["a", None])
+
+    assert len(payload) == skip(payload, 0, "Insert", None)
+    with pytest.raises(ProtocolError, match="column 2 of 2 is missing"):
+        skip(payload[:-1], 0, "Insert", None)
+
+
+def test_unchanged_is_no_value():
+    """UNCHANGED is told from NULL and from every value by identity, also in another process, and is never true."""
+    assert UNCHANGED is pickle.loads(pickle.dumps(UNCHANGED))
+    assert "UNCHANGED" == repr(UNCHANGED)
+    assert not UNCHANGED
+    assert UNCHANGED not in (None, "", b"", 0, False)
