@@ -24,6 +24,12 @@ OLDEST: Final = 17
 # nothing in Spark's settings takes the argument away.
 _MODULES: Final = "--add-modules=jdk.incubator.vector"
 
+WRAPPER: Final = """\
+#!/bin/sh
+for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
+exec {java} "$@"
+"""
+
 
 def ensure_java() -> Path:
     """Find a Java that Spark can run on and point ``JAVA_HOME`` of this process at it.
@@ -35,11 +41,11 @@ def ensure_java() -> Path:
     """
     rejected = []
     for java, origin in _candidates():
-        version = _version(java)
+        version = java_version(java)
         if version is None or version < OLDEST:
-            rejected.append(f"{origin} is {'not a Java' if version is None else f'version {version}'}")
+            rejected.append(f"{origin} is {'no Java that runs' if version is None else f'Java {version}'}")
             continue
-        home = java.parent.parent if _version(java, _MODULES) is not None else _wrapped(java)
+        home = java.parent.parent if java_version(java, _MODULES) is not None else _wrapped(java)
         os.environ["JAVA_HOME"] = str(home)
         return home
     found = f" ({'; '.join(rejected)})" if rejected else ""
@@ -62,13 +68,14 @@ def _candidates() -> list[tuple[Path, str]]:
     return candidates
 
 
-def _version(java: Path, *options: str) -> int | None:
+def java_version(java: Path, *options: str) -> int | None:
     """The major version, ``None`` when this cannot be run with these options."""
     try:
-        said = subprocess.run(
-            [java, *options, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        # macOS has a /usr/bin/java that only says where to get one, so it has to be run.
+        said = subprocess.run(  # noqa: S603 - the user's own
+            [java, *options, "-version"], capture_output=True, text=True, check=True, timeout=60
         ).stderr
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', said)  # "1.8.0_452", "17.0.15", "25"
     return int(found[1]) if found else None
@@ -76,15 +83,13 @@ def _version(java: Path, *options: str) -> int | None:
 
 def _wrapped(java: Path) -> Path:
     """A Java home whose ``java`` is this one without the argument that it does not take."""
-    script = (
-        "#!/bin/sh\n"
-        f'for a do shift; [ "$a" = {_MODULES} ] || set -- "$@" "$a"; done\n'
-        f'exec {shlex.quote(str(java))} "$@"\n'
-    )
+    script = WRAPPER.format(java=shlex.quote(str(java)))
     home = Path(sys.prefix, "share", "aiorepl", "java-home")
     try:
+        if sys.prefix == sys.base_prefix:
+            raise PermissionError("no virtual environment: the folder is the system's")
         _write(home / "bin" / "java", script)
-    except OSError:  # an environment that somebody else has installed
+    except OSError:  # somebody else's, and not ours to write to
         home = Path(tempfile.mkdtemp(prefix="aiorepl-java-"))
         atexit.register(shutil.rmtree, home, ignore_errors=True)
         _write(home / "bin" / "java", script)
@@ -92,11 +97,11 @@ def _wrapped(java: Path) -> Path:
 
 
 def _write(path: Path, script: str) -> None:
-    if path.is_file() and path.read_text() == script:
+    if path.is_file() and path.read_text() == script and os.access(path, os.X_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     # Renamed when complete: another process may be about to run it.
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(script)
-    os.chmod(file.name, 0o755)  # noqa: PTH101
-    os.replace(file.name, path)  # noqa: PTH105
+    Path(file.name).chmod(0o755)
+    Path(file.name).replace(path)

