@@ -101,15 +101,6 @@ def test_commit_makes_it_common(transcript):
     assert ("a", "b", "c", "d") == transcript.seen_by(None) == transcript.seen_by(6)
 
 
-def test_a_prepare_makes_it_common(transcript):
-    """A streamed transaction that is prepared ends like one that commits."""
-    transcript.block(5, described("ab", xid=5))
-
-    transcript.plain(build.stream_prepare(prepare_lsn=1, end_lsn=2, xid=5, gid="g"))
-
-    assert ("a", "b") == transcript.seen_by(None)
-
-
 def test_abort_drops_it(transcript):
     """A transaction that rolls back takes its descriptions with it, even if its xid is met again."""
     transcript.plain(described("ab"))
