@@ -202,7 +202,8 @@ class _OpenBlock:
 
     def count(self) -> None:
         if self.run:
-            self.rows[self.number] = self.rows.get(self.number, 0) + self.run
+            # Taken out and put back, so that the description used last comes last.
+            self.rows[self.number] = self.rows.pop(self.number, 0) + self.run
             self.run = 0
 
     def entry(self, offset: int, data: bytes) -> Block:

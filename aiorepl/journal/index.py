@@ -43,7 +43,8 @@ class Block:
     :param checksum: zlib.crc32 of its bytes.
     :param descriptions: numbers of the descriptions that hold where its first rows use them. One that changes
         further on stands in the block itself.
-    :param rows: description number to the rows of it; a truncate counts as one of each of its tables.
+    :param rows: description number to the rows of it, in the order of their last use; a truncate counts as one of
+        each of its tables.
     :param midway: what it continues, ``None`` when it begins between transactions.
     :param first_commit_lsn: of the first and last transaction that has messages here; ``None`` without one.
     :param last_end_lsn: of the last transaction, or message between transactions, that ends here; ``None``

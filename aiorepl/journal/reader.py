@@ -48,6 +48,9 @@ class JournalReader:
         self._store = open_store(url) if store is None else store
         self._index = lru_cache(_INDEXES_KEPT)(self._load)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self._store,)
+
     @property
     def url(self) -> str:
         """Where the journal is: the same for all who use it, however they spelled it."""
@@ -161,6 +164,10 @@ class JournalReader:
 
     def _place(self, segment: Segment, block: Block) -> str:
         return f"the block at {block.offset} of {segment.name}{SEGMENT} in {self.url}"
+
+
+def _reopen(store: Store) -> JournalReader:
+    return JournalReader("", store=store)
 
 
 def decoder(index: SegmentIndex, block: Block) -> Decoder:

@@ -1,0 +1,104 @@
+"""Which blocks of a journal a query reads, and how they are dealt out. Runs on the driver; knows no pyspark.
+
+Only indexes are read here. A table's blocks are known from them, so a partition holds just what it has to decode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal.index import SegmentIndex
+from aiorepl.journal.reader import JournalReader, Segment
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.values.registry import Types
+
+_NAME: Final = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table by schema and name."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Read ``orders``, ``public.orders`` or ``"Odd.Schema"."Orders"``. Case counts, quoted or not.
+
+        :raises ConfigurationError: when the text has another form.
+        """
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(
+                f'table {text!r} is not a name: it is schema.table, with "quotes" around a part that has a dot in it'
+            )
+        return cls(_unquoted(match[1] or "public"), _unquoted(match[2]))
+
+    def is_of(self, relation: Relation) -> bool:
+        """Whether ``relation`` describes this table."""
+        return relation.name == self.name and relation.schema == self.schema
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Blocks of one segment, by their numbers."""
+
+    segment: Segment
+    blocks: tuple[int, ...]
+
+
+def plan(
+    reader: JournalReader, segments: Iterable[Segment], table: TableName | None, partition_bytes: int
+) -> list[tuple[Span, ...]]:
+    """Deal the blocks of ``segments`` out to partitions of about ``partition_bytes``, in order.
+
+    :param table: leave out the blocks that have nothing of another table; ``None``: leave out none.
+    """
+    partitions: list[tuple[Span, ...]] = []
+    spans: list[Span] = []
+    size = 0
+    for segment in segments:
+        index = reader.index(segment)
+        numbers: list[int] = []
+        for number in _wanted(index, table):
+            numbers.append(number)
+            size += index.blocks[number].length
+            if size >= partition_bytes:
+                partitions.append((*spans, Span(segment, tuple(numbers))))
+                spans, numbers, size = [], [], 0
+        if numbers:
+            spans.append(Span(segment, tuple(numbers)))
+    return [*partitions, tuple(spans)] if spans else partitions
+
+
+def newest_description(reader: JournalReader, table: TableName) -> tuple[Relation, Types] | None:
+    """How the table was laid out last, with the types that its columns use; ``None`` when it never occurred."""
+    for segment in reversed(reader.segments()):
+        index = reader.index(segment)
+        for block in reversed(index.blocks):
+            for number in reversed(block.rows):
+                if table.is_of(index.relations[number]):
+                    return index.relations[number], Types(index.types)
+    return None
+
+
+def _wanted(index: SegmentIndex, table: TableName | None) -> Iterator[int]:
+    if table is None:
+        yield from range(len(index.blocks))
+        return
+    numbers = {number for number, relation in enumerate(index.relations) if table.is_of(relation)}
+    for place, block in enumerate(index.blocks):
+        if not numbers.isdisjoint(block.rows):
+            yield place
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part

@@ -1,0 +1,179 @@
+"""Which Spark type a column of PostgreSQL gets, and the columns that stand beside the table's own.
+
+    int2, int4, int8, oid         smallint, int, bigint, bigint
+    float4, float8, bool          float, double, boolean
+    numeric(p,s), p up to 38      decimal(p,s)
+    numeric                       string: it may have 131,072 digits
+    bytea                         binary
+    date                          date
+    timestamp, timestamptz        timestamp_ntz, timestamp
+    a domain                      what its base type gets
+    an array of these             array: one-dimensional values only, see ``columns``
+    all else                      string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, time, interval …)
+
+A domain over numeric(p,s) does not tell its precision on the wire, so it is a string. Whoever wants another type
+gives the schema himself: values are read as it says, and string is always PostgreSQL's text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.values.registry import Types
+from aiorepl.values.types import ARRAY, DOMAIN
+
+OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS = "_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts"
+UNCHANGED: Final = "_unchanged"
+
+META: Final = StructType(
+    [
+        StructField(OP, StringType(), nullable=False),
+        StructField(COMMIT_LSN, LongType(), nullable=False),
+        StructField(ORDINAL, LongType(), nullable=False),
+        StructField(XID, LongType()),
+        StructField(COMMIT_TS, TimestampType()),
+        StructField(UNCHANGED, ArrayType(StringType(), containsNull=False)),
+    ]
+)
+"""Beside a table's columns. ``_op`` is insert, update, delete or truncate. ``(_commit_lsn, _ordinal)`` is the
+change's identity and sorts; ``_commit_lsn`` is the LSN as a number. ``_unchanged`` names the columns whose TOASTed
+value was not sent: they are null here, and were not changed to null."""
+
+_TEXTS: Final = MapType(StringType(), StringType())
+
+GENERIC: Final = StructType(
+    [
+        StructField("op", StringType(), nullable=False),
+        StructField("schema", StringType()),
+        StructField("table", StringType()),
+        StructField("commit_lsn", LongType(), nullable=False),
+        StructField("ordinal", LongType(), nullable=False),
+        StructField("xid", LongType()),
+        StructField("commit_ts", TimestampType()),
+        StructField("key", _TEXTS),
+        StructField("before", _TEXTS),
+        StructField("after", _TEXTS),
+        StructField("unchanged", ArrayType(StringType(), containsNull=False)),
+        StructField("prefix", StringType()),
+        StructField("content", BinaryType()),
+    ]
+)
+"""Any table's changes, columns as PostgreSQL's text. ``op`` may also be message, with ``prefix`` and ``content``; one
+that is not transactional has neither xid nor time, its own LSN as ``commit_lsn`` and 0 as ``ordinal``."""
+
+_SCALARS: Final[dict[str, DataType]] = {
+    "int2": ShortType(),
+    "int4": IntegerType(),
+    "int8": LongType(),
+    "oid": LongType(),
+    "float4": FloatType(),
+    "float8": DoubleType(),
+    "bool": BooleanType(),
+    "bytea": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestampNTZType(),
+    "timestamptz": TimestampType(),
+}
+_MAX_PRECISION: Final = 38
+_READABLE: Final = (
+    StringType,
+    BinaryType,
+    BooleanType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    DecimalType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+
+
+def table_schema(relation: Relation, types: Types) -> StructType:
+    """The schema of a table's changes, as the table is described by ``relation``.
+
+    :raises ConfigurationError: when the table has a column of a name that is ours.
+    """
+    fields = [
+        StructField(column.name, spark_type(column.type_oid, column.type_modifier, types))
+        for column in relation.columns
+    ]
+    taken = set(META.names) & set(relation.names)
+    if taken:
+        raise ConfigurationError(
+            f"{relation} has a column {min(taken)!r}, which is the name of one of ours: read it without the option "
+            "table, or leave the column out of the publication"
+        )
+    return StructType(fields + META.fields)
+
+
+def spark_type(oid: int, modifier: int, types: Types) -> DataType:
+    """What a column of this type and type modifier becomes."""
+    info = types.info(oid)
+    if info is None:
+        return StringType()
+    if info.kind == DOMAIN:
+        # The modifier that comes with a domain is the column's own, which is none.
+        return spark_type(info.element, -1, types)
+    if info.kind == ARRAY:
+        element = spark_type(info.element, modifier, types)
+        return StringType() if isinstance(element, ArrayType) else ArrayType(element)
+    if info.namespace != "pg_catalog":
+        return StringType()
+    if info.name == "numeric":
+        return _decimal(modifier)
+    return _SCALARS.get(info.name, StringType())
+
+
+def _decimal(modifier: int) -> DataType:
+    """Source: ``numeric_typmod_precision`` and ``numeric_typmod_scale``; the scale has 11 bits with sign."""
+    if modifier < 4:
+        return StringType()
+    precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+    # A negative scale rounds left of the point, one above the precision fixes zeros behind it.
+    precision = precision - scale if scale < 0 else max(precision, scale)
+    return DecimalType(precision, max(scale, 0)) if precision <= _MAX_PRECISION else StringType()
+
+
+def require_readable(schema: StructType) -> None:
+    """Check a schema that the user gave.
+
+    :raises ConfigurationError: when values cannot be read as one of its types.
+    """
+    for field in schema.fields:
+        if field.name in META.names:
+            if field.dataType != META[field.name].dataType:
+                raise ConfigurationError(
+                    f"column {field.name!r} is {META[field.name].dataType.simpleString()}, "
+                    f"not {field.dataType.simpleString()}"
+                )
+            continue
+        inner = field.dataType.elementType if isinstance(field.dataType, ArrayType) else field.dataType
+        if not isinstance(inner, _READABLE):
+            raise ConfigurationError(
+                f"column {field.name!r} cannot be read as {field.dataType.simpleString()}: take string and convert it"
+            )

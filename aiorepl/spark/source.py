@@ -1,0 +1,258 @@
+"""The data source ``aiorepl``: a journal as a streaming and as a batch DataFrame. Runs on the driver, and is pickled.
+
+    spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
+
+    journal             the folder, as every executor sees it
+    table               schema.table: that table's columns, typed; without it every table's changes as text
+    consumer            a name: registers a cursor, so that what this query has not read is not pruned
+    maxBytesPerTrigger  at most so much in a micro-batch (k, m and g may follow), but at least one segment
+    partitionBytes      how much one task reads; 32m
+    unrepresentable     error or null, for values that a column's type cannot hold (infinity, NaN in a decimal)
+    keys                columns with commas between: what identifies a row under replica identity FULL
+
+An offset is a position at the end of a segment, so of a transaction. Segments never change, so that reading between
+two offsets gives the same however often it is done. Spark's commit moves only the consumer's cursor: it lags by a
+batch, never comes for the last, and the slot does not wait for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.reader import JournalReader, Segment
+from aiorepl.lsn import LSN
+from aiorepl.position import Position
+from aiorepl.spark.blocks import Span, TableName, newest_description, plan
+from aiorepl.spark.generic import Generic
+from aiorepl.spark.schema import GENERIC, require_readable, table_schema
+from aiorepl.spark.typed import Typed
+
+NAME: Final = "aiorepl"
+_OPTIONS: Final = (
+    "journal",
+    "table",
+    "consumer",
+    "maxBytesPerTrigger",
+    "partitionBytes",
+    "unrepresentable",
+    "keys",
+)
+_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options, checked."""
+
+    journal: str
+    table: TableName | None
+    consumer: str | None
+    max_bytes: int | None
+    partition_bytes: int
+    null: bool
+    keys: tuple[str, ...]
+
+    @classmethod
+    def read(cls, given: MutableMapping[str, str]) -> Options:
+        """Check what the user gave.
+
+        :raises ConfigurationError: naming the option, and what it takes.
+        """
+        known = {name.lower() for name in _OPTIONS}
+        # Spark adds ``path`` for load(path).
+        unknown = sorted(name for name in given if name.lower() not in known)
+        if unknown:
+            raise ConfigurationError(f"option {unknown[0]!r} does not exist: there are {', '.join(_OPTIONS)}")
+        journal = given.get("journal")
+        if not journal:
+            raise ConfigurationError("option journal is missing: the folder of the pipeline's journal")
+        table, size = given.get("table"), given.get("maxBytesPerTrigger")
+        unrepresentable = given.get("unrepresentable", "error")
+        if unrepresentable not in ("error", "null"):
+            raise ConfigurationError(f"option unrepresentable is error or null, not {unrepresentable!r}")
+        return cls(
+            journal=journal,
+            table=None if table is None else TableName.parse(table),
+            consumer=given.get("consumer"),
+            max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
+            partition_bytes=_bytes("partitionBytes", given.get("partitionBytes", "32m")),
+            null=unrepresentable == "null",
+            keys=tuple(name.strip() for name in given.get("keys", "").split(",") if name.strip()),
+        )
+
+
+def _bytes(name: str, text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ConfigurationError(f"option {name} is a number of bytes like 1048576 or 64m, not {text!r}")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+class AioreplDataSource(DataSource):
+    """``format("aiorepl")``; the module's text has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The schema, when the user gives none.
+
+        :raises ConfigurationError: when the table has not been in the journal yet.
+        """
+        options = Options.read(self.options)
+        if options.table is None:
+            return GENERIC
+        reader = JournalReader(options.journal)
+        reader.source()
+        described = newest_description(reader, options.table)
+        if described is None:
+            raise ConfigurationError(
+                f"table {options.table} is not in the journal {reader.url}: it is there from its first change on; "
+                "check the name and the publication, wait for a change, or give the columns with .schema(...)"
+            )
+        return table_schema(*described)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        return _BatchReader(Options.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
+        """For ``spark.readStream``."""
+        return _StreamReader(Options.read(self.options), schema)
+
+
+class BlocksPartition(InputPartition):
+    """The blocks that one task reads."""
+
+    def __init__(self, spans: tuple[Span, ...]) -> None:
+        super().__init__(None)
+        self.spans = spans
+
+
+class _Reading:
+    """What both readers do: plan on the driver, read on executors."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        self._shape: Typed | Generic
+        if options.table is None:
+            if schema != GENERIC:
+                raise ConfigurationError(
+                    ".schema(...) goes with the option table: without it the schema is fixed"
+                )
+            self._shape = Generic(arrow)
+        else:
+            require_readable(schema)
+            self._shape = Typed(options.table, arrow, options.keys, options.null)
+
+    def _plan(self, reader: JournalReader, segments: list[Segment]) -> list[BlocksPartition]:
+        spans = plan(reader, segments, self._options.table, self._options.partition_bytes)
+        return [BlocksPartition(part) for part in spans]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on an executor, perhaps again; Spark makes an empty partition of its own when there is none."""
+        if isinstance(partition, BlocksPartition):
+            yield from self._shape.batches(JournalReader(self._options.journal), partition.spans)
+
+
+class _BatchReader(_Reading, DataSourceReader):
+    """All that is in the journal when the query runs."""
+
+    def partitions(self) -> list[InputPartition]:
+        reader = JournalReader(self._options.journal)
+        reader.source()
+        return list(self._plan(reader, reader.segments()))
+
+
+class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One object for the life of a query, in a process of its own."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._journal = JournalReader(options.journal)
+        self._until: LSN | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The beginning. The cursor is there before anything was read, and so nothing is pruned from then on."""
+        begin = self._journal.source()
+        if self._options.consumer is not None:
+            Cursors(self._options.journal).advance(self._options.consumer, begin)
+        return dict(begin.to_json())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say."""
+        limit = self._options.max_bytes
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the last segment that the limit lets in; the first one always is.
+
+        :raises SlotError: when the query's checkpoint is of another source than the journal.
+        """
+        at = self._position(start)
+        segments = self._journal.segments(at.lsn, self._until)
+        if isinstance(limit, ReadMaxBytes):
+            size, taken = 0, 0
+            for segment in segments:
+                size += self._journal.index(segment).size
+                if taken and size > limit.max_bytes:
+                    break
+                taken += 1
+            segments = segments[:taken]
+        if not segments:
+            return start
+        last = self._journal.index(segments[-1])
+        end = Position(at.system_identifier, last.timeline, at.slot, last.last_end_lsn)
+        return dict(end.to_json())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on the journal ends where it ends now."""
+        self._until = self._journal.end().lsn
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Where the journal ends, for the query's progress."""
+        return dict(self._journal.end().to_json())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The blocks between two offsets.
+
+        :raises JournalError: when segments that are needed were pruned.
+        """
+        after, until = self._position(start).lsn, self._position(end).lsn
+        segments = self._journal.segments(after, until)
+        if segments:
+            self._journal.require_chain(self._journal.index(segments[0]), after)
+        return list(self._plan(self._journal, segments))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with what is before ``end``: it may be pruned, as far as this query is concerned."""
+        if self._options.consumer is not None:
+            Cursors(self._options.journal).advance(self._options.consumer, self._position(end))
+
+    def _position(self, offset: dict[str, Any]) -> Position:
+        position = Position.from_json(offset)
+        source = self._journal.source()
+        # The journal's own timeline is that of its first day.
+        source = Position(source.system_identifier, position.timeline, source.slot, source.lsn)
+        position.require_same_source(source, "the query's checkpoint")
+        return position

@@ -1,0 +1,96 @@
+"""The changes in blocks, each with its transaction and ordinal. Runs on executors; knows no pyspark and no Arrow.
+
+A block says what it begins in, so blocks can be read in any order and by anyone. Rows are not decoded here: most of a
+block may be other tables', and a row that is not wanted costs a look at its first five bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from aiorepl.journal.format import frames
+from aiorepl.journal.index import Block
+from aiorepl.journal.reader import JournalReader, Segment, decoder
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Relation
+
+_OID: Final = struct.Struct(">I").unpack_from
+_BEGIN, _COMMIT, _TRUNCATE, _MESSAGE = b"BCTM"
+_ROWS: Final = frozenset(b"IUD")
+# Microseconds between 1970-01-01, from which Arrow counts, and 2000-01-01, from which PostgreSQL does.
+_EPOCH: Final = 946_684_800_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Header:
+    """The transaction that changes belong to; ``time`` is in microseconds since 1970. Compared by identity."""
+
+    xid: int | None
+    commit_lsn: int
+    time: int | None
+
+
+class Walk:
+    """One block, read once.
+
+    :param wanted: whether the rows of a relation are.
+    """
+
+    def __init__(
+        self, reader: JournalReader, segment: Segment, block: Block, wanted: Callable[[Relation], bool]
+    ) -> None:
+        index = reader.index(segment)
+        self._data = reader.read(segment, block)
+        self._decoder = decoder(index, block)
+        self._wanted = wanted
+        midway = block.midway
+        self._header = (
+            Header(None, 0, None)
+            if midway is None
+            else Header(midway.xid, midway.commit_lsn, midway.commit_timestamp + _EPOCH)
+        )
+        self._ordinal = 0 if midway is None else midway.ordinal
+
+    def rows(self) -> Iterator[tuple[Header, int, Relation | None, bytes]]:
+        """Header, ordinal, relation and payload of each wanted row; of every truncate and message with no relation."""
+        decode, views = self._decoder.decode, self._decoder.views
+        header, ordinal = self._header, self._ordinal
+        relations: dict[int, Relation | None] = {}
+        for payload in frames(self._data):
+            kind = payload[0]
+            if kind in _ROWS:
+                (oid,) = _OID(payload, 1)
+                try:
+                    relation = relations[oid]
+                except KeyError:
+                    found = views.find(oid, "row")
+                    relation = relations[oid] = found if self._wanted(found) else None
+                if relation is not None:
+                    yield header, ordinal, relation, payload
+                ordinal += 1
+            elif kind == _BEGIN:
+                begin = decode(payload)
+                assert isinstance(begin, m.Begin)
+                header, ordinal = Header(begin.xid, begin.final_lsn, begin.commit_time + _EPOCH), 0
+            elif kind == _TRUNCATE:
+                yield header, ordinal, None, payload
+                ordinal += 1
+            elif kind == _MESSAGE:
+                if payload[1]:
+                    yield header, ordinal, None, payload
+                    ordinal += 1
+                else:
+                    message = decode(payload)
+                    assert isinstance(message, m.Message)
+                    yield Header(None, message.lsn, None), 0, None, payload
+            elif kind != _COMMIT:
+                # Relation, Type, Origin: what the decoder has to know.
+                decode(payload)
+                relations = {}
+
+    def decode(self, payload: bytes) -> m.AnyMessage:
+        """Decode a row, truncate or message that ``rows`` has just given."""
+        return self._decoder.decode(payload)
