@@ -69,6 +69,10 @@ class Row(Mapping[str, Any]):
             return raw
         return self._layout.read(place, raw, TEXT if self._kinds is None else self._kinds[place])
 
+    def __contains__(self, name: object) -> bool:
+        # Mapping's own would read the value to find out.
+        return self._layout.places.get(name, -1) in self._places  # type: ignore[call-overload]
+
     def __iter__(self) -> Iterator[str]:
         names = self._layout.relation.names
         return (names[place] for place in self._places)
