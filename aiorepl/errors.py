@@ -8,6 +8,7 @@
      ├── SlotError                 the slot is missing, busy, lost, or not the one we know          exit 3
      ├── ProtocolError             the peer sent what the protocol does not allow                   exit 1
      ├── DataError                 a value that cannot be read as what its type says                exit 1
+     ├── SpoolError                the disk has no room for transactions in progress               exit 1
      ├── JournalError              the journal is damaged, foreign, or locked                       exit 1
      └── SinkError                 a sink failed for good                                           exit 4
           ├── TransientError       raised by a sink: later may do
@@ -185,6 +186,10 @@ def _protocol_error(problem: str, message: str | None, field: str | None, lsn: i
 
 class DataError(AioreplError):
     """A column's bytes are not what its type says. Names relation, column and type, never the value."""
+
+
+class SpoolError(AioreplError):
+    """Transactions in progress do not fit in memory, and their spool file cannot take them. Nothing is lost."""
 
 
 class JournalError(AioreplError):

@@ -25,8 +25,6 @@ def _names(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 # What is planned and refused until it is there, with what it will be.
 _LATER = {
-    "streaming": "transactions in progress cannot be taken yet: leave --streaming off",
-    "two_phase": "prepared transactions cannot be taken yet: leave --two-phase out, they come when they commit",
     "source": "the SQL functions are not read yet: leave --source walsender",
     "format": "only --format native is there yet",
 }
@@ -93,8 +91,6 @@ def tail(
     again, and nothing is lost.
     """
     asked = {
-        "streaming": streaming != "off",
-        "two_phase": two_phase,
         "source": source != "walsender",
         "format": format_ != "native",
     }
@@ -120,6 +116,10 @@ def tail(
             create_slot=create_slot,
             temporary=temporary,
             proto_version=proto_version,
+            streaming=streaming,
+            two_phase=two_phase,
+            # Rows can come when they are prepared only if lines tell so, and how it ended.
+            deliver_prepared=two_phase and boundaries,
             binary=binary,
             messages=messages,
             origin=origin,

@@ -156,6 +156,11 @@ class Capture:
     def _remember(self, slices: list[Slice]) -> None:
         for part in slices:
             if part.end_lsn is not None:
-                self._after, self._partial = max(self._after, part.end_lsn), None
-            elif part.transaction is not None and part.changes:
-                self._partial = (part.transaction.commit_lsn, part.changes[-1].ordinal + 1)
+                self._after = max(self._after, part.end_lsn)
+            if part.transaction is None:
+                continue
+            if part.last:
+                self._partial = None
+            else:
+                before = 0 if self._partial is None else self._partial[1]
+                self._partial = (part.transaction.commit_lsn, before + len(part.changes))

@@ -33,6 +33,8 @@ class Ledger:
         self._flushed = start
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
+        # gid to the end before its PREPARE, and the end LSN that releases it.
+        self._holds: dict[str, list[LSN | None]] = {}
 
     @property
     def received(self) -> LSN:
@@ -77,7 +79,30 @@ class Ledger:
             self._durable[sink] = end_lsn
             self._advance()
 
+    def hold(self, gid: str) -> None:
+        """A prepared transaction was received that nobody but us has; it must come again if we end.
+
+        Once its PREPARE is confirmed the server never sends its rows again, only that it committed. So nothing is
+        confirmed from here on, until ``release``.
+        """
+        self._holds.setdefault(gid, [self._end, None])
+
+    def release(self, gid: str, end_lsn: LSN) -> None:
+        """The held transaction has ended; its hold goes when everything up to ``end_lsn`` is durable."""
+        if gid in self._holds:
+            self._holds[gid][1] = end_lsn
+            self._advance()
+
+    @property
+    def resend_from(self) -> LSN | None:
+        """From where the server has to send again after a reconnect, for what is held; ``None`` when nothing is."""
+        return min((limit for limit, _ in self._holds.values() if limit is not None), default=None)
+
     def _advance(self) -> None:
         # A sink may hold more than we have received (its own position, after a restart): that counts to the end.
         safe = min(min(self._durable.values(), default=self._end), self._end)
-        self._flushed = max(self._flushed, safe)
+        for gid, (_, released) in list(self._holds.items()):
+            if released is not None and released <= safe:
+                del self._holds[gid]
+        held = self.resend_from
+        self._flushed = max(self._flushed, safe if held is None else min(safe, held))

@@ -32,7 +32,8 @@ class Progress(Protocol):
 @dataclass(slots=True)
 class SinkStatistics:
     """What one sink has done. ``retries`` counts the calls that were made again; ``committed`` is when the last
-    transaction that is durable with it was committed on the source."""
+    transaction that is durable with it was committed on the source.
+    """
 
     name: str
     changes: int = 0

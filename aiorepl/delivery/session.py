@@ -6,6 +6,7 @@ The status timer is a task of its own, so that neither a slow sink nor a window 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 from aiorepl.delivery.feedback import Feedback
@@ -13,10 +14,11 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.source import Readied, Source
 from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.transactions.assembler import Assembler, Resume
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.wire.connection import ReplicationConnection, connect_sql
@@ -50,12 +52,21 @@ class Session:
         self._ledger = ledger
         self._until = until
         self._resume = resume
-        self._decoder = Decoder()
-        self._assembler = Assembler(types, binary=source.binary, resume=resume)
+        options = source.options()
+        self._decoder = Decoder(options.streaming)
+        self._assembler = Assembler(
+            types,
+            binary=source.binary,
+            resume=resume,
+            deliver_prepared=source.deliver_prepared,
+            budget=source.waiting_bytes,
+            spool=source.spool,
+        )
         self._feedback: Feedback | None = None
         self._timer: asyncio.Task[None] | None = None
         self._ended = False
         self._idle_again_at = 0.0
+        self._at = 0
         self._failure: ProtocolError | None = None
 
     async def start(self, readied: Readied) -> None:
@@ -63,9 +74,9 @@ class Session:
 
         :raises SlotError, ConfigurationError, ServerError: when the server refuses.
         """
-        await self._connection.start_replication(
-            self._source.slot, self._resume.after, readied.plugin_options
-        )
+        again = self._ledger.resend_from
+        begin = self._resume.after if again is None else min(again, self._resume.after)
+        await self._connection.start_replication(self._source.slot, begin, readied.plugin_options)
         self._feedback = Feedback(readied.wal_sender_timeout, self._now())
         self._connection.on_reply_request(self.report)
         self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {self._source.slot}")
@@ -111,40 +122,54 @@ class Session:
 
     def _take(self, frames: list[CopyFrame]) -> list[Slice]:
         slices: list[Slice] = []
-        messages: list[AnyMessage] = []
-        decode, append = self._decoder.decode, messages.append
-        at = 0
+        data: list[XLogData] = []
         try:
             for frame in frames:
                 if isinstance(frame, XLogData):
-                    at = frame.start
-                    append(decode(frame.payload))
+                    data.append(frame)
                     continue
-                slices += self._assemble(messages)
-                messages = []
-                append = messages.append
-                at = frame.wal_end
+                slices += self._account(self._assembler.feed(self._decoded(data)))
+                data = []
+                self._at = frame.wal_end
                 if not self._assembler.open:
-                    slices += self._idle(LSN(at))
+                    slices += self._idle(LSN(frame.wal_end))
+            slices += self._account(self._assembler.feed(self._decoded(data)))
         except ProtocolError as error:
             # What stands before the damage is good, and is delivered first.
-            self._failure = error.at(at)
-        try:
-            slices += self._assemble(messages)
-        except ProtocolError as error:
-            self._failure = error.at(at)
-        if self._failure is None:
-            self._ledger.receive(at)
-        return self._before_until(slices)
-
-    def _assemble(self, messages: list[AnyMessage]) -> list[Slice]:
-        if not messages:
-            return []
-        slices = self._assembler.feed(messages)
-        for part in slices:
-            if part.end_lsn is not None and not self._beyond(part):
-                self._ledger.ended(part.end_lsn)
+            self._failure = error.at(self._at)
+            return slices + self._account(self._assembler.rescue())
+        self._ledger.receive(self._at)
         return slices
+
+    def _decoded(self, data: list[XLogData]) -> Iterator[AnyMessage]:
+        decode = self._decoder.decode
+        for frame in data:
+            self._at = frame.start
+            yield decode(frame.payload)
+
+    def _account(self, slices: list[Slice]) -> list[Slice]:
+        """Tell the ledger what these end, and return those that bring something downstream."""
+        downstream = []
+        for part in slices:
+            if self._beyond(part):
+                self._ended = True
+                continue
+            if part.two_phase is not None and not self._source.deliver_prepared:
+                self._decide(part.two_phase)
+            if part.end_lsn is not None:
+                self._ledger.ended(part.end_lsn)
+            if part.changes or part.end_lsn is not None:
+                downstream.append(part)
+        return downstream
+
+    def _decide(self, message: TwoPhase) -> None:
+        """A prepared transaction has nobody but us until it ends: hold the confirmation that long."""
+        if isinstance(message, (m.Prepare, m.StreamPrepare)):
+            self._ledger.hold(message.gid)
+        elif isinstance(message, m.CommitPrepared):
+            self._ledger.release(message.gid, LSN(message.end_lsn))
+        else:
+            self._ledger.release(message.gid, LSN(message.rollback_end_lsn))
 
     def _idle(self, wal_end: LSN) -> list[Slice]:
         if self._until is not None and wal_end >= self._until:
@@ -158,14 +183,6 @@ class Session:
         self._idle_again_at = now + _IDLE_SECONDS
         self._ledger.ended(wal_end)
         return [Slice(None, (), True, wal_end, 0)]
-
-    def _before_until(self, slices: list[Slice]) -> list[Slice]:
-        if self._until is None:
-            return slices
-        kept = [part for part in slices if not self._beyond(part)]
-        if len(kept) < len(slices):
-            self._ended = True
-        return kept
 
     def _beyond(self, part: Slice) -> bool:
         if self._until is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.position import Position
+from aiorepl.transactions.assembler import WAITING_BYTES
 from aiorepl.wire.commands import literal
 from aiorepl.wire.connection import CreatedSlot, ReplicationConnection
 
@@ -26,6 +28,12 @@ class Source:
     :param create_slot: create the slot if it is missing; an existing one of the same kind is used.
     :param temporary: create it for this connection only.
     :param proto_version: 1 to 4, or ``None`` for the server's best.
+    :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
+    :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too.
+    :param deliver_prepared: give prepared transactions to the sinks when they are prepared, and their end when it
+        comes; else sinks see them when they commit.
+    :param waiting_bytes: memory for transactions in progress and prepared ones; the rest goes to ``spool``.
+    :param spool: the folder for those; the system's temporary folder unless given.
     :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.
     :param connect: further arguments for ``asyncpg.connect``.
     """
@@ -36,9 +44,14 @@ class Source:
     create_slot: bool = False
     temporary: bool = False
     proto_version: int | None = None
+    streaming: str = "off"
+    two_phase: bool = False
     binary: bool = False
     messages: bool = False
     origin: str | None = None
+    deliver_prepared: bool = False
+    waiting_bytes: int = WAITING_BYTES
+    spool: Path | None = None
     connect: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,15 +59,22 @@ class Source:
             raise ConfigurationError("name a replication slot")
         if self.temporary and not self.create_slot:
             raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
+        if self.deliver_prepared and not self.two_phase:
+            raise ConfigurationError("prepared transactions can be delivered only under two_phase")
         self.options()
 
     def options(self) -> Options:
         """What is asked of pgoutput."""
         names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication)
+        if self.streaming not in {mode.value for mode in Streaming}:
+            raise ConfigurationError(
+                f"streaming {self.streaming!r} does not exist: it is off, on or parallel"
+            )
         return Options(
             names,
             proto_version=self.proto_version,
-            streaming=Streaming.OFF,
+            streaming=Streaming(self.streaming),
+            two_phase=self.two_phase,
             binary=self.binary,
             messages=self.messages,
             origin=self.origin,
@@ -105,7 +125,9 @@ async def ready(
                 f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
             )
         # The last command before the stream: any other would end an exported snapshot.
-        created = await connection.create_slot(source.slot, temporary=source.temporary, snapshot=snapshot)
+        created = await connection.create_slot(
+            source.slot, temporary=source.temporary, two_phase=source.two_phase, snapshot=snapshot
+        )
         begin = created.consistent_point
         _log.info("created slot %s at %s", source.slot, begin)
     else:

@@ -18,6 +18,8 @@ from typing import Any
 import orjson
 
 from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
 from aiorepl.transactions.changes import (
     Change,
@@ -30,7 +32,7 @@ from aiorepl.transactions.changes import (
     Truncate,
     Update,
 )
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
 
 _TRUE_FALSE = {True: b"true", False: b"false"}
 
@@ -60,12 +62,13 @@ class NativeFormat:
         """
         for part in parts:
             transaction = part.transaction
-            if self._boundaries and part.first and transaction is not None:
-                yield self._begin(transaction)
+            boundaries = self._boundaries and transaction is not None
+            if boundaries and transaction is not None and part.first and not _decides(part):
+                yield orjson.dumps({"kind": "begin", **_fields(transaction)})
             for change in part.changes:
                 yield self.event(change)
-            if self._boundaries and part.last and transaction is not None:
-                yield self._commit(transaction, str(part.end_lsn))
+            if boundaries and transaction is not None and part.last:
+                yield orjson.dumps(_end(part, transaction))
 
     def event(self, change: Change) -> bytes:
         """One change as a JSON object."""
@@ -153,23 +156,16 @@ class NativeFormat:
             body["origin"] = change.transaction.origin
         return orjson.dumps(body)
 
-    def _begin(self, transaction: Transaction) -> bytes:
-        return orjson.dumps({"kind": "begin", **_fields(transaction)})
-
-    def _commit(self, transaction: Transaction, end_lsn: str) -> bytes:
-        return orjson.dumps({"kind": "commit", **_fields(transaction), "end_lsn": end_lsn})
-
     def _enter(self, transaction: Transaction | None) -> None:
         if transaction is None:
             raise TypeError("a row outside of a transaction")
         self._transaction = transaction
         fields = _fields(transaction)
-        self._header = b',"xid":%d,"commit_lsn":"%b","ordinal":' % (
-            transaction.xid,
-            fields["commit_lsn"].encode(),
+        lsn, time, origin = map(
+            orjson.dumps, (fields["commit_lsn"], fields["commit_time"], transaction.origin)
         )
-        origin = orjson.dumps(transaction.origin)
-        self._stamp = b',"commit_time":"%b","origin":%b,"key":' % (fields["commit_time"].encode(), origin)
+        self._header = b',"xid":%d,"commit_lsn":%b,"ordinal":' % (transaction.xid, lsn)
+        self._stamp = b',"commit_time":%b,"origin":%b,"key":' % (time, origin)
 
     def _table(self, layout: Layout) -> _Table:
         table = self._tables.get(layout.relation.oid)
@@ -231,9 +227,50 @@ class _Table:
 
 
 def _fields(transaction: Transaction) -> dict[str, Any]:
-    moment = transaction.commit_time
+    if transaction.prepared:
+        return {"xid": transaction.xid, "commit_lsn": None, "commit_time": None}
     return {
         "xid": transaction.xid,
         "commit_lsn": str(transaction.commit_lsn),
-        "commit_time": moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06}Z",
+        "commit_time": _time(transaction.commit_timestamp),
     }
+
+
+def _decides(part: Slice) -> bool:
+    """Whether the slice tells how a transaction ended whose changes were delivered when it was prepared."""
+    message = part.two_phase
+    if part.transaction is None or not part.transaction.prepared:
+        return False
+    return isinstance(message, (m.CommitPrepared, m.RollbackPrepared))
+
+
+def _end(part: Slice, transaction: Transaction) -> dict[str, Any]:
+    """The event of a transaction's last slice."""
+    end_lsn = str(part.end_lsn)
+    message = part.two_phase
+    if not transaction.prepared or message is None:
+        return {"kind": "commit", **_fields(transaction), "end_lsn": end_lsn}
+    named = {"gid": message.gid, "xid": message.xid}
+    if isinstance(message, m.CommitPrepared):
+        time = _time(message.commit_time)
+        lsn = str(LSN(message.commit_lsn))
+        return {
+            "kind": "commit_prepared",
+            **named,
+            "commit_lsn": lsn,
+            "end_lsn": end_lsn,
+            "commit_time": time,
+        }
+    if isinstance(message, m.RollbackPrepared):
+        prepared, rolled_back = _time(message.prepare_time), _time(message.rollback_time)
+        times = {"prepare_time": prepared, "rollback_time": rolled_back}
+        return {"kind": "rollback_prepared", **named, "end_lsn": end_lsn, **times}
+    time = _time(message.prepare_time)
+    lsn = str(LSN(message.prepare_lsn))
+    return {"kind": "prepare", **named, "prepare_lsn": lsn, "end_lsn": end_lsn, "prepare_time": time}
+
+
+def _time(timestamp: int) -> str:
+    """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits."""
+    moment = to_datetime(timestamp)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06}Z"

@@ -288,7 +288,8 @@ class Decoder:
         self._outside("Stream Prepare")
         _no_flags(_byte(payload, 1, "Stream Prepare", "flags"), "Stream Prepare")
         fields = m.StreamPrepare(*_prepare(payload, 2, "Stream Prepare"))
-        self.views.commit(fields.xid)
+        # Not committed: what it described was its own, and the server describes anew to whoever comes next.
+        self.views.abort(fields.xid, fields.xid)
         return fields
 
     def _prefix(self, payload: bytes, message: str, least: int) -> tuple[int | None, int]:

@@ -208,6 +208,11 @@ class StreamPrepare(NamedTuple):
     gid: str
 
 
+def without_xid(payload: bytes, xid: int | None) -> bytes:
+    """A content message's bytes without the xid that they begin with when it came in a stream block."""
+    return payload if xid is None else payload[:1] + payload[5:]
+
+
 RowMessage = Insert | Update | Delete
 StreamedContent = Relation | Type | Origin | Message | Insert | Update | Delete | Truncate
 AnyMessage = (

@@ -1,25 +1,28 @@
 """Messages in, slices of transactions out, in commit order.
 
 Fed with all messages of a read at once and gives back what they complete, so that the cost of a hand-over is paid
-for a read and not for a row. Holds at most the changes of that one read.
+for a read and not for a row. A plain transaction passes through; streamed and prepared ones wait in ``Waiting``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Relation, Type
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions import changes as c
+from aiorepl.transactions.pending import OVERHEAD, Pending
 from aiorepl.transactions.states import TRANSITIONS, State, guard
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
+from aiorepl.transactions.waiting import Waiting
 from aiorepl.values.registry import Types
 
-_ROWS: dict[type, type[c.RowChange]] = {m.Insert: c.Insert, m.Update: c.Update, m.Delete: c.Delete}
+WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,6 @@ class Resume:
 
 
 NOTHING: Final = Resume(LSN(0))
-# What a change costs in memory beside its message's bytes: the message, the change, their places in lists.
-_OVERHEAD: Final = 400
 
 
 class Assembler:
@@ -47,122 +48,160 @@ class Assembler:
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
     :param resume: what was delivered earlier and is dropped when it comes again.
+    :param deliver_prepared: give prepared transactions out when they are prepared, and how they ended later; else
+        they are given out when they commit, and never if they roll back.
+    :param budget: bytes in memory for all transactions that wait.
+    :param spool: where those that do not fit go; the system's temporary folder unless given.
     """
 
-    def __init__(self, types: Types, *, binary: bool = False, resume: Resume = NOTHING) -> None:
+    def __init__(
+        self,
+        types: Types,
+        *,
+        binary: bool = False,
+        resume: Resume = NOTHING,
+        deliver_prepared: bool = False,
+        budget: int = WAITING_BYTES,
+        spool: Path | None = None,
+    ) -> None:
         self.types = types
         self.binary = binary
+        self.waiting = Waiting(budget, spool)
+        self.unknown_prepared = 0
+        """COMMIT and ROLLBACK PREPARED of transactions we never saw: empty ones, from PostgreSQL 15 and 16."""
         self._resume = resume
+        self._deliver_prepared = deliver_prepared
         self._state = State.BETWEEN
         self._layouts: dict[int, c.Layout] = {}
         self._fresh: list[Relation] = []
+        self._slices: list[Slice] = []
+        # The plain transaction that passes through.
         self._begin: m.Begin | None = None
         self._transaction: Transaction | None = None
         self._origin: str | None = None
+        self._gathered: list[c.Change] = []
+        self._size = 0
         self._ordinal = 0
+        self._known = 0
         self._first = True
         self._skip = False
-        self._known = 0
+        # The one that is being filled: of the open block, or between Begin Prepare and Prepare.
+        self._pending: Pending | None = None
+        self._preparing: m.BeginPrepare | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            m.Begin: self._enter,
+            m.Commit: self._commit,
+            m.Origin: self._set_origin,
+            m.Truncate: self._content,
+            m.Message: self._message,
+            Relation: self._fresh_relation,
+            m.StreamStart: self._enter_block,
+            m.StreamStop: self._leave_block,
+            m.StreamCommit: self._stream_commit,
+            m.StreamAbort: self.waiting.abort,
+            m.BeginPrepare: self._begin_prepare,
+            m.Prepare: self._prepare,
+            m.StreamPrepare: self._stream_prepare,
+            m.CommitPrepared: self._commit_prepared,
+            m.RollbackPrepared: self._rollback_prepared,
+        }
 
     @property
     def open(self) -> bool:
-        """Whether a transaction has begun that has not ended: what came of it so far is not whole."""
+        """Whether the stream stands within a unit: what came of it so far is not whole."""
         return self._state is not State.BETWEEN
 
     def take_fresh(self) -> list[Relation]:
         """The relations described since the last call, for whoever has to look up their types."""
-        fresh, self._fresh = self._fresh, []
+        fresh = self._fresh[:]
+        self._fresh.clear()
         return fresh
 
     def feed(self, messages: Iterable[m.AnyMessage]) -> list[Slice]:
         """Take the next messages and return what can be delivered now.
 
-        :raises ProtocolError: when their order makes no sense.
+        :raises ProtocolError: when their order makes no sense; ``rescue`` has what came before.
+        :raises SpoolError: when transactions in progress fit neither memory nor disk.
         """
-        slices: list[Slice] = []
-        gathered: list[c.Change] = []
-        size = 0
         legal = TRANSITIONS[self._state]
+        rows = c.ROWS
         for message in messages:
             kind = type(message)
             following = legal.get(kind)
             if following is None:
                 raise ProtocolError(guard(self._state, kind), message=_NAMES.get(kind, kind.__name__))
-            row = _ROWS.get(kind)
-            if row is not None:
+            row = rows.get(kind)
+            if row is not None and self._pending is None:
                 if self._transaction is None:
                     self._open()
                 content: Any = message  # one of the three, as the table of rows says
-                gathered.append(
+                self._gathered.append(
                     row(self._transaction, self._ordinal, self._layout(content.relation), content)
                 )
                 self._ordinal += 1
-                size += len(content.payload) + _OVERHEAD
-            elif isinstance(message, m.Begin):
-                self._enter(message)
+                self._size += len(content.payload) + OVERHEAD
+                continue
+            handle: Any = self._content if row is not None else self._handlers.get(kind)
+            if handle is not None:
+                handle(message)
+            if following is not self._state:
+                self._state = following
                 legal = TRANSITIONS[following]
-            elif isinstance(message, m.Commit):
-                self._close(message, gathered, size, slices)
-                gathered, size = [], 0
-                legal = TRANSITIONS[following]
-            elif isinstance(message, Relation):
-                self._fresh.append(message)
-            elif isinstance(message, m.Origin):
-                self._set_origin(message.name, gathered, size, slices)
-                gathered, size = [], 0
-            elif isinstance(message, m.Truncate):
-                self._open()
-                gathered.append(c.Truncate(self._transaction, self._ordinal, message))
-                self._ordinal += 1
-                size += len(message.payload) + _OVERHEAD
-            elif isinstance(message, m.Message):
-                if message.transactional:
-                    if following is State.BETWEEN:
-                        raise ProtocolError("transactional, but outside of a transaction", message="Message")
-                    self._open()
-                    gathered.append(c.Message(self._transaction, self._ordinal, message))
-                    self._ordinal += 1
-                    size += len(message.payload) + _OVERHEAD
-                else:
-                    self._emit(gathered, size, slices, None)
-                    gathered, size = [], 0
-                    self._stand_alone(message, slices)
-            elif not isinstance(message, Type):
-                raise AssertionError(f"{kind.__name__} is legal but not handled")
-            self._state = following
-        self._emit(gathered, size, slices, None)
+        return self.rescue()
+
+    def rescue(self) -> list[Slice]:
+        """What can be delivered of the messages before one that made no sense."""
+        self._emit(None)
+        slices, self._slices = self._slices, []
         return slices
 
-    def _layout(self, relation: Relation) -> c.Layout:
-        layout = self._layouts.get(relation.oid)
-        if layout is None or layout.relation is not relation:
-            layout = self._layouts[relation.oid] = c.Layout(relation, self.types, binary=self.binary)
-        return layout
+    # A plain transaction.
 
     def _enter(self, begin: m.Begin) -> None:
         self._begin = begin
         self._transaction = None
         self._origin = None
         self._ordinal = 0
-        # A transaction's end is behind its commit record, so it ended by ``after`` if that began before it.
-        self._skip = begin.final_lsn < self._resume.after
-        self._known = self._resume.ordinals if begin.final_lsn == self._resume.commit_lsn else 0
+        self._skip, self._known = self._what_is_known(begin.final_lsn)
         self._first = self._known == 0
 
     def _open(self) -> Transaction:
         if self._transaction is None:
             begin = self._begin
-            assert begin is not None
+            assert begin is not None  # the table lets content follow Begin alone
             self._transaction = Transaction(begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin)
         return self._transaction
 
-    def _set_origin(self, name: str, gathered: list[c.Change], size: int, slices: list[Slice]) -> None:
+    def _content(self, message: c.Content) -> None:
+        if self._pending is not None:
+            self.waiting.add(self._pending, message)
+            return
+        self._gathered.append(c.change_of(self._open(), self._ordinal, message, self._layout))
+        self._ordinal += 1
+        self._size += len(message.payload) + OVERHEAD
+
+    def _message(self, message: m.Message) -> None:
+        if not message.transactional:
+            self._emit(None)
+            if message.lsn > self._resume.after:
+                change = c.Message(None, 0, message)
+                size = len(message.payload) + OVERHEAD
+                self._slices.append(Slice(None, (change,), True, LSN(message.lsn), size))
+        elif self._state is State.BETWEEN:
+            raise ProtocolError("transactional, but outside of a transaction", message="Message")
+        else:
+            self._content(message)
+
+    def _set_origin(self, origin: m.Origin) -> None:
+        if self._pending is not None:
+            self._pending.origin = origin.name
+            return
         # The documents allow several origins in a transaction: what follows carries the new one.
-        self._emit(gathered, size, slices, None)
-        self._origin = name
+        self._emit(None)
+        self._origin = origin.name
         self._transaction = None
 
-    def _close(self, commit: m.Commit, gathered: list[c.Change], size: int, slices: list[Slice]) -> None:
+    def _commit(self, commit: m.Commit) -> None:
         transaction = self._open()
         if commit.commit_lsn != transaction.commit_lsn:
             raise ProtocolError(
@@ -170,23 +209,133 @@ class Assembler:
                 message="Commit",
                 field="commit LSN",
             )
-        self._emit(gathered, size, slices, LSN(commit.end_lsn))
+        self._emit(LSN(commit.end_lsn))
         self._begin = self._transaction = None
 
-    def _stand_alone(self, message: m.Message, slices: list[Slice]) -> None:
-        if message.lsn > self._resume.after:
-            change = c.Message(None, 0, message)
-            slices.append(Slice(None, (change,), True, LSN(message.lsn), len(message.payload) + _OVERHEAD))
+    def _emit(self, end: LSN | None) -> None:
+        gathered = self._gathered
+        if not gathered and end is None:
+            return
+        if not self._skip:
+            if self._known:
+                gathered = [change for change in gathered if change.ordinal >= self._known]
+            if gathered or end is not None:
+                self._slices.append(Slice(self._open(), gathered, self._first, end, self._size))
+                self._first = False
+        self._gathered, self._size = [], 0
 
-    def _emit(self, gathered: list[c.Change], size: int, slices: list[Slice], end: LSN | None) -> None:
-        if self._known and gathered:
-            gathered = [change for change in gathered if change.ordinal >= self._known]
-        if (gathered or end is not None) and not self._skip:
-            slices.append(Slice(self._open(), gathered, self._first, end, size))
-            self._first = False
+    # Transactions that wait.
+
+    def _enter_block(self, message: m.StreamStart) -> None:
+        self._pending = self.waiting.enter(message)
+
+    def _leave_block(self, _: m.StreamStop) -> None:
+        self._pending = None
+
+    def _stream_commit(self, message: m.StreamCommit) -> None:
+        pending = self.waiting.take_stream(message.xid, "Stream Commit")
+        transaction = Transaction(message.xid, LSN(message.commit_lsn), message.commit_time, pending.origin)
+        self._deliver(transaction, pending, LSN(message.end_lsn))
+
+    def _begin_prepare(self, message: m.BeginPrepare) -> None:
+        self._preparing = message
+        self._pending = self.waiting.begin_prepare(message)
+
+    def _prepare(self, message: m.Prepare) -> None:
+        begun, pending = self._preparing, self.waiting.take_preparing()
+        self._preparing = self._pending = None
+        if begun is not None and (begun.gid, begun.xid, begun.prepare_lsn) != (
+            message.gid,
+            message.xid,
+            message.prepare_lsn,
+        ):
+            raise ProtocolError("is not what its Begin Prepare announced", message="Prepare", field="gid")
+        self._prepared(message, pending or Pending(message.xid))
+
+    def _stream_prepare(self, message: m.StreamPrepare) -> None:
+        self._prepared(message, self.waiting.take_stream(message.xid, "Stream Prepare"))
+
+    def _prepared(self, message: m.Prepare | m.StreamPrepare, pending: Pending) -> None:
+        if self._deliver_prepared:
+            header = Transaction(
+                message.xid,
+                LSN(message.prepare_lsn),
+                message.prepare_time,
+                pending.origin,
+                gid=message.gid,
+                prepared=True,
+            )
+            self._deliver(header, pending, LSN(message.end_lsn), message)
+            return
+        self.waiting.prepare(message.gid, pending)
+        self._mark(None, message)
+
+    def _commit_prepared(self, message: m.CommitPrepared) -> None:
+        pending = self.waiting.take_prepared(message.gid)
+        if pending is None:
+            if not self._deliver_prepared:
+                self.unknown_prepared += 1
+            pending = Pending(message.xid)
+        header = Transaction(
+            message.xid,
+            LSN(message.commit_lsn),
+            message.commit_time,
+            pending.origin,
+            gid=message.gid,
+            prepared=self._deliver_prepared,
+        )
+        self._deliver(header, pending, LSN(message.end_lsn), message)
+
+    def _rollback_prepared(self, message: m.RollbackPrepared) -> None:
+        end = LSN(message.rollback_end_lsn)
+        if self._deliver_prepared:
+            header = Transaction(message.xid, end, message.rollback_time, gid=message.gid, prepared=True)
+            self._deliver(header, Pending(message.xid), end, message)
+            return
+        if self.waiting.take_prepared(message.gid) is None:
+            self.unknown_prepared += 1
+        self._mark(None if end <= self._resume.after else end, message)
+
+    def _deliver(
+        self, transaction: Transaction, pending: Pending, end: LSN, two_phase: TwoPhase | None = None
+    ) -> None:
+        skip, known = self._what_is_known(transaction.commit_lsn)
+        if skip:
+            if two_phase is not None:
+                self._mark(None, two_phase)
+            return
+        first = known == 0
+        # One part is held back, so that the last can carry the end.
+        held: Slice | None = None
+        for changes, size in pending.slices(transaction, self._layout, known=known):
+            if held is not None:
+                self._slices.append(held)
+            held = Slice(transaction, changes, first, None, size)
+            first = False
+        changes, size = (held.changes, held.size) if held is not None else ((), 0)
+        first = first if held is None else held.first
+        self._slices.append(Slice(transaction, changes, first, end, size, two_phase))
+
+    def _mark(self, end: LSN | None, two_phase: TwoPhase) -> None:
+        """A step of two-phase commit that brings no changes downstream."""
+        self._slices.append(Slice(None, (), True, end, 0, two_phase))
+
+    def _what_is_known(self, commit_lsn: int) -> tuple[bool, int]:
+        # A transaction's end is behind its commit record, so it ended by ``after`` if that began before it.
+        known = self._resume.ordinals if commit_lsn == self._resume.commit_lsn else 0
+        return commit_lsn < self._resume.after, known
+
+    def _fresh_relation(self, relation: Relation) -> None:
+        self._fresh.append(relation)
+
+    def _layout(self, relation: Relation) -> c.Layout:
+        layout = self._layouts.get(relation.oid)
+        if layout is None or layout.relation is not relation:
+            layout = self._layouts[relation.oid] = c.Layout(relation, self.types, binary=self.binary)
+        return layout
 
 
-_NAMES: dict[type, str] = {
+_NAMES: Final[dict[type, str]] = {
     m.StreamStart: "Stream Start",
     m.StreamStop: "Stream Stop",
     m.StreamCommit: "Stream Commit",

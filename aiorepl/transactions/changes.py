@@ -6,7 +6,7 @@ so that a change which is only counted, forwarded or filtered costs next to noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from aiorepl.errors import DataError
@@ -345,6 +345,22 @@ class Message(Change):
     def lsn(self) -> LSN:
         """Where it stands in the WAL."""
         return LSN(self.message.lsn)
+
+
+ROWS: Final[dict[type, type[RowChange]]] = {m.Insert: Insert, m.Update: Update, m.Delete: Delete}
+
+Content = m.Insert | m.Update | m.Delete | m.Truncate | m.Message
+
+
+def change_of(
+    transaction: Transaction | None, ordinal: int, message: Content, layout: Callable[[Relation], Layout]
+) -> Change:
+    """The change that a content message makes, as the ``ordinal``-th of its transaction."""
+    if isinstance(message, m.Truncate):
+        return Truncate(transaction, ordinal, message)
+    if isinstance(message, m.Message):
+        return Message(transaction, ordinal, message)
+    return ROWS[type(message)](transaction, ordinal, layout(message.relation), message)
 
 
 def _unchanged(relation: Relation, columns: list[Raw]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,17 +42,25 @@ class Transaction:
     :param commit_lsn: where its commit record starts. With a change's ordinal it is the change's identity.
     :param commit_timestamp: microseconds since 2000-01-01 00:00 UTC; ``commit_time`` reads it.
     :param origin: the name of the replication origin it came from, or ``None``.
+    :param gid: of a transaction that was prepared, the name it was prepared under.
+    :param prepared: its changes are delivered when it is prepared, LSN and time being the PREPARE's, and how it ends
+        comes later as a slice without changes, with the LSN and time of that.
     """
 
     xid: int
     commit_lsn: LSN
     commit_timestamp: int
     origin: str | None = None
+    gid: str | None = None
+    prepared: bool = False
 
     @property
     def commit_time(self) -> datetime:
         """When it committed, aware, UTC."""
         return to_datetime(self.commit_timestamp)
+
+
+TwoPhase = m.Prepare | m.StreamPrepare | m.CommitPrepared | m.RollbackPrepared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +72,7 @@ class Slice:
     :param first: whether the transaction begins here.
     :param end_lsn: on the last slice the end LSN of the transaction, what an acknowledgement names; else ``None``.
     :param size: the bytes of its messages, as the budgets count them.
+    :param two_phase: the message of two-phase commit that this slice ends with, if it does.
     """
 
     transaction: Transaction | None
@@ -70,6 +80,7 @@ class Slice:
     first: bool
     end_lsn: LSN | None
     size: int
+    two_phase: TwoPhase | None = None
 
     @property
     def last(self) -> bool:

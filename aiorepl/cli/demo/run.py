@@ -134,7 +134,7 @@ class _Demo:
     async def _start_mirror(self, pipeline: Pipeline) -> None:
         await to_thread.run_sync(self._mirror.start_spark)
         await pipeline.started()
-        while not pipeline.statistics().sinks["jsonl"].durable:
+        while not pipeline.statistics().sinks["jsonl"].durable:  # noqa: ASYNC110 - a start, not a race
             await asyncio.sleep(0.1)
         await to_thread.run_sync(self._mirror.start_queries)
 
