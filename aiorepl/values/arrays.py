@@ -28,14 +28,15 @@ _LENGTH: Final = struct.Struct("!i")
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _TO_ESCAPE: Final = re.compile(r'(["\\])')
 
-_QUOTED, _PLAIN, _MARK = 1, 2, 3
+_BACKSLASH: Final = 0x5C
 
 
 @lru_cache(maxsize=8)
 def _tokens(delimiter: str) -> re.Pattern[bytes]:
+    """An element, quoted or plain, or none, and the brace or delimiter behind it."""
     stop = re.escape(delimiter).encode()
     return re.compile(
-        rb'"([^"\\]*(?:\\.[^"\\]*)*)"|([^{}"\\' + stop + rb"]+)|([{}" + stop + rb"])", re.DOTALL
+        rb'(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^{}"\\' + stop + rb"]+))?([{}" + stop + rb"])", re.DOTALL
     )
 
 
@@ -50,8 +51,9 @@ def parse(raw: bytes, delimiter: str) -> Tree:
         raw = raw[raw.index(b"=") + 1 :]
     if raw[:1] != b"{" or raw[-1:] != b"}":
         raise Malformed("no braces around the elements")
-    if b'"' not in raw and b"\\" not in raw and raw.find(b"{", 1) < 0 and raw.find(b"}", 0, -1) < 0:
-        if raw == b"{}":
+    # One dimension and no quotes: nothing to delete but the outer braces.
+    if len(raw.translate(None, b'{}"\\')) == len(raw) - 2:
+        if len(raw) == 2:
             return []
         parts = raw[1:-1].split(delimiter.encode())
         if b"" in parts:
@@ -70,24 +72,24 @@ def _parse_nested(raw: bytes, tokens: re.Pattern[bytes]) -> Tree:
         if token is None:
             raise Malformed("a quote or a backslash out of place")
         position = token.end()
-        which, text = token.lastindex, token[token.lastindex or 0]
-        if which != _MARK:
+        quoted, plain, mark = token.groups()
+        if quoted is not None or plain is not None:
             if not wanted or here is None:
                 raise Malformed("two elements without a delimiter")
-            if which == _PLAIN:
-                here.append(None if text == b"NULL" else text)
+            if quoted is None:
+                here.append(None if plain == b"NULL" else plain)
             else:
-                here.append(_ESCAPE.sub(rb"\1", text) if b"\\" in text else text)
+                here.append(_ESCAPE.sub(rb"\1", quoted) if _BACKSLASH in quoted else quoted)
             wanted = False
-        elif text == b"{":
+        if mark == b"{":
             if not wanted or len(outer) == _MAX_DIMENSIONS - 1:
                 raise Malformed("a brace out of place")
             inner: Tree = []
             if here is not None:
                 here.append(inner)
                 outer.append(here)
-            here, wanted = inner, True
-        elif text == b"}":
+            here = inner
+        elif mark == b"}":
             if here is None or (wanted and here):
                 raise Malformed("a brace out of place")
             if not outer:

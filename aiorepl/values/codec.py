@@ -30,11 +30,11 @@ class Format(enum.IntEnum):
     BINARY = ord("b")
 
 
-class Malformed(ValueError):  # noqa: N818 - says what the bytes are
+class Malformed(ValueError):
     """Bytes that are not a value of their type. Names the type and the problem, never the value."""
 
 
-class UnknownBinaryType(ValueError):  # noqa: N818 - names what is unknown
+class UnknownBinaryType(ValueError):
     """A binary value of a type whose binary form is not known: it is refused, never guessed."""
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from aiorepl.values.codec import Codec, Malformed, codec
 
+_QUOTE: Final = 0x22
+_BACKSLASH: Final = 0x5C
 _COUNT: Final = struct.Struct("!i")
 _FIELD: Final = struct.Struct("!Ii")
 
@@ -28,7 +30,7 @@ _NEEDS_QUOTES: Final = re.compile(r'\A\Z|["\\(),\s]', re.ASCII)
 
 def unquote(raw: bytes) -> bytes:
     """What stands between the quotes of a field, without its escapes."""
-    if b'"' in raw or b"\\" in raw:
+    if _QUOTE in raw or _BACKSLASH in raw:
         return _ESCAPE.sub(lambda match: match[1] or b'"', raw)
     return raw
 

@@ -24,7 +24,7 @@ _MICROSECONDS: Final = struct.Struct("!q")
 _TIMETZ: Final = struct.Struct("!qi")
 
 _EPOCH_DAY: Final = date(2000, 1, 1).toordinal()
-_EPOCH: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - timestamp has no zone
+_EPOCH: Final = datetime(2000, 1, 1)
 _EPOCH_UTC: Final = _EPOCH.replace(tzinfo=UTC)
 _DAY: Final = 86_400_000_000
 # The Gregorian calendar repeats itself, so any year is printed by way of one that Python has.

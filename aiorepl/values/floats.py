@@ -5,6 +5,8 @@ byte. PostgreSQL changes to an exponent at 1e15 (float8) and 1e6 (float4), Pytho
 is built without STRICTLY_SHORTEST: it does not accept digits that lie exactly half-way between two floats, where
 Python trusts the reader to round to even. Half-way decimals of 17 digits exist only between 2^53 and about 1e40.
 
+This is PostgreSQL 12 and later. Older servers print up to 17 digits under extra_float_digits 3, shortest or not.
+
 Source: ``double_to_shortest_decimal_buf``, ``float_to_shortest_decimal_buf`` (src/common/d2s.c, f2s.c).
 """
 
