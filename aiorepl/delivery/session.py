@@ -105,7 +105,9 @@ class Session:
         """Send a status update now."""
         if self._feedback is not None:
             ledger = self._ledger
-            self._connection.send_status(ledger.received, ledger.flushed, ledger.flushed)
+            # A server whose client has all of its WAL sends no keepalive of its own accord for half a minute.
+            reply, self._idle_left_out = self._idle_left_out, False
+            self._connection.send_status(ledger.received, ledger.flushed, ledger.flushed, reply=reply)
             self._feedback.sent(self._now(), ledger.flushed)
 
     async def stop(self) -> None:
@@ -175,12 +177,16 @@ class Session:
         if self._until is not None and wal_end >= self._until:
             self._ended = True
             return []
+        if wal_end <= self._ledger.end:
+            return []
         # A busy server sends one after every transaction; what is left out is made good by the next, which comes
         # at the latest in answer to our status.
         now = self._now()
-        if wal_end <= self._ledger.end or now < self._idle_again_at:
+        if now < self._idle_again_at:
+            self._idle_left_out = True
             return []
         self._idle_again_at = now + _IDLE_SECONDS
+        self._idle_left_out = False
         self._ledger.ended(wal_end)
         return [Slice(None, (), True, wal_end, 0)]
 
