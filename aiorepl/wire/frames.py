@@ -71,6 +71,8 @@ class FrameBuffer:
         self._memory = bytearray(self._least)
         self._start = 0
         self._end = 0
+        self.damage: ProtocolError | None = None
+        """Why no frame can be told behind those that were given out: a length or a message that makes no sense."""
 
     def space(self) -> memoryview:
         """Where to read into. A memoryview, because the TLS layer writes into slices of what it is given."""
@@ -79,32 +81,36 @@ class FrameBuffer:
         return memoryview(self._memory)[self._end :]
 
     def advance(self, count: int) -> list[AnyFrame]:
-        """``count`` bytes were read: return the frames that are whole now.
-
-        :raises ProtocolError: when a length or a replication message makes no sense.
-        """
+        """``count`` bytes were read: return the frames that are whole now, as far as they make sense (``damage``)."""
         self._end += count
+        if self.damage is not None:
+            return []
         frames: list[AnyFrame] = []
         append = frames.append
         memory, at, end = self._memory, self._start, self._end
         from_bytes = int.from_bytes
         view = memoryview(memory)
-        while at + 5 <= end:
-            length = from_bytes(view[at + 1 : at + 5], "big")
-            if length < 4 or length > LARGEST_FRAME:
-                raise ProtocolError(f"a frame that claims {length} bytes", message=_letter(memory[at]))
-            behind = at + 1 + length
-            if behind > end:
-                break
-            if memory[at] == _COPY_DATA:
-                if length >= 29 and memory[at + 5] == _XLOG:
-                    start, reached, sent_at = _XLOG_FIELDS(memory, at + 6)
-                    append(XLogData(start, reached, sent_at, bytes(view[at + 30 : behind])))
+        try:
+            while at + 5 <= end:
+                length = from_bytes(view[at + 1 : at + 5], "big")
+                if length < 4 or length > LARGEST_FRAME:
+                    raise ProtocolError(
+                        f"claims {length} bytes", message=f"frame {_letter(memory[at])}", field="length"
+                    )
+                behind = at + 1 + length
+                if behind > end:
+                    break
+                if memory[at] == _COPY_DATA:
+                    if length >= 29 and memory[at + 5] == _XLOG:
+                        start, reached, sent_at = _XLOG_FIELDS(memory, at + 6)
+                        append(XLogData(start, reached, sent_at, bytes(view[at + 30 : behind])))
+                    else:
+                        append(_replication(bytes(view[at + 5 : behind])))
                 else:
-                    append(_replication(bytes(view[at + 5 : behind])))
-            else:
-                append(Frame(_letter(memory[at]), bytes(view[at + 5 : behind])))
-            at = behind
+                    append(Frame(_letter(memory[at]), bytes(view[at + 5 : behind])))
+                at = behind
+        except ProtocolError as error:
+            self.damage = error
         view.release()
         self._start = at
         if at == end:
@@ -179,22 +185,23 @@ def error_fields(body: bytes) -> dict[str, str]:
 def row_description(body: bytes) -> list[str]:
     """The column names of a RowDescription.
 
-    :raises ProtocolError: when it is cut short.
+    :raises ProtocolError: when it is cut short, or too long.
     """
     names, at = [], 2
     for _ in range(int.from_bytes(body[:2], "big")):
         end = body.find(0, at)
-        if end < 0 or end + 19 > len(body):
+        if end < 0:
             raise ProtocolError("cut short", message="RowDescription")
         names.append(body[at:end].decode("utf-8", "backslashreplace"))
         at = end + 19
+    _whole(body, at, "RowDescription")
     return names
 
 
 def data_row(body: bytes) -> list[str | None]:
     """The text values of a DataRow.
 
-    :raises ProtocolError: when it is cut short.
+    :raises ProtocolError: when it is cut short, or too long.
     """
     values: list[str | None] = []
     at = 2
@@ -204,8 +211,15 @@ def data_row(body: bytes) -> list[str | None]:
         if length < 0:
             values.append(None)
             continue
-        if at + length > len(body):
-            raise ProtocolError("cut short", message="DataRow")
-        values.append(body[at : at + length].decode())
+        # A database in SQL_ASCII converts nothing: what is not UTF-8 stays readable and distinct.
+        values.append(body[at : at + length].decode("utf-8", "backslashreplace"))
         at += length
+    _whole(body, at, "DataRow")
     return values
+
+
+def _whole(body: bytes, end: int, message: str) -> None:
+    if end > len(body):
+        raise ProtocolError("cut short", message=message)
+    if end < len(body):
+        raise ProtocolError(f"has {len(body) - end} bytes behind its end", message=message)

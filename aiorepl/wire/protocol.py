@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Final
 
 from aiorepl.errors import (
-    AioreplError,
     ConnectionLost,
     ProtocolError,
     ServerError,
@@ -58,6 +57,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._buffer = FrameBuffer()
         self._inbox: list[CopyFrame] = []
         self._inbox_size = 0
+        # Where in the WAL the last frame was sent from, for errors to say.
+        self._position = 0
         self._paused = False
         self._failure: Exception | None = None
         self._error: ServerError | None = None
@@ -82,14 +83,19 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 if type(frame) is XLogData:
                     self._inbox.append(frame)
                     self._inbox_size += len(frame.payload) + _FRAME_OVERHEAD
+                    self._position = frame.start
                 elif isinstance(frame, Keepalive):
                     self._inbox.append(frame)
+                    self._inbox_size += _FRAME_OVERHEAD
+                    self._position = frame.wal_end
                     if frame.reply_requested and self.on_reply_request is not None:
                         self.on_reply_request()
                 elif isinstance(frame, Frame):
                     self._handle(frame)
-        except AioreplError as error:
-            self._fail(error)
+            if self._buffer.damage is not None:
+                raise self._buffer.damage
+        except ProtocolError as error:
+            self._fail(error.at(self._position) if self._position else error)
             self.abort()
         if self._inbox_size > _INBOX_BYTES and not self._paused and not self._transport.is_closing():
             self._paused = True
@@ -178,7 +184,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         """Terminate and wait until the socket is gone."""
         if self.state is not State.CLOSED:
             self.send(frames.TERMINATE)
-            self.state = State.CLOSED
+            self._end()
         self._transport.close()
         try:
             async with asyncio.timeout(5):
@@ -188,8 +194,13 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Drop the socket at once."""
-        self.state = State.CLOSED
+        self._end()
         self._transport.abort()
+
+    def _end(self) -> None:
+        self.state = State.CLOSED
+        # Whoever waits for more waits for nothing.
+        self._fail(ConnectionLost("the connection was closed on this side"))
 
     # Frames other than data.
 

@@ -1,0 +1,153 @@
+"""What a server answers besides data, and what we send: rows, errors, status updates."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorepl.errors import FIELDS, ProtocolError, ServerError, ServerNotice
+from aiorepl.wire import frames
+
+EVERY = {letter: f"text of {letter}" for letter in FIELDS}
+
+
+def test_every_field_of_an_error(backend):
+    """Each letter of the protocol is an attribute of the error."""
+    error = ServerError(frames.error_fields(backend.error(**EVERY)[5:]))
+
+    assert {name: f"text of {letter}" for letter, name in FIELDS.items()} == {
+        name: getattr(error, name) for name in FIELDS.values()
+    }
+    assert "text of M (SQLSTATE text of C); text of H" == error.text == str(error)
+
+
+def test_no_field_is_promised(backend):
+    """An error without any field is an error all the same; each attribute is None."""
+    error = ServerError(frames.error_fields(backend.error()[5:]))
+
+    assert {None} == {getattr(error, name) for name in FIELDS.values()}
+    assert "the server sent no message" == str(error)
+
+
+@pytest.mark.parametrize("letter", FIELDS)
+def test_one_field_alone(backend, letter):
+    """No field depends on another."""
+    notice = ServerNotice(frames.error_fields(backend.error("N", **{letter: "told"})[5:]))
+
+    assert ["told"] == [
+        getattr(notice, name) for name in FIELDS.values() if getattr(notice, name) is not None
+    ]
+    assert "told" == getattr(notice, FIELDS[letter])
+
+
+def test_unknown_fields(backend):
+    """A field that a future server adds is passed over, as the protocol asks; its bytes stay in reach."""
+    error = ServerError(frames.error_fields(backend.error(S="ERROR", z="new", M="told")[5:]))
+
+    assert ("ERROR", "told", "new") == (error.severity_localized, error.message, error.fields["z"])
+
+
+def test_text_that_is_not_utf8():
+    """An error from before the encoding was agreed on can be in any; it is shown, not lost."""
+    assert {"M": r"caf\xe9"} == frames.error_fields(b"Mcaf\xe9\0\0")
+
+
+def test_errors_travel(backend):
+    """An error crosses process borders with its fields, as Spark and multiprocessing need."""
+    error = pickle.loads(pickle.dumps(ServerError(frames.error_fields(backend.error(**EVERY)[5:]))))
+
+    assert ("text of C", EVERY) == (error.sqlstate, error.fields)
+
+
+def test_what_can_quote_rows_is_not_shown():
+    """Detail, context and internal query can hold values; the text and the repr leave them out."""
+    error = ServerError({"M": "duplicate key", "D": "Key (a)=(s3cr3t)", "W": "s3cr3t", "q": "s3cr3t"})
+
+    assert "s3cr3t" not in f"{error} {error!r} {error.text}"
+    assert "Key (a)=(s3cr3t)" == error.detail
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+def test_error_fields_of_any_bytes(body):
+    """Arbitrary bytes are fields or none."""
+    assert all(isinstance(text, str) for text in frames.error_fields(body).values())
+
+
+def rows_of(data: bytes) -> list[bytes]:
+    """The bodies of a RowDescription and of DataRows."""
+    bodies = []
+    while data[:1] in (b"T", b"D"):
+        length = 1 + int.from_bytes(data[1:5], "big")
+        bodies.append(data[5:length])
+        data = data[length:]
+    return bodies
+
+
+def test_rows(backend):
+    """Names and values as text; NULL is None, and not the empty string."""
+    head, *rows = rows_of(backend.rows(["a", "Größe"], ["1", None], ["", "x" * 70_000]))
+
+    assert ["a", "Größe"] == frames.row_description(head)
+    assert [["1", None], ["", "x" * 70_000]] == [frames.data_row(row) for row in rows]
+
+
+def test_rows_without_columns(backend):
+    """SELECT of nothing has rows."""
+    head, row = rows_of(backend.rows([], []))
+
+    assert ([], []) == (frames.row_description(head), frames.data_row(row))
+
+
+def test_rows_that_are_not_utf8():
+    """A database in SQL_ASCII converts nothing: such text stays readable, and is no error."""
+    assert [r"caf\xe9"] == frames.data_row(b"\0\1\0\0\0\4caf\xe9")
+
+
+@pytest.mark.parametrize("trailing", [b"\0", b"more"])
+def test_rows_cut_short_or_too_long(backend, trailing):
+    """A row or its description that ends anywhere else than it says is refused by name."""
+    head, row = rows_of(backend.rows(["a", "bc"], ["1", None]))
+
+    for name, read, body in (
+        ("RowDescription", frames.row_description, head),
+        ("DataRow", frames.data_row, row),
+    ):
+        for damaged in [*(body[:cut] for cut in range(len(body))), body + trailing]:
+            with pytest.raises(ProtocolError) as caught:
+                read(damaged)
+            assert name == caught.value.message
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+def test_rows_of_any_bytes(body):
+    """Arbitrary bytes are a row or ProtocolError."""
+    for read in (frames.row_description, frames.data_row):
+        with contextlib.suppress(ProtocolError):
+            assert isinstance(read(body), list)
+
+
+@pytest.mark.parametrize(
+    "values", [(1, 2, 3, 4), (2**64 - 1, 2**64 - 1, 2**64 - 1, 2**63 - 1), (0, 0, 0, -(2**63))]
+)
+@pytest.mark.parametrize("reply", [True, False])
+def test_status_update(values, reply):
+    """The bytes of a Standby Status Update, in its CopyData frame."""
+    received, flushed, applied, now = values
+
+    data = frames.status_update(received, flushed, applied, now, reply=reply)
+
+    assert (b"d", 38) == struct.unpack(">cI", data[:5])
+    assert (b"r", *values, reply) == struct.unpack(">cQQQq?", data[5:])
+    assert 39 == len(data)
+
+
+def test_query():
+    """A simple query: its length counts bytes, not characters."""
+    assert b"Q\0\0\0\x08\xc3\xa9a\0" == frames.query("éa")

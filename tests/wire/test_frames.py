@@ -1,0 +1,206 @@
+"""Cutting the byte stream into frames: split anywhere, of any size, in memory that follows what has arrived."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorepl.errors import ProtocolError
+from aiorepl.wire.frames import LARGEST_FRAME, Frame, FrameBuffer, Keepalive, XLogData
+
+MIB = 1024 * 1024
+
+
+def feed(buffer: FrameBuffer, data: bytes) -> list:
+    """Write to the buffer as a transport does, as much as fits at a time; the frames that come of it."""
+    frames: list = []
+    while data:
+        space = buffer.space()
+        count = min(len(space), len(data))
+        assert count > 0
+        space[:count] = data[:count]
+        frames += buffer.advance(count)
+        data = data[count:]
+    return frames
+
+
+@pytest.fixture
+def recorded(backend) -> bytes:
+    """What a server sends from the answer to START_REPLICATION to its end."""
+    return b"".join(
+        [
+            backend.COPY_BOTH,
+            backend.xlog(b"first", 1, 2, -3),
+            backend.xlog(b"", 2**64 - 1, 2**64 - 1, 2**63 - 1),
+            backend.keepalive(2**64 - 1, -(2**63), reply=True),
+            backend.keepalive(7),
+            backend.error("N", S="NOTICE", M="noted"),
+            backend.xlog(b"\0" * 40, 8, 9),
+            backend.COPY_DONE,
+            backend.frame("C", b"COPY 0\0"),
+            backend.READY,
+        ]
+    )
+
+
+EXPECTED = [
+    Frame("W", b"\0\0\0"),
+    XLogData(1, 2, -3, b"first"),
+    XLogData(2**64 - 1, 2**64 - 1, 2**63 - 1, b""),
+    Keepalive(2**64 - 1, -(2**63), True),
+    Keepalive(7, 0, False),
+    Frame("N", b"SNOTICE\0Mnoted\0\0"),
+    XLogData(8, 9, 3, b"\0" * 40),
+    Frame("c", b""),
+    Frame("C", b"COPY 0\0"),
+    Frame("Z", b"I"),
+]
+
+
+def test_in_one_read(recorded):
+    """A whole recording read at once gives every frame."""
+    buffer = FrameBuffer()
+
+    assert EXPECTED == feed(buffer, recorded)
+    assert 0 == buffer.pending
+
+
+def test_one_byte_at_a_time(recorded):
+    """A frame is given out with its last byte, whatever the bytes came in."""
+    buffer = FrameBuffer()
+
+    assert EXPECTED == [frame for byte in recorded for frame in feed(buffer, bytes([byte]))]
+
+
+def test_every_split(recorded):
+    """A recording in two reads, split at every place, gives the same frames."""
+    for at in range(1, len(recorded)):
+        buffer = FrameBuffer()
+        frames = feed(buffer, recorded[:at])
+        assert EXPECTED == frames + feed(buffer, recorded[at:]), f"split at {at}"
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=300), max_size=30), st.lists(st.integers(0, 9000), max_size=20))
+def test_any_frames_in_any_reads(bodies, cuts):
+    """Any frames come out as they went in, wherever the reads fall."""
+    data = b"".join(b"d" + struct.pack(">I", 29 + len(body)) + b"w" + bytes(24) + body for body in bodies)
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    buffer = FrameBuffer()
+
+    frames = [f for start, end in pairwise(places) for f in feed(buffer, data[start:end])]
+
+    assert bodies == [frame.payload for frame in frames]
+
+
+def test_payloads_are_their_own(backend):
+    """A payload does not change when the buffer is used again."""
+    buffer = FrameBuffer()
+    (kept,) = feed(buffer, backend.xlog(b"first"))
+    feed(buffer, backend.xlog(b"other"))
+
+    assert (b"first", bytes) == (kept.payload, type(kept.payload))
+
+
+@pytest.mark.parametrize("size", [300_000, 5 * MIB])
+def test_a_huge_frame(backend, size):
+    """A frame larger than the buffer arrives whole, and so does what follows it."""
+    payload = bytes(range(256)) * (size // 256)
+    buffer = FrameBuffer()
+
+    frames = feed(buffer, backend.xlog(payload) + backend.keepalive(9))
+
+    assert [XLogData(1, 2, 3, payload), Keepalive(9, 0, False)] == frames
+
+
+def test_memory_follows_what_arrived():
+    """A frame that claims a gigabyte costs what came of it, not what it claims."""
+    buffer = FrameBuffer()
+    tracemalloc.start()
+    try:
+        feed(buffer, b"d" + struct.pack(">I", LARGEST_FRAME) + b"w" + bytes(MIB))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert MIB + 6 == buffer.pending
+    assert peak < 8 * MIB
+
+
+def test_memory_is_given_back(backend):
+    """After a huge frame the buffer is as small as before, also if the next frame's head came with its tail."""
+    alone, followed = FrameBuffer(), FrameBuffer()
+    usual = len(alone.space())
+    huge, small = backend.xlog(bytes(8 * MIB)), backend.xlog(bytes(100))
+
+    feed(alone, huge)
+    assert usual == len(alone.space())
+
+    feed(followed, huge + small[:10])
+    frames = feed(followed, small[10:])
+    assert 1 == len(frames)
+    assert usual == len(followed.space())
+
+
+def test_there_is_always_room(backend):
+    """A transport is never given an empty buffer, however full it is, and never a copy of it."""
+    buffer = FrameBuffer(size=1)
+    data = backend.xlog(bytes(3 * MIB))
+    for at in range(0, len(data), 65_537):
+        space = buffer.space()
+        assert len(space) >= 16_384
+        assert isinstance(space, memoryview)
+        feed(buffer, data[at : at + 65_537])
+    assert 0 == buffer.pending
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (b"d\0\0\0\3", "frame d.length: claims 3 bytes"),
+        (b"d\0\0\0\0", "frame d.length: claims 0 bytes"),
+        (b"d\x40\0\0\0", "frame d.length: claims 1073741824 bytes"),
+        (b"d\xff\xff\xff\xff", "frame d.length: claims 4294967295 bytes"),
+        (b"\x16\x80\0\0\0", "frame 0x16.length: claims 2147483648 bytes"),
+        (b"d\0\0\0\4", "CopyData: an empty replication message"),
+        (b"d\0\0\0\5x", "CopyData: unknown replication message 'x'"),
+        (b"d\0\0\0\5\0", "CopyData: unknown replication message '0x00'"),
+        (b"d\0\0\0\5w", "XLogData: has 1 bytes, fewer than its header"),
+        (b"d\0\0\0\x1cw" + bytes(23), "XLogData: has 24 bytes, fewer than its header"),
+        (b"d\0\0\0\5k", "Keepalive: has 1 bytes, not 18"),
+        (b"d\0\0\0\x17k" + bytes(18), "Keepalive: has 19 bytes, not 18"),
+    ],
+)
+def test_damage(backend, bad, expected):
+    """What makes no sense is named, what came before it is given out, and nothing after it is."""
+    buffer = FrameBuffer()
+    assert buffer.damage is None
+
+    frames = feed(buffer, backend.xlog(b"good") + bad + backend.xlog(b"lost"))
+
+    assert [b"good"] == [frame.payload for frame in frames]
+    assert isinstance(buffer.damage, ProtocolError)
+    assert expected == str(buffer.damage)
+    assert [] == feed(buffer, backend.xlog(b"lost"))
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_any_bytes(reads):
+    """Arbitrary bytes give frames or damage, and no exception."""
+    buffer = FrameBuffer()
+
+    for read in reads:
+        assert all(isinstance(frame, XLogData | Keepalive | Frame) for frame in feed(buffer, read))
+
+
+def test_no_frame_shows_what_it_contains(backend):
+    """The repr of a frame tells its kind and length."""
+    frames = feed(FrameBuffer(), backend.xlog(b"s3cr3t") + backend.frame("D", b"s3cr3t"))
+
+    assert ["<XLogData of 6 bytes>", "<Frame 'D' of 6 bytes>"] == [repr(frame) for frame in frames]
