@@ -1,0 +1,81 @@
+"""One Spark session for all tests of the lane, and journals written without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorepl.journal import JournalReader, JournalSink
+from aiorepl.sink import Batch, SinkContext
+from aiorepl.testing.stream import Stream
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from aiorepl.spark import local_session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves sockets to the collector
+        session = local_session(cores=2, memory="1g")
+        yield session
+        session.stop()
+
+
+class Journal:
+    """A journal that grows when told to: ``stream`` is what its slot sends."""
+
+    def __init__(self, folder: Path, **stream: Any) -> None:
+        self.folder = folder
+        self.stream = Stream(**stream)
+
+    def write(self, **options: Any) -> None:
+        """Make a segment, or more, of all that was committed since the last call."""
+
+        async def write() -> None:
+            sink = JournalSink(self.folder, **options)
+            await sink.open(SinkContext("journal", self.stream.position))
+            await sink.write(Batch(tuple(self.stream.slices())))
+            await sink.flush()
+            await sink.close()
+
+        asyncio.run(write())
+
+    @property
+    def segments(self) -> int:
+        return len(JournalReader(self.folder).segments())
+
+    def read(
+        self, spark: Any, table: str | None = "public.t", *, stream: bool = False, **options: str
+    ) -> Any:
+        """The source as a DataFrame."""
+        reader = (
+            (spark.readStream if stream else spark.read).format("aiorepl").option("journal", str(self.folder))
+        )
+        schema = options.pop("schema", None)
+        if schema is not None:
+            reader = reader.schema(schema)
+        if table is not None:
+            options["table"] = table
+        return reader.options(**options).load()
+
+    def rows(self, spark: Any, table: str | None = "public.t", **options: str) -> list[dict[str, Any]]:
+        """All rows of a batch read, in order."""
+        position = ["commit_lsn", "ordinal"] if table is None else ["_commit_lsn", "_ordinal"]
+        rows = self.read(spark, table, **options).orderBy(*position).collect()
+        return [row.asDict() for row in rows]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal")
+
+
+@pytest.fixture
+def make_journal(tmp_path: Path) -> Any:
+    """Journals with a stream that is set up in some way."""
+    return lambda **stream: Journal(tmp_path / "journal", **stream)

@@ -1,0 +1,319 @@
+"""``apply_changes``: the mirror is what the table is, whatever happens in a batch and however often it is run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark import apply_changes
+from aiorepl.testing.messages import column
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+INT4, TEXT, NUMERIC, TIMESTAMPTZ, INT4_ARRAY = 23, 25, 1700, 1184, 1007
+ID, NOTE = column("id", INT4, key=True), column("note")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return str(tmp_path / "mirror")
+
+
+def mirror(target: str) -> dict:
+    """The mirror's rows by key, without positions."""
+    rows = DeltaTable(target).to_pyarrow_table().to_pylist()
+    return {row["id"]: {name: row[name] for name in row if not name.startswith("_")} for row in rows}
+
+
+def notes(target: str) -> dict:
+    return {key: row["note"] for key, row in mirror(target).items()}
+
+
+def run(spark, journal, target: str, **options) -> None:
+    """Stream what there is into the mirror, and end."""
+    query = apply_changes(
+        journal.read(spark, stream=True), target, ["id"], trigger={"availableNow": True}, **options
+    )
+    assert query.awaitTermination(120)
+
+
+def test_types_and_changes(spark, journal, target) -> None:
+    """Inserts, updates and deletes arrive with their types, in the batch that made the table and in later ones."""
+    table = journal.stream.table(
+        "t",
+        ID,
+        column("amount", NUMERIC, type_modifier=(12 << 16 | 2) + 4),
+        column("at", TIMESTAMPTZ),
+        column("tags", INT4_ARRAY),
+    )
+    moment = "2026-11-21 08:00:00.5+00"
+    journal.stream.transaction(
+        table.insert("1", "1.50", moment, "{1,2}"),
+        table.insert("2", "2.50", None, None),
+        table.insert("3", "3.50", moment, "{}"),
+        table.update("1", "10.00", moment, "{1,NULL}"),
+        table.delete("3", None, None, None),
+    )
+    journal.write()
+    run(spark, journal, target)
+    first = {
+        "id": 1,
+        "amount": Decimal("10.00"),
+        "at": dt.datetime(2026, 11, 21, 8, 0, 0, 500_000, dt.UTC),
+        "tags": [1, None],
+    }
+    second = {"id": 2, "amount": Decimal("2.50"), "at": None, "tags": None}
+    assert mirror(target) == {1: first, 2: second}
+    journal.stream.transaction(
+        table.insert("4", "4.00", None, None),
+        table.update("2", "20.00", None, None),
+        table.delete("1", None, None, None),
+    )
+    journal.write()
+    run(spark, journal, target)
+    assert mirror(target) == {
+        2: {**second, "amount": Decimal("20.00")},
+        4: {"id": 4, "amount": Decimal("4.00"), "at": None, "tags": None},
+    }
+    versions = DeltaTable(target).version()
+    run(spark, journal, target)
+    assert DeltaTable(target).version() == versions
+
+
+def test_key_change_and_reuse(spark, journal, target) -> None:
+    """A row whose key changes moves; a key that is used again is the new row."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "one"), table.insert("2", "two"))
+    journal.write()
+    run(spark, journal, target)
+    journal.stream.transaction(
+        table.update("10", "one, moved", key=["1", None]),
+        table.delete("2", None),
+        table.insert("2", "another two"),
+    )
+    journal.write()
+    run(spark, journal, target)
+    assert notes(target) == {10: "one, moved", 2: "another two"}
+
+
+def test_full_identity_with_keys(spark, journal, target) -> None:
+    """Under replica identity FULL the option ``keys`` says what a key change is."""
+    table = journal.stream.table("t", ID, NOTE, replica_identity="f")
+    journal.stream.transaction(table.insert("1", "one"))
+    journal.stream.transaction(table.update("5", UNCHANGED, old=["1", "one"]))
+    journal.stream.transaction(table.update("5", "five", old=["5", "one"]))
+    journal.write()
+    apply_changes(journal.read(spark, keys="id"), target, ["id"])
+    assert notes(target) == {5: "five"}
+
+
+def test_unchanged_values(spark, journal, target) -> None:
+    """A value that was not sent is the last one sent in the batch, or the mirror's own; never null."""
+    table = journal.stream.table("t", ID, NOTE, column("n", INT4))
+    journal.stream.transaction(*[table.insert(str(key), f"toast {key}", "0") for key in range(1, 5)])
+    journal.write()
+    run(spark, journal, target)
+    journal.stream.transaction(
+        table.update("1", UNCHANGED, "1"),
+        table.update("2", "new toast", "1"),
+        table.update("2", UNCHANGED, "2"),
+        table.update("3", None, "1"),
+        table.update("3", UNCHANGED, "2"),
+        table.insert("9", "nine", "0"),
+        table.update("9", UNCHANGED, "1"),
+    )
+    journal.write()
+    run(spark, journal, target)
+    assert {key: (row["note"], row["n"]) for key, row in mirror(target).items()} == {
+        1: ("toast 1", 1),
+        2: ("new toast", 2),
+        3: (None, 2),
+        4: ("toast 4", 0),
+        9: ("nine", 1),
+    }
+
+
+def test_unchanged_values_move_with_the_key(spark, journal, target) -> None:
+    """A value that was not sent when the key changed is the one under the old key, over any number of changes."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "first"), table.insert("2", "second"))
+    journal.write()
+    run(spark, journal, target)
+    journal.stream.transaction(
+        table.update("11", UNCHANGED, key=["1", None]),
+        table.update("12", UNCHANGED, key=["11", None]),
+        # Swapped by way of a third key, and one of them born in the batch.
+        table.insert("3", "third"),
+        table.update("99", UNCHANGED, key=["2", None]),
+        table.update("2", UNCHANGED, key=["3", None]),
+        table.update("3", UNCHANGED, key=["99", None]),
+        table.update("3", UNCHANGED),
+    )
+    journal.write()
+    run(spark, journal, target)
+    assert notes(target) == {12: "first", 2: "third", 3: "second"}
+
+
+def test_truncate(spark, journal, target) -> None:
+    """A truncate empties what came before it, in the mirror and in the batch, in the same commit as the rest."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "one"), table.insert("2", "two"), table.insert("3", "three"))
+    journal.write()
+    run(spark, journal, target)
+    journal.stream.transaction(table.update("1", "gone"), table.insert("4", "gone"))
+    journal.stream.transaction(table.truncate(), table.insert("2", "again"))
+    journal.stream.transaction(table.insert("5", "new"))
+    journal.write()
+    before = DeltaTable(target).version()
+    run(spark, journal, target)
+    assert notes(target) == {2: "again", 5: "new"}
+    assert DeltaTable(target).version() == before + 1
+    journal.stream.transaction(table.truncate())
+    journal.write()
+    run(spark, journal, target)
+    assert notes(target) == {}
+    journal.stream.transaction(table.insert("7", "seven"), table.truncate(), table.insert("8", "eight"))
+    journal.write()
+    run(spark, journal, target)
+    assert notes(target) == {8: "eight"}
+
+
+def test_new_column(spark, journal, target) -> None:
+    """A column that the table gets is added to the mirror by the next query; old rows have null in it."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "one"))
+    journal.write()
+    run(spark, journal, target)
+    wider = journal.stream.table("t", ID, NOTE, column("extra", INT4), replaces=table)
+    journal.stream.transaction(wider.insert("2", "two", "22"))
+    journal.write()
+    run(spark, journal, target)
+    assert mirror(target) == {
+        1: {"id": 1, "note": "one", "extra": None},
+        2: {"id": 2, "note": "two", "extra": 22},
+    }
+
+
+def test_odd_names(spark, journal, target) -> None:
+    """Names that want quotes are quoted everywhere."""
+    table = journal.stream.table("t", column("id", INT4, key=True), column("Mixed Case"), column('q"t'))
+    journal.stream.transaction(table.insert("1", "a", "b"))
+    journal.write()
+    run(spark, journal, target)
+    journal.stream.transaction(table.update("1", "c", UNCHANGED))
+    journal.write()
+    run(spark, journal, target)
+    assert mirror(target) == {1: {"id": 1, "Mixed Case": "c", 'q"t': "b"}}
+
+
+def history(journal) -> dict:
+    """Three segments of a table's life, with all that a replay could get wrong; what it comes to."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "one"), table.insert("2", "two"), table.insert("3", "three"))
+    journal.write()
+    journal.stream.transaction(table.update("10", UNCHANGED, key=["1", None]), table.delete("2", None))
+    journal.write()
+    journal.stream.transaction(table.update("10", UNCHANGED), table.insert("2", "two again"))
+    journal.write()
+    return {10: "one", 2: "two again", 3: "three"}
+
+
+def test_replayed_batch(spark, journal, target) -> None:
+    """When Spark loses its note that the last batch is done, it runs it again, and nothing changes."""
+    expected = history(journal)
+    one_segment = {"maxBytesPerTrigger": "1"}
+    for _ in range(3):
+        query = apply_changes(
+            journal.read(spark, stream=True, **one_segment), target, ["id"], trigger={"availableNow": True}
+        )
+        assert query.awaitTermination(120)
+        assert notes(target) == expected
+        done = sorted(Path(target, "_checkpoint", "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        assert len(done) == 3
+        done[-1].unlink()
+        Path(target, "_checkpoint", "commits", f".{done[-1].name}.crc").unlink(missing_ok=True)
+        version = DeltaTable(target).version()
+    assert DeltaTable(target).version() == version == 3
+
+
+def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
+    """A query that dies after Delta's commit and before Spark's has the batch once after its restart."""
+    from aiorepl.spark.delta import Mirror
+
+    expected = history(journal)
+    applied = []
+
+    def die(self, *arguments, **options) -> None:
+        original(self, *arguments, **options)
+        applied.append(options["batch"].number)
+        raise RuntimeError("killed")
+
+    original = Mirror.apply
+    for number in range(3):
+        monkeypatch.setattr(Mirror, "apply", die)
+        query = apply_changes(
+            journal.read(spark, stream=True, maxBytesPerTrigger="1"),
+            target,
+            ["id"],
+            trigger={"availableNow": True},
+        )
+        with pytest.raises(Exception, match="killed"):
+            query.awaitTermination(120)
+        assert applied == list(range(number + 1))
+    monkeypatch.setattr(Mirror, "apply", original)
+    run(spark, journal, target)
+    assert notes(target) == expected
+    assert DeltaTable(target).version() == 3
+
+
+def test_lost_checkpoint(spark, journal, target) -> None:
+    """A query that begins anew over a mirror that is full goes through the same changes and comes to the same."""
+    expected = history(journal)
+    run(spark, journal, target)
+    shutil.rmtree(Path(target, "_checkpoint"))
+    query = apply_changes(
+        journal.read(spark, stream=True, maxBytesPerTrigger="1"),
+        target,
+        ["id"],
+        trigger={"availableNow": True},
+    )
+    assert query.awaitTermination(120)
+    assert notes(target) == expected
+
+
+def test_batch_twice(spark, journal, target) -> None:
+    """A batch DataFrame is applied at once, and a second time to no effect."""
+    expected = history(journal)
+    assert apply_changes(journal.read(spark), target, ["id"]) is None
+    assert notes(target) == expected
+    apply_changes(journal.read(spark), target, ["id"])
+    assert notes(target) == expected
+
+
+def test_wrong_dataframe(spark, journal, target) -> None:
+    """What is missing is named."""
+    history(journal)
+    with pytest.raises(ConfigurationError, match="'number'"):
+        apply_changes(journal.read(spark), target, ["number"])
+    with pytest.raises(ConfigurationError, match="option table"):
+        apply_changes(journal.read(spark, None), target, ["op"])
+    with pytest.raises(ConfigurationError, match="keys"):
+        apply_changes(journal.read(spark), target, [])
+
+
+def test_changed_type(spark, journal, target) -> None:
+    """A column whose type changed is refused by its name."""
+    history(journal)
+    apply_changes(journal.read(spark), target, ["id"])
+    table = journal.stream.table("t", ID, column("note", INT4))
+    journal.stream.transaction(table.insert("1", "1"))
+    journal.write()
+    with pytest.raises(ConfigurationError, match="'note'"):
+        apply_changes(journal.read(spark, unrepresentable="null"), target, ["id"])
