@@ -25,7 +25,6 @@ def _names(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 # What is planned and refused until it is there, with what it will be.
 _LATER = {
-    "source": "the SQL functions are not read yet: leave --source walsender",
     "format": "only --format native is there yet",
 }
 
@@ -91,7 +90,6 @@ def tail(
     again, and nothing is lost.
     """
     asked = {
-        "source": source != "walsender",
         "format": format_ != "native",
     }
     for flag, wanted in asked.items():
@@ -120,6 +118,7 @@ def tail(
             two_phase=two_phase,
             # Rows can come when they are prepared only if lines tell so, and how it ended.
             deliver_prepared=two_phase and boundaries,
+            route=source,
             binary=binary,
             messages=messages,
             origin=origin,

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
-from aiorepl.delivery.source import Readied, Source, ready
+from aiorepl.delivery.source import Readied, Source, open_connection, ready
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
-from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.connection import Connection
 
 _log = logging.getLogger("aiorepl.capture")
 
@@ -39,7 +39,7 @@ class Capture:
         self.types = Types()
         self._retry = retry
         self._until = until
-        self._connection: ReplicationConnection | None = None
+        self._connection: Connection | None = None
         self._readied: Readied | None = None
         self._session: Session | None = None
         self._ledger = Ledger(LSN(0), ())
@@ -52,7 +52,7 @@ class Capture:
 
         :raises ConnectionFailed, ConfigurationError, SlotError: with what to do.
         """
-        self._connection = await ReplicationConnection.open(self.source.dsn, **self.source.connect)
+        self._connection = await open_connection(self.source)
         try:
             self._readied = await ready(
                 self._connection, self.source, create=self.source.create_slot, snapshot=snapshot
@@ -107,12 +107,12 @@ class Capture:
         elif connection is not None:
             await connection.close()
 
-    def _required(self) -> tuple[ReplicationConnection, Readied]:
+    def _required(self) -> tuple[Connection, Readied]:
         if self._connection is None or self._readied is None:
             raise RuntimeError("connect first")
         return self._connection, self._readied
 
-    async def _start(self, connection: ReplicationConnection, readied: Readied) -> None:
+    async def _start(self, connection: Connection, readied: Readied) -> None:
         commit_lsn, ordinals = self._partial or (None, 0)
         until = self._until if isinstance(self._until, LSN) else None
         session = Session(
@@ -132,7 +132,7 @@ class Capture:
         _, before = self._required()
         async for attempt in retry.connection():
             with attempt:
-                connection = await ReplicationConnection.open(self.source.dsn, **self.source.connect)
+                connection = await open_connection(self.source)
                 try:
                     readied = await ready(connection, self.source, create=False)
                     self._require_no_gap(before.position, readied.position)

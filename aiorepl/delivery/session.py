@@ -6,7 +6,7 @@ The status timer is a task of its own, so that neither a slow sink nor a window 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from aiorepl.delivery.feedback import Feedback
@@ -21,7 +21,8 @@ from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
-from aiorepl.wire.connection import ReplicationConnection, connect_sql
+from aiorepl.values.types import TypeInfo
+from aiorepl.wire.connection import Again, Connection, connect_sql
 from aiorepl.wire.frames import XLogData
 from aiorepl.wire.protocol import CopyFrame
 
@@ -38,7 +39,7 @@ class Session:
 
     def __init__(
         self,
-        connection: ReplicationConnection,
+        connection: Connection,
         source: Source,
         types: Types,
         ledger: Ledger,
@@ -52,22 +53,27 @@ class Session:
         self._ledger = ledger
         self._until = until
         self._resume = resume
-        options = source.options()
-        self._decoder = Decoder(options.streaming)
+        self._begin(resume)
+        self._feedback: Feedback | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._ended = False
+        self._idle_again_at = 0.0
+        self._idle_left_out = False
+        self._at = 0
+        self._failure: ProtocolError | None = None
+
+    def _begin(self, resume: Resume) -> None:
+        """Begin to decode anew, what is known of the stream being ``resume``."""
+        source = self._source
+        self._decoder = Decoder(source.options().streaming)
         self._assembler = Assembler(
-            types,
+            self._types,
             binary=source.binary,
             resume=resume,
             deliver_prepared=source.deliver_prepared,
             budget=source.waiting_bytes,
             spool=source.spool,
         )
-        self._feedback: Feedback | None = None
-        self._timer: asyncio.Task[None] | None = None
-        self._ended = False
-        self._idle_again_at = 0.0
-        self._at = 0
-        self._failure: ProtocolError | None = None
 
     async def start(self, readied: Readied) -> None:
         """START_REPLICATION, and the timer from then on.
@@ -122,7 +128,7 @@ class Session:
         await self._stop_timer()
         self._connection.abort()
 
-    def _take(self, frames: list[CopyFrame]) -> list[Slice]:
+    def _take(self, frames: Sequence[CopyFrame | Again]) -> list[Slice]:
         slices: list[Slice] = []
         data: list[XLogData] = []
         try:
@@ -132,6 +138,10 @@ class Session:
                     continue
                 slices += self._account(self._assembler.feed(self._decoded(data)))
                 data = []
+                if isinstance(frame, Again):
+                    self.report()
+                    self._begin(Resume(self._ledger.end))
+                    continue
                 self._at = frame.wal_end
                 if not self._assembler.open:
                     slices += self._idle(LSN(frame.wal_end))
@@ -205,6 +215,10 @@ class Session:
             await connection.close()
         for info in catalog.parse(rows):
             self._types.add(info)
+        # A type dropped since is not asked for again: its values stay text.
+        for oid in oids:
+            if self._types.missing(oid):
+                self._types.add(TypeInfo(oid, "", str(oid), "p"))
 
     async def _keep_reporting(self) -> None:
         feedback = self._feedback

@@ -13,7 +13,8 @@ from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import WAITING_BYTES
 from aiorepl.wire.commands import literal
-from aiorepl.wire.connection import CreatedSlot, ReplicationConnection
+from aiorepl.wire.connection import Connection, CreatedSlot, ReplicationConnection
+from aiorepl.wire.sql import SqlConnection
 
 _log = logging.getLogger("aiorepl.source")
 
@@ -30,6 +31,7 @@ class Source:
     :param proto_version: 1 to 4, or ``None`` for the server's best.
     :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
     :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too.
+    :param route: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: give prepared transactions to the sinks when they are prepared, and their end when it
         comes; else sinks see them when they commit.
     :param waiting_bytes: memory for transactions in progress and prepared ones; the rest goes to ``spool``.
@@ -49,6 +51,7 @@ class Source:
     binary: bool = False
     messages: bool = False
     origin: str | None = None
+    route: str = "walsender"
     deliver_prepared: bool = False
     waiting_bytes: int = WAITING_BYTES
     spool: Path | None = None
@@ -59,6 +62,8 @@ class Source:
             raise ConfigurationError("name a replication slot")
         if self.temporary and not self.create_slot:
             raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
+        if self.route not in ("walsender", "sql"):
+            raise ConfigurationError(f"route {self.route!r} does not exist: it is walsender or sql")
         if self.deliver_prepared and not self.two_phase:
             raise ConfigurationError("prepared transactions can be delivered only under two_phase")
         self.options()
@@ -81,6 +86,16 @@ class Source:
         )
 
 
+async def open_connection(source: Source) -> Connection:
+    """Connect by the source's route.
+
+    :raises ConnectionFailed, ConfigurationError: with what to do.
+    """
+    if source.route == "sql":
+        return await SqlConnection.open(source.dsn, **source.connect)
+    return await ReplicationConnection.open(source.dsn, **source.connect)
+
+
 @dataclass(frozen=True, slots=True)
 class Readied:
     """A slot that passed the checks.
@@ -97,7 +112,7 @@ class Readied:
 
 
 async def ready(
-    connection: ReplicationConnection, source: Source, *, create: bool, snapshot: str = "nothing"
+    connection: Connection, source: Source, *, create: bool, snapshot: str = "nothing"
 ) -> Readied:
     """Check server, publications and slot, and create the slot if that was asked.
 
@@ -138,11 +153,11 @@ async def ready(
     return Readied(position, created, int(timeout or 0) / 1000, plugin_options)
 
 
-async def _require_publications(connection: ReplicationConnection, names: tuple[str, ...]) -> None:
+async def _require_publications(connection: Connection, names: tuple[str, ...]) -> None:
     # Asked for here, because pgoutput looks publications up only when the first change is decoded.
     listed = ", ".join(literal(name) for name in names)
     rows = await connection.query(
-        f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({listed})"
+        f"SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname IN ({listed})"
     )
     missing = sorted(set(names) - {row["pubname"] for row in rows})
     if missing:
@@ -152,9 +167,13 @@ async def _require_publications(connection: ReplicationConnection, names: tuple[
         )
 
 
-async def _find_slot(connection: ReplicationConnection, slot: str) -> dict[str, str | None] | None:
+async def _find_slot(connection: Connection, slot: str) -> dict[str, str | None] | None:
     rows = await connection.query(
-        f"SELECT * FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(slot)}"
+        "SELECT slot_type::text, plugin::text, database::text, active::text, active_pid::text, temporary::text, "
+        "confirmed_flush_lsn::text, "
+        # Columns that not every version has: out of JSON they are just missing.
+        "to_jsonb(s) ->> 'wal_status' AS wal_status, to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason "
+        f"FROM pg_catalog.pg_replication_slots s WHERE slot_name = {literal(slot)}"
     )
     return rows[0] if rows else None
 
@@ -169,18 +188,18 @@ def _require_usable(found: dict[str, str | None], source: Source, database: str)
         raise SlotError(
             f"slot {name!r} belongs to database {found['database']!r}, the DSN names {database!r}"
         )
-    if found.get("wal_status") == "lost" or found.get("invalidation_reason"):
-        reason = found.get("invalidation_reason") or "the WAL it needed was removed"
+    if found["wal_status"] == "lost" or found["invalidation_reason"]:
+        reason = found["invalidation_reason"] or "the WAL it needed was removed"
         raise SlotError(
             f"slot {name!r} is lost ({reason}): changes are missing for good; drop it, create it anew and load "
             "the tables again"
         )
-    if found["active"] == "t":
+    if found["active"] == "true":
         raise SlotError(
             f"slot {name!r} is in use by process {found['active_pid']} on the server: stop that consumer, or use "
             "a slot of your own",
             busy=True,
         )
-    if found["temporary"] == "t" and not source.temporary:
+    if found["temporary"] == "true" and not source.temporary:
         raise SlotError(f"slot {name!r} is temporary and of another session: use another name")
     return LSN.parse(found["confirmed_flush_lsn"] or "0/0")

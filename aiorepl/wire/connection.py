@@ -11,9 +11,9 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import asyncpg
 
@@ -43,6 +43,35 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "application_name": "aiorepl",
 }
 _EPOCH: Final = 946_684_800
+
+
+class Again:
+    """A frame of the SQL route: what follows begins at the slot's position again."""
+
+
+class Connection(Protocol):
+    """What the two routes have in common: the walsender here, the SQL functions in ``sql``."""
+
+    server_version: int
+
+    async def query(self, sql: str) -> list[dict[str, str | None]]: ...
+    async def identify_system(self) -> System: ...
+    async def create_slot(
+        self,
+        name: str,
+        *,
+        temporary: bool = ...,
+        two_phase: bool = ...,
+        failover: bool = ...,
+        snapshot: str = ...,
+    ) -> CreatedSlot: ...
+    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None: ...
+    async def receive(self) -> Sequence[CopyFrame | Again]: ...
+    def on_reply_request(self, callback: Callable[[], None]) -> None: ...
+    def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = ...) -> None: ...
+    async def stop(self) -> None: ...
+    async def close(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +196,7 @@ class ReplicationConnection:
         try:
             (row,) = await self.query(command)
         except ServerError as error:
-            raise _slot_problem(error, name) from None
+            raise slot_problem(error, name) from None
         return CreatedSlot(
             row["slot_name"] or name,
             LSN.parse(row["consistent_point"] or "0/0"),
@@ -182,7 +211,7 @@ class ReplicationConnection:
         try:
             await self.query(commands.drop_slot(name, wait=wait))
         except ServerError as error:
-            raise _slot_problem(error, name) from None
+            raise slot_problem(error, name) from None
 
     async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
         """START_REPLICATION: from here on ``receive`` and ``send_status``.
@@ -193,7 +222,7 @@ class ReplicationConnection:
         try:
             await self.query(commands.start_replication(slot, lsn, options))
         except ServerError as error:
-            raise _slot_problem(error, slot) from None
+            raise slot_problem(error, slot) from None
 
     async def receive(self) -> list[CopyFrame]:
         """All frames that have arrived, at least one; an empty list when the server ended the stream.
@@ -240,8 +269,10 @@ _UNDEFINED_OBJECT, _IN_USE, _DUPLICATE, _NOT_READY = "42704", "55006", "42710", 
 _PRIVILEGE, _LIMIT = "42501", "53400"
 
 
-def _slot_problem(error: ServerError, slot: str) -> Exception:
+def slot_problem(error: Exception, slot: str) -> Exception:
     """The server's refusal as the error that says what to do."""
+    if not isinstance(error, ServerError):
+        return error
     message = error.message or ""
     match error.sqlstate:
         case "42704" if "publication" in message:

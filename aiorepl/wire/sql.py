@@ -1,0 +1,220 @@
+"""The other route: a slot read through SQL functions, for hosts that allow no replication connection.
+
+Looks like a ``ReplicationConnection`` to its user. Each round *peeks* at what is behind the slot's position, bounded in
+rows, and gives it out as the frames a walsender would have sent; the slot is advanced only to what was confirmed, and
+never by ``get``, which confirms before anyone has seen the data. A round ends with ``Again``: the next peek begins
+anew from the slot's position, so whoever decodes has to begin anew as well.
+
+Source: "Replication Management Functions"; logicalfuncs.c and slotfuncs.c.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import ConfigurationError, ConnectionLost, ServerError
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.wire.connection import Again, CreatedSlot, System, connect_sql, slot_problem
+from aiorepl.wire.frames import Keepalive, XLogData
+
+# A peek stops at the first transaction end past this many messages; they are fetched in these portions.
+_ROUND: Final = 50_000
+_PORTION: Final = 2_000
+# How often to look for something new, and whether sinks have caught up.
+_PAUSE: Final = 0.3
+_LONGEST: Final = 5.0
+
+
+SqlFrame = XLogData | Keepalive | Again
+
+_SYSTEM: Final = """
+SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
+       (SELECT timeline_id FROM pg_control_checkpoint()) AS timeline,
+       pg_current_wal_flush_lsn()::text AS flushed, current_database()::text AS database
+"""
+_PEEK: Final = """
+SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg_lsn, $3, VARIADIC $4::text[])
+"""
+
+
+class SqlConnection:
+    """An ordinary connection that reads a slot by polling. One task may use it at a time."""
+
+    def __init__(self, connection: Any) -> None:
+        self.server_version: int = connection.get_server_version().major
+        self.bytes_received = 0
+        self._connection = connection
+        self._slot = ""
+        self._options: list[str] = []
+        self._flushed = ZERO
+        self._advanced = ZERO
+        self._pause = 0.0
+        self._round: Any = None
+        self._count = 0
+        self._until = ZERO
+
+    @classmethod
+    async def open(cls, dsn: str | None, **kwargs: Any) -> SqlConnection:
+        """Connect. ``kwargs`` go to ``asyncpg.connect``.
+
+        :raises ConnectionFailed: no server, or it refuses; says what to do.
+        :raises ConfigurationError: when the DSN cannot be read, or the server is older than PostgreSQL 11.
+        """
+        connection = await connect_sql(dsn, **kwargs)
+        version = connection.get_server_version().major
+        if version < 11:
+            await connection.close()
+            raise ConfigurationError(
+                f"PostgreSQL {version} cannot advance a slot by SQL: that needs 11 or later; use the walsender source"
+            )
+        return cls(connection)
+
+    async def query(self, sql: str) -> list[dict[str, str | None]]:
+        """Run SQL whose columns are all text.
+
+        :raises ServerError: the server's refusal.
+        :raises ConnectionLost: the connection is gone.
+        """
+        return [dict(row) for row in await self._fetch(sql)]
+
+    async def identify_system(self) -> System:
+        """What IDENTIFY_SYSTEM would say."""
+        (row,) = await self._fetch(_SYSTEM)
+        return System(row["identifier"], row["timeline"], LSN.parse(row["flushed"]), row["database"])
+
+    async def create_slot(
+        self,
+        name: str,
+        *,
+        temporary: bool = False,
+        two_phase: bool = False,
+        failover: bool = False,
+        snapshot: str = "nothing",
+    ) -> CreatedSlot:
+        """``pg_create_logical_replication_slot``.
+
+        :raises ConfigurationError: for a snapshot, which no SQL function exports, and what the server cannot do.
+        :raises SlotError: the slot exists already, or none is free.
+        """
+        if snapshot != "nothing":
+            raise ConfigurationError(
+                "an initial load needs a replication connection: use the walsender source"
+            )
+        arguments: list[Any] = [name, "pgoutput", temporary]
+        if self.server_version >= 14:
+            arguments.append(two_phase)
+        if self.server_version >= 17:
+            arguments.append(failover)
+        elif failover:
+            raise ConfigurationError(
+                f"a failover slot needs PostgreSQL 17 or later; this server is {self.server_version}"
+            )
+        places = ", ".join(f"${place}" for place in range(1, len(arguments) + 1))
+        try:
+            (row,) = await self._fetch(
+                f"SELECT lsn::text FROM pg_create_logical_replication_slot({places})", *arguments
+            )
+        except ServerError as error:
+            raise slot_problem(error, name) from None
+        return CreatedSlot(name, LSN.parse(row["lsn"]), None)
+
+    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
+        """Begin to read. The slot's own position decides where: ``lsn`` is behind it at the earliest."""
+        self._slot = slot
+        self._options = [part for pair in options.items() for part in pair]
+
+    async def receive(self) -> list[SqlFrame]:
+        """The next portion of a round, or its end; waits until there is something to say.
+
+        :raises ServerError: the server's refusal.
+        :raises ConnectionLost: the connection is gone.
+        """
+        if self._round is None:
+            await self._begin_round()
+        try:
+            rows = await self._round[1].fetch(_PORTION)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            self._round = None
+            raise self._translated(error) from None
+        if rows:
+            self._count += len(rows)
+            frames: list[SqlFrame] = []
+            for row in rows:
+                at = LSN.parse(row["lsn"])
+                self.bytes_received += len(row["data"])
+                frames.append(XLogData(at, at, 0, row["data"]))
+            return frames
+        await self._end_round()
+        # Stopped by the limit, a round says nothing of what lies behind its last transaction.
+        idle: list[SqlFrame] = (
+            [Keepalive(self._until, 0, reply_requested=False)] if self._count < _ROUND else []
+        )
+        return [*idle, Again()]
+
+    def on_reply_request(self, callback: Callable[[], None]) -> None:
+        """Nobody asks for a reply on this route."""
+
+    def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
+        """Note what is confirmed; the slot is advanced before the next round."""
+        self._flushed = max(self._flushed, flushed)
+
+    async def stop(self) -> None:
+        """Confirm what is left to confirm."""
+        if not self._connection.is_closed():
+            await self._end_round()
+            await self._advance()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._connection.close()
+
+    def abort(self) -> None:
+        """Drop the connection, as a crash would."""
+        self._connection.terminate()
+
+    async def _begin_round(self) -> None:
+        await self._advance()
+        await asyncio.sleep(self._pause)
+        self._until = (await self.identify_system()).xlogpos
+        self._count = 0
+        transaction = self._connection.transaction(readonly=False)
+        try:
+            await transaction.start()
+            cursor = await self._connection.cursor(_PEEK, self._slot, str(self._until), _ROUND, self._options)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise slot_problem(self._translated(error), self._slot) from None
+        self._round = (transaction, cursor)
+
+    async def _end_round(self) -> None:
+        if self._round is None:
+            return
+        transaction, self._round = self._round[0], None
+        # Nothing was written: rolling back also ends a round that failed.
+        await transaction.rollback()
+        # What was given out and is not confirmed would be read again at once: rather let the sinks catch up.
+        waiting = self._count > 0 and self._flushed <= self._advanced
+        self._pause = min(2 * self._pause, _LONGEST) if waiting else _PAUSE
+
+    async def _advance(self) -> None:
+        if self._flushed > self._advanced:
+            await self._fetch(
+                "SELECT pg_replication_slot_advance($1, $2::text::pg_lsn)", self._slot, str(self._flushed)
+            )
+            self._advanced = self._flushed
+
+    async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        try:
+            return list(await self._connection.fetch(sql, *arguments))
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise self._translated(error) from None
+
+    @staticmethod
+    def _translated(error: Exception) -> ServerError | ConnectionLost:
+        if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
+            fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
+            return ServerError(fields)
+        return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")
