@@ -13,6 +13,9 @@ import sys
 import click
 
 from aiorepl.cli.demo import demo
+from aiorepl.cli.journal import journal
+from aiorepl.cli.sinks import sinks
+from aiorepl.cli.slots import slots
 from aiorepl.cli.tail import tail
 from aiorepl.errors import AioreplError
 
@@ -34,6 +37,9 @@ def command(verbose: int) -> None:
 
 command.add_command(demo)
 command.add_command(tail)
+command.add_command(slots)
+command.add_command(journal)
+command.add_command(sinks)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -46,6 +46,11 @@ def create_slot(
         raise ConfigurationError(f"a two_phase slot needs PostgreSQL 15 or later; this server is {server}")
     if failover and server < 17:
         raise ConfigurationError(f"a failover slot needs PostgreSQL 17 or later; this server is {server}")
+    if failover and two_phase and server == 17:
+        raise ConfigurationError(
+            "PostgreSQL 17 does not create a slot with both two_phase and failover: create it with two_phase alone and "
+            "alter it to failover, or use 18"
+        )
     if failover and temporary:
         raise ConfigurationError("a failover slot cannot be temporary: leave one of the two out")
     kind = " TEMPORARY" if temporary else ""
@@ -58,6 +63,24 @@ def create_slot(
     if failover:
         options.append("FAILOVER true")
     return f"{head} ({', '.join(options)})"
+
+
+def alter_slot(name: str, *, server: int, failover: bool | None = None, two_phase: bool | None = None) -> str:
+    """ALTER_REPLICATION_SLOT: failover since 17, two_phase since 18.
+
+    :raises ConfigurationError: for what this server cannot do, or when there is nothing to alter.
+    """
+    if failover is None and two_phase is None:
+        raise ConfigurationError("nothing to alter: say failover or two_phase")
+    if server < 17 or (two_phase is not None and server < 18):
+        least = 17 if two_phase is None else 18
+        option = "failover" if two_phase is None else "two_phase"
+        raise ConfigurationError(
+            f"altering {option} needs PostgreSQL {least} or later; this server is {server}"
+        )
+    options = {"FAILOVER": failover, "TWO_PHASE": two_phase}
+    told = ", ".join(f"{name} {str(value).lower()}" for name, value in options.items() if value is not None)
+    return f"ALTER_REPLICATION_SLOT {identifier(name)} ({told})"
 
 
 def drop_slot(name: str, *, wait: bool = False) -> str:

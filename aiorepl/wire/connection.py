@@ -203,6 +203,22 @@ class ReplicationConnection:
             row["snapshot_name"] or None,
         )
 
+    async def alter_slot(
+        self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
+    ) -> None:
+        """ALTER_REPLICATION_SLOT; ``None`` leaves an option as it is.
+
+        :raises SlotError: it does not exist, or is in use.
+        :raises ConfigurationError: the server cannot do what was asked.
+        """
+        command = commands.alter_slot(
+            name, server=self.server_version, failover=failover, two_phase=two_phase
+        )
+        try:
+            await self.query(command)
+        except ServerError as error:
+            raise slot_problem(error, name) from None
+
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """DROP_REPLICATION_SLOT.
 

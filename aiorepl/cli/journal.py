@@ -1,0 +1,44 @@
+"""``aiorepl journal``: look into a journal, and free what every consumer has passed."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def journal() -> None:
+    """Inspect or prune a journal."""
+
+
+@journal.command()
+@click.argument("url")
+def inspect(url: str) -> None:
+    """Print whose journal it is, its segments, and how far each consumer is."""
+    from aiorepl.journal.cursors import Cursors
+    from aiorepl.journal.reader import JournalReader
+
+    reader = JournalReader(url)
+    source = reader.source()
+    segments = reader.segments()
+    click.echo(f"journal  {reader.url}")
+    click.echo(f"source   cluster {source.system_identifier}, timeline {source.timeline}, slot {source.slot}")
+    for segment in segments:
+        index = reader.index(segment)
+        size = sum(block.length for block in index.blocks)
+        click.echo(
+            f"segment  {segment.first_end_lsn} to {segment.last_end_lsn}  {len(index.blocks)} blocks  {size:,} bytes"
+        )
+    cursors = Cursors(url)
+    for name in cursors.names():
+        position = cursors.get(name)
+        click.echo(f"cursor   {name}  {position.lsn if position else ''}")
+
+
+@journal.command("prune")
+@click.argument("url")
+def prune_command(url: str) -> None:
+    """Delete the segments that every registered consumer has passed."""
+    from aiorepl.journal.retention import prune
+
+    deleted = prune(url)
+    click.echo(f"{len(deleted)} segments deleted")
