@@ -144,7 +144,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._transport.write(frames.query(sql))
         while self._in(State.BUSY):
             await self._wait()
-        if (error := self._take_error()) is not None:
+        if (error := self._take_error() or self._failure) is not None:
             raise error
         return self._rows
 
@@ -171,7 +171,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     async def end_copy(self) -> None:
-        """Send CopyDone and read on, dropping what comes, until the server is ready again."""
+        """Send CopyDone and read on, dropping what comes, until the server is ready again.
+
+        :raises AioreplError: as ``receive`` does.
+        """
         self.send(frames.COPY_DONE)
         while self._in(State.COPY, State.BUSY):
             self._inbox, self._inbox_size = [], 0
@@ -179,6 +182,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 self._paused = False
                 self._transport.resume_reading()
             await self._wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def close(self) -> None:
         """Terminate and wait until the socket is gone."""

@@ -1,10 +1,17 @@
-"""What the tests of the wire share: the frames a server sends, as bytes."""
+"""What the tests of the wire share: the frames a server sends, and a protocol to read them without a socket."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
+
+from aiorepl.wire.protocol import ReplicationProtocol
+
+T = TypeVar("T")
 
 
 class Backend:
@@ -55,3 +62,80 @@ class Backend:
 def backend() -> type[Backend]:
     """Builds backend messages."""
     return Backend
+
+
+class Transport(asyncio.Transport):
+    """What a protocol does to its transport."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.reading = True
+        self.closing = False
+        self.protocol: ReplicationProtocol | None = None
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self.closing:
+            self.closing = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+
+class Peer:
+    """The server's side of a protocol."""
+
+    def __init__(self) -> None:
+        self.transport = Transport()
+        self.protocol = ReplicationProtocol(self.transport, asyncio.get_running_loop())
+        self.transport.protocol = self.protocol
+
+    def send(self, data: bytes) -> None:
+        """Have the transport read this."""
+        while data:
+            space = self.protocol.get_buffer(-1)
+            count = min(len(space), len(data))
+            space[:count] = data[:count]
+            self.protocol.buffer_updated(count)
+            data = data[count:]
+
+    @staticmethod
+    async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have it run as a task up to its first wait."""
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)
+        return task
+
+    async def answer(self, *parts: bytes, sql: str = "SELECT 1") -> list[dict[str, str | None]]:
+        """Run a query that is answered with these reads."""
+        running = await self.start(self.protocol.query(sql))
+        for part in parts:
+            self.send(part)
+        return await running
+
+
+@pytest.fixture
+async def peer() -> Peer:
+    """A connection that is ready."""
+    return Peer()
+
+
+@pytest.fixture
+async def copying(peer, backend) -> Peer:
+    """A connection in CopyBoth."""
+    assert [] == await peer.answer(backend.COPY_BOTH, sql="START_REPLICATION")
+    peer.transport.written.clear()
+    return peer

@@ -1,0 +1,165 @@
+"""CopyBoth over the asyncio protocol: data, backpressure, replies, and every way in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl.errors import ConnectionLost, ProtocolError, ServerError
+from aiorepl.wire.frames import COPY_DONE, TERMINATE, Keepalive, XLogData
+from aiorepl.wire.protocol import State
+
+MIB = 1024 * 1024
+
+
+async def test_receive(copying, backend):
+    """All that has arrived comes at once; then receive waits for more."""
+    copying.send(backend.xlog(b"a") + backend.keepalive(9) + backend.xlog(b"b"))
+    assert [
+        XLogData(1, 2, 3, b"a"),
+        Keepalive(9, 0, False),
+        XLogData(1, 2, 3, b"b"),
+    ] == await copying.protocol.receive()
+
+    waiting = await copying.start(copying.protocol.receive())
+    copying.send(backend.xlog(b"c"))
+    assert [XLogData(1, 2, 3, b"c")] == await waiting
+
+
+async def test_a_cancelled_receive_loses_nothing(copying, backend):
+    """Whether a frame arrives before, with or after the cancellation, the next receive has it."""
+    waiting = await copying.start(copying.protocol.receive())
+    copying.send(backend.xlog(b"a"))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    copying.send(backend.xlog(b"b"))
+
+    assert [b"a", b"b"] == [frame.payload for frame in await copying.protocol.receive()]
+
+
+async def test_backpressure(copying, backend):
+    """Past a megabyte that nobody takes the transport stops reading, until it is taken."""
+    quarter = backend.xlog(bytes(MIB // 4))
+    for _ in range(3):
+        copying.send(quarter)
+        assert copying.transport.reading
+    copying.send(quarter)
+    assert not copying.transport.reading
+
+    assert 4 == len(await copying.protocol.receive())
+    assert copying.transport.reading
+
+
+async def test_backpressure_by_small_frames(copying, backend):
+    """Frames of a few bytes are weighed with what they cost in memory, keepalives too."""
+    for frame in (backend.xlog(b""), backend.keepalive(9)):
+        count = 0
+        while copying.transport.reading:
+            copying.send(frame * 100)
+            count += 100
+        assert 1000 < count < 20_000
+        assert count == len(await copying.protocol.receive())
+
+
+async def test_a_reply_request(copying, backend):
+    """The server's wish for a status is passed on from within the read, though nobody receives."""
+    asked = []
+    copying.protocol.on_reply_request = lambda: asked.append(copying.protocol.send(b"status"))
+
+    copying.send(backend.xlog(b"a") + backend.keepalive(9))
+    assert [] == copying.transport.written
+    copying.send(backend.keepalive(9, reply=True) + backend.xlog(b"b"))
+    assert [b"status"] == copying.transport.written
+
+
+async def test_data_first_then_the_error(copying, backend):
+    """What came before the server gave up is received before the error is raised, which then stays."""
+    copying.send(backend.xlog(b"a") + backend.error(C="58P01", M="WAL is gone") + backend.READY)
+
+    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    for _ in range(2):
+        with pytest.raises(ServerError, match="WAL is gone"):
+            await copying.protocol.receive()
+
+
+async def test_data_first_then_the_damage(copying, backend):
+    """What came before a damaged frame is received; then the error names the frame and the place in the WAL."""
+    copying.send(backend.xlog(b"a", start=0x16B3748) + b"d\0\0\0\5w" + backend.xlog(b"lost"))
+
+    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    with pytest.raises(ProtocolError) as caught:
+        await copying.protocol.receive()
+    assert "XLogData at 0/16B3748: has 1 bytes, fewer than its header" == str(caught.value)
+    assert copying.transport.closing
+
+
+@pytest.mark.parametrize("kind", "RGHVx1")
+async def test_a_message_that_has_no_place(copying, backend, kind):
+    """A message that means nothing here ends the connection, and is named."""
+    copying.send(backend.frame(kind, b"\0\0\0\0"))
+
+    with pytest.raises(ProtocolError, match=f"frame {kind}: unexpected in state copy"):
+        await copying.protocol.receive()
+
+
+async def test_the_servers_end(copying, backend):
+    """A CopyDone of the server ends the stream behind its data: an empty list, however often."""
+    copying.send(backend.xlog(b"a") + backend.COPY_DONE)
+
+    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    assert [[], []] == [await copying.protocol.receive(), await copying.protocol.receive()]
+
+
+async def test_our_end(copying, backend):
+    """Our CopyDone ends the stream when the server has answered; what still comes is dropped, also while paused."""
+    copying.send(backend.xlog(bytes(2 * MIB)))
+    assert not copying.transport.reading
+
+    ending = await copying.start(copying.protocol.end_copy())
+    assert (True, [COPY_DONE]) == (copying.transport.reading, copying.transport.written)
+    copying.send(backend.xlog(b"late") + backend.COPY_DONE)
+    await asyncio.sleep(0)
+    assert not ending.done()
+    copying.send(backend.frame("C", b"COPY 0\0") + backend.READY)
+    await ending
+
+    assert [{"a": "1"}] == await copying.answer(backend.rows(["a"], ["1"]))
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 40])
+async def test_a_loss_in_the_middle_of_a_frame(copying, backend, size):
+    """A connection that ends within a frame says so, after what was whole."""
+    copying.send(backend.xlog(b"a") + backend.xlog(bytes(100))[:size])
+    copying.protocol.connection_lost(None)
+
+    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    with pytest.raises(ConnectionLost, match=f"in the middle of a frame, {size} bytes into it"):
+        await copying.protocol.receive()
+
+
+async def test_a_loss_between_frames(copying):
+    """The reason that the system gives is told; whoever waits is woken."""
+    waiting = await copying.start(copying.protocol.receive())
+    copying.protocol.connection_lost(ConnectionResetError("reset by peer"))
+
+    with pytest.raises(ConnectionLost) as caught:
+        await waiting
+    assert "the server closed the connection: reset by peer" == str(caught.value)
+    copying.protocol.send(b"late")
+    assert [] == copying.transport.written
+
+
+@pytest.mark.parametrize("way", ["close", "abort"])
+async def test_our_close(copying, way):
+    """Closing wakes whoever still waits, says goodbye unless it is an abort, and may be done twice."""
+    waiting = await copying.start(copying.protocol.receive())
+
+    copying.protocol.abort() if way == "abort" else await copying.protocol.close()
+    with pytest.raises(ConnectionLost, match="closed on this side"):
+        await waiting
+    await copying.protocol.close()
+
+    assert State.CLOSED is copying.protocol.state
+    assert ([TERMINATE] if way == "close" else []) == copying.transport.written
