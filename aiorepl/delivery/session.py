@@ -164,7 +164,7 @@ class Session:
         downstream = []
         for part in slices:
             if self._beyond(part):
-                self._ended = True
+                downstream += self._finish()
                 continue
             if part.two_phase is not None and not self._source.deliver_prepared:
                 self._decide(part.two_phase)
@@ -185,8 +185,7 @@ class Session:
 
     def _idle(self, wal_end: LSN) -> list[Slice]:
         if self._until is not None and wal_end >= self._until:
-            self._ended = True
-            return []
+            return self._finish()
         if wal_end <= self._ledger.end:
             return []
         # A busy server sends one after every transaction; what is left out is made good by the next, which comes
@@ -197,8 +196,17 @@ class Session:
             return []
         self._idle_again_at = now + _IDLE_SECONDS
         self._idle_left_out = False
-        self._ledger.ended(wal_end)
-        return [Slice(None, (), True, wal_end, 0)]
+        return self._nothing_until(wal_end)
+
+    def _finish(self) -> list[Slice]:
+        """All that committed below ``until`` was sent: the end, and nothing more between here and there."""
+        assert self._until is not None
+        self._ended = True
+        return self._nothing_until(self._until) if self._until > self._ledger.end else []
+
+    def _nothing_until(self, lsn: LSN) -> list[Slice]:
+        self._ledger.ended(lsn)
+        return [Slice(None, (), True, lsn, 0)]
 
     def _beyond(self, part: Slice) -> bool:
         if self._until is None:
