@@ -250,7 +250,7 @@ class Assembler:
             message.prepare_lsn,
         ):
             raise ProtocolError("is not what its Begin Prepare announced", message="Prepare", field="gid")
-        self._prepared(message, pending or Pending(message.xid))
+        self._prepared(message, Pending(message.xid) if pending is None else pending)
 
     def _stream_prepare(self, message: m.StreamPrepare) -> None:
         self._prepared(message, self.waiting.take_stream(message.xid, "Stream Prepare"))

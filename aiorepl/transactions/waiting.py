@@ -48,7 +48,9 @@ class Waiting:
         known = self._streams.get(message.xid)
         if message.first_segment != (known is None):
             problem = (
-                "is set, but there were segments before" if known else "is not set, but none came before"
+                "is not set, but none came before"
+                if known is None
+                else "is set, but there were segments before"
             )
             raise ProtocolError(f"{problem} of {message.xid}", message="Stream Start", field="first segment")
         if known is None:
