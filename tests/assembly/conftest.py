@@ -1,0 +1,167 @@
+"""What the tests of assembly share: a decoder and an assembler in a row, short ways to say what a server sends, and
+slices told as tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.pgoutput.relations import Column
+from aiorepl.testing import messages as build
+from aiorepl.testing.messages import Value
+from aiorepl.transactions import pending
+from aiorepl.transactions.assembler import NOTHING, WAITING_BYTES, Assembler, Resume
+from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.transaction import Slice
+from aiorepl.values import Types
+
+
+class Wire:
+    """Payloads in, slices out. Table 7, ``orders (id, note)``, is described already."""
+
+    def __init__(
+        self,
+        spool: Path,
+        *,
+        streaming: Streaming = Streaming.ON,
+        budget: int = WAITING_BYTES,
+        resume: Resume = NOTHING,
+        deliver_prepared: bool = False,
+    ) -> None:
+        self.decoder = Decoder(streaming)
+        self.assembler = Assembler(
+            Types(), resume=resume, deliver_prepared=deliver_prepared, budget=budget, spool=spool
+        )
+        self.waiting = self.assembler.waiting
+        self.feed(Say.table())
+
+    def feed(self, *payloads: bytes | Iterable[bytes]) -> list[Slice]:
+        """What one read brings; payloads may come in lists."""
+        flat = [payload for each in payloads for payload in ((each,) if isinstance(each, bytes) else each)]
+        return self.assembler.feed([self.decoder.decode(payload) for payload in flat])
+
+
+class Say:
+    """What a server says, in a word each. A transaction's end LSN is 8 behind its commit."""
+
+    @staticmethod
+    def table(*columns: Column, xid: int | None = None) -> bytes:
+        """Table 7."""
+        described = columns or (build.column("id", key=True), build.column("note"))
+        return build.relation(oid=7, name="orders", columns=described, xid=xid)
+
+    @staticmethod
+    def row(first: str, xid: int | None = None, note: Value = None) -> bytes:
+        """A new row."""
+        return build.insert(relation=7, new=[first, note], xid=xid)
+
+    @staticmethod
+    def block(xid: int, *contents: bytes, first: bool = True) -> list[bytes]:
+        """A stream block."""
+        return [build.stream_start(xid=xid, first_segment=first), *contents, build.stream_stop()]
+
+    @staticmethod
+    def commit(xid: int, lsn: int) -> bytes:
+        """The end of a streamed transaction."""
+        return build.stream_commit(xid=xid, commit_lsn=lsn, end_lsn=lsn + 8)
+
+    @staticmethod
+    def abort(xid: int, subxid: int | None = None) -> bytes:
+        """The end of a streamed transaction, or of one inside it."""
+        return build.stream_abort(xid=xid, subxid=subxid or xid)
+
+    @staticmethod
+    def plain(xid: int, lsn: int, *contents: bytes) -> list[bytes]:
+        """A whole transaction."""
+        return [
+            build.begin(final_lsn=lsn, xid=xid),
+            *contents,
+            build.commit(commit_lsn=lsn, end_lsn=lsn + 8),
+        ]
+
+    @staticmethod
+    def prepare(gid: str, xid: int, lsn: int, *contents: bytes) -> list[bytes]:
+        """A whole transaction that is prepared."""
+        named: dict[str, Any] = {"prepare_lsn": lsn, "end_lsn": lsn + 8, "xid": xid, "gid": gid}
+        return [build.begin_prepare(**named), *contents, build.prepare(**named)]
+
+    @staticmethod
+    def stream_prepare(gid: str, xid: int, lsn: int) -> bytes:
+        """A streamed transaction is prepared."""
+        return build.stream_prepare(prepare_lsn=lsn, end_lsn=lsn + 8, xid=xid, gid=gid)
+
+    @staticmethod
+    def commit_prepared(gid: str, xid: int, lsn: int) -> bytes:
+        """COMMIT PREPARED."""
+        return build.commit_prepared(commit_lsn=lsn, end_lsn=lsn + 8, xid=xid, gid=gid)
+
+    @staticmethod
+    def rollback_prepared(gid: str, xid: int, lsn: int, prepared: int) -> bytes:
+        """ROLLBACK PREPARED of what was prepared at ``prepared``."""
+        return build.rollback_prepared(
+            prepare_end_lsn=prepared + 8, rollback_end_lsn=lsn + 8, xid=xid, gid=gid
+        )
+
+
+def first_column(change: Change) -> str:
+    """A change in a word: a row's first column, a message's content, or the kind."""
+    if isinstance(change, RowChange):
+        row = change.new or change.old
+        assert row is not None
+        return str(next(iter(row.values())))
+    content: bytes = getattr(change, "content", change.kind.encode())
+    return content.decode()
+
+
+@pytest.fixture
+def say() -> type[Say]:
+    """What a server says."""
+    return Say
+
+
+@pytest.fixture
+def wired(tmp_path: Path) -> Callable[..., Wire]:
+    """A decoder and an assembler in a row, by their options."""
+    return lambda **options: Wire(tmp_path, **options)
+
+
+@pytest.fixture
+def wire(wired: Callable[..., Wire]) -> Wire:
+    """A decoder and an assembler in a row."""
+    return wired()
+
+
+@pytest.fixture(params=[WAITING_BYTES, 1, 1500], ids=["memory", "spool", "mixed"])
+def cramped(request: pytest.FixtureRequest, wired: Callable[..., Wire]) -> Wire:
+    """The same where what waits is in memory, on disk, or some here and some there."""
+    return wired(budget=request.param)
+
+
+@pytest.fixture
+def told() -> Callable[[Sequence[Slice]], list[tuple[Any, ...]]]:
+    """Slices as whole transactions: xid, end LSN, and the changes in a word each."""
+
+    def told(slices: Sequence[Slice]) -> list[tuple[Any, ...]]:
+        transactions, words = [], []
+        for part in slices:
+            words += [first_column(change) for change in part.changes]
+            if part.last:
+                xid = None if part.transaction is None else part.transaction.xid
+                transactions.append((xid, part.end_lsn, words))
+                words = []
+        assert not words, "a transaction without its end"
+        return transactions
+
+    return told
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices and chunks of two or three rows instead of a megabyte."""
+    monkeypatch.setattr(pending, "SLICE_BYTES", 60)

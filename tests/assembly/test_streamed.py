@@ -1,0 +1,212 @@
+"""Streamed transactions: blocks of several in turn, and what remains of each when it or a part of it rolls back."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from aiorepl.errors import ProtocolError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.testing import messages as build
+
+
+def test_whole_at_its_commit(cramped, say, told):
+    """Nothing comes before the commit, and then all of it in the order it was made."""
+    before = cramped.feed(
+        say.block(5, say.row("a", 5), say.row("b", 5)), say.block(5, say.row("c", 5), first=False)
+    )
+
+    assert [] == before
+    assert [(5, 0x18, ["a", "b", "c"])] == told(cramped.feed(say.commit(5, 0x10)))
+
+
+def test_interleaved(cramped, say, told):
+    """Blocks that alternate go each to their own transaction, and these come in the order of their commits."""
+    blocks = [
+        say.block(xid, say.row(f"{xid}-{turn}", xid), first=turn == 0)
+        for turn in range(3)
+        for xid in (5, 6, 7)
+    ]
+
+    slices = cramped.feed(*blocks, say.commit(6, 0x10), say.commit(7, 0x20), say.commit(5, 0x30))
+
+    assert [
+        (6, 0x18, ["6-0", "6-1", "6-2"]),
+        (7, 0x28, ["7-0", "7-1", "7-2"]),
+        (5, 0x38, ["5-0", "5-1", "5-2"]),
+    ] == told(slices)
+
+
+def test_among_plain_ones(cramped, say, told):
+    """A plain transaction between two blocks passes at once; the streamed one takes its place at its commit."""
+    blocks = say.block(5, say.row("a", 5)), say.block(5, say.row("c", 5), first=False)
+
+    early = cramped.feed(blocks[0], say.plain(6, 0x10, say.row("b")), blocks[1])
+
+    assert [(6, 0x18, ["b"])] == told(early)
+    assert [(5, 0x28, ["a", "c"])] == told(cramped.feed(say.commit(5, 0x20)))
+
+
+def test_attributed_by_the_block(wire, say, told):
+    """A row of a subtransaction belongs to the transaction whose block it stands in."""
+    slices = wire.feed(say.block(5, say.row("a", 6), say.row("b", 7)), say.commit(5, 0x10))
+
+    (part,) = slices
+    assert [(5, 0x18, ["a", "b"])] == told(slices)
+    assert [(LSN(0x10), 0), (LSN(0x10), 1)] == [
+        (change.transaction.commit_lsn, change.ordinal) for change in part.changes
+    ]
+
+
+def test_header(wire, say):
+    """The commit brings LSN and time, and the blocks the origin."""
+    wire.feed(say.block(5, build.origin(commit_lsn=0, name="north"), say.row("a", 5)))
+
+    (part,) = wire.feed(build.stream_commit(xid=5, commit_lsn=0x10, end_lsn=0x18, commit_time=42))
+
+    assert (5, LSN(0x10), 42, "north", None, False) == (
+        part.transaction.xid,
+        part.transaction.commit_lsn,
+        part.transaction.commit_timestamp,
+        part.transaction.origin,
+        part.transaction.gid,
+        part.transaction.prepared,
+    )
+
+
+def test_without_changes(wire, say, told):
+    """A streamed transaction that has nothing for us still has an end to acknowledge."""
+    assert [(5, 0x18, [])] == told(wire.feed(say.block(5), say.commit(5, 0x10)))
+
+
+def test_first_segment_again(wire, say):
+    """A first segment of a transaction that has one means that its end was lost."""
+    wire.feed(say.block(5))
+
+    with pytest.raises(ProtocolError, match=r"Stream Start.*first segment.*is set, but there were .* of 5"):
+        wire.feed(say.block(5))
+
+
+def test_no_first_segment(wire, say):
+    """A later segment of a transaction that has none means that its beginning was lost."""
+    with pytest.raises(
+        ProtocolError, match=r"Stream Start.*first segment.*is not set, but none came before of 5"
+    ):
+        wire.feed(say.block(5, first=False))
+
+
+def test_aborted(cramped, say, told):
+    """A transaction that rolled back leaves nothing, and its number may be used again."""
+    cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6)), say.block(7, say.row("c", 7)))
+
+    assert [] == cramped.feed(say.abort(5))
+    assert [(7, 0x18, ["c"]), (5, 0x28, ["d"])] == told(
+        cramped.feed(say.commit(7, 0x10), say.block(5, say.row("d", 5)), say.commit(5, 0x20))
+    )
+
+
+ABORTED = {
+    "one": ([6], ["a1", "a2"]),
+    "none of it sent": ([99], ["a1", "a2", "b1", "b2"]),
+    "nothing left": ([6, 99, 6], ["a1", "a2"]),
+}
+
+
+@pytest.mark.parametrize(("subxids", "remain"), ABORTED.values(), ids=ABORTED)
+def test_subtransaction_aborted(cramped, say, told, subxids, remain):
+    """Just its own changes go, however often it is said, and one that sent nothing takes nothing away."""
+    cramped.feed(
+        say.block(5, *(say.row(word, 5 if word[0] == "a" else 6) for word in ("a1", "a2", "b1", "b2")))
+    )
+
+    cramped.feed([say.abort(5, subxid) for subxid in subxids], say.block(5, say.row("z", 5), first=False))
+
+    assert [(5, 0x18, [*remain, "z"])] == told(cramped.feed(say.commit(5, 0x10)))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([6, 7, 8])), ids=str)
+def test_nested_aborted_in_any_order(cramped, say, told, order):
+    """Subtransactions inside each other are gone whichever is named first."""
+    cramped.feed(
+        say.block(5, say.row("a", 5), say.row("b", 6), say.row("c", 7), say.row("d", 8), say.row("e", 6))
+    )
+
+    cramped.feed([say.abort(5, subxid) for subxid in order])
+
+    assert [(5, 0x18, ["a", "f"])] == told(
+        cramped.feed(say.block(5, say.row("f", 9), first=False), say.commit(5, 0x10))
+    )
+
+
+def test_inner_aborted_outer_kept(cramped, say, told):
+    """An inner subtransaction goes alone; what the outer one did before and after it stays."""
+    cramped.feed(say.block(5, say.row("a", 6), say.row("b", 7)), say.abort(5, 7))
+    cramped.feed(say.block(5, say.row("c", 6), first=False))
+
+    assert [(5, 0x18, ["a", "c"])] == told(cramped.feed(say.commit(5, 0x10)))
+
+
+def test_late_abort_of_what_is_gone(cramped, say, told):
+    """When an inner abort is told after the outer one and after new changes, these are safe."""
+    cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6), say.row("c", 7)), say.abort(5, 6))
+    cramped.feed(say.block(5, say.row("d", 5), say.row("e", 8), first=False), say.abort(5, 7))
+
+    assert [(5, 0x18, ["a", "d", "e"])] == told(cramped.feed(say.commit(5, 0x10)))
+
+
+def test_message_of_an_aborted_subtransaction(cramped, say, told):
+    """A transactional message is sent under the top level's xid, and goes with the changes that surround it."""
+    message = build.message(lsn=1, content=b"m", xid=5)
+    cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6), message), say.abort(5, 6))
+
+    assert [(5, 0x18, ["a"])] == told(cramped.feed(say.commit(5, 0x10)))
+
+
+@pytest.mark.parametrize("cut", range(10))
+def test_cut_anywhere_in_the_spool(wired, say, told, small_slices, cut):
+    """Wherever in chunks, or in memory behind them, a subtransaction began: what came before it stays whole."""
+    wire = wired(budget=1700)
+    words = [f"row-{place}" for place in range(10)]
+    wire.feed(say.block(5, *(say.row(word, 5 if place < cut else 6) for place, word in enumerate(words))))
+    assert wire.waiting.spooled
+
+    wire.feed(say.abort(5, 6), say.block(5, say.row("y", 7), say.row("z", 8), first=False), say.abort(5, 8))
+
+    assert [(5, 0x18, [*words[:cut], "y"])] == told(wire.feed(say.commit(5, 0x10)))
+
+
+def test_parallel_aborts(wired, say, told):
+    """Under parallel an abort carries LSN and time, and means the same."""
+    wire = wired(streaming=Streaming.PARALLEL)
+    wire.feed(say.block(5, say.row("a", 5), say.row("b", 6)))
+
+    wire.feed(build.stream_abort(xid=5, subxid=6, abort_lsn=1, abort_time=2))
+
+    assert [(5, 0x18, ["a"])] == told(wire.feed(say.commit(5, 0x10)))
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "prepare"])
+def test_ends_of_the_unknown(wire, say, end):
+    """The end of a transaction that does not stream, or no longer, means that something was lost."""
+    ends = {
+        "commit": say.commit(5, 0x10),
+        "abort": say.abort(5, 6),
+        "prepare": say.stream_prepare("g", 5, 0x10),
+    }
+    wire.feed(say.block(5), say.commit(5, 8), say.block(6))
+
+    with pytest.raises(ProtocolError, match="xid: names a transaction that is not in progress: 5"):
+        wire.feed(ends[end])
+
+
+def test_messages_that_are_not_transactional(cramped, say, told):
+    """They are delivered at once, in a block too, and stay when the transaction rolls back."""
+
+    def message(lsn: int, xid: int | None = None) -> bytes:
+        return build.message(transactional=False, lsn=lsn, content=b"m", xid=xid)
+
+    slices = cramped.feed(say.block(5, say.row("a", 5), message(3, 5)), message(4), say.abort(5))
+
+    assert [(None, 3, ["m"]), (None, 4, ["m"])] == told(slices)
