@@ -3,7 +3,8 @@
 A row message names its relation by number; the description came earlier, in a Relation message. Inside a
 streamed transaction such a message belongs to that transaction alone: it may be followed by an abort of the
 subtransaction that altered the table, or by rows of another transaction that never saw the change. So each open
-stream lays its own descriptions over the common ones, and they become common when it commits.
+stream lays its own descriptions over the common ones, and they become common when it commits, unless everybody was
+told of a later form in the meantime (publications change without a lock on the table): that one stays.
 
 Source: "Logical Replication Message Formats", Relation and Type; ``logicalrep_write_rel`` in proto.c.
 """
@@ -86,8 +87,11 @@ class RelationViews:
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
         self._types: dict[int, Type] = {}
-        self._streams: dict[int, list[Relation | Type]] = {}
-        self._stream: list[Relation | Type] | None = None
+        # The descriptions of each stream, and of the common view, with their places in the order of arrival.
+        self._streams: dict[int, list[tuple[int, Relation | Type]]] = {}
+        self._stream: list[tuple[int, Relation | Type]] | None = None
+        self._common: dict[tuple[type, int], int] = {}
+        self._count = 0
         # What the running block sees; the common view itself outside of blocks, so that a row costs one look-up.
         self.current = self._relations
         self.current_types = self._types
@@ -96,7 +100,7 @@ class RelationViews:
         """A stream block of ``xid`` begins."""
         self._stream = self._streams.setdefault(xid, [])
         self.current, self.current_types = dict(self._relations), dict(self._types)
-        for described in self._stream:
+        for _, described in self._stream:
             self._see(described)
 
     def leave(self) -> None:
@@ -106,21 +110,27 @@ class RelationViews:
 
     def describe(self, described: Relation | Type) -> None:
         """A Relation or Type message arrived, inside of a block or outside."""
+        self._count += 1
         if self._stream is not None:
-            self._stream.append(described)
+            self._stream.append((self._count, described))
+        else:
+            self._common[type(described), described.oid] = self._count
         self._see(described)
 
     def commit(self, xid: int) -> None:
         """The stream of ``xid`` committed: what it described holds for all."""
-        for described in self._streams.pop(xid, ()):
-            self._see(described)
+        for place, described in self._streams.pop(xid, ()):
+            named = type(described), described.oid
+            if place > self._common.get(named, 0):
+                self._common[named] = place
+                self._see(described)
 
     def abort(self, xid: int, subxid: int) -> None:
         """A subtransaction of a stream, or all of it, rolled back, and with it what it described."""
         if xid == subxid:
             self._streams.pop(xid, None)
         elif xid in self._streams:
-            self._streams[xid] = [described for described in self._streams[xid] if described.xid != subxid]
+            self._streams[xid] = [each for each in self._streams[xid] if each[1].xid != subxid]
 
     def find(self, oid: int, message: str) -> Relation:
         """The relation that ``oid`` means here and now.
