@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, overload
 
+from aiorepl.errors import SpoolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -78,46 +79,58 @@ class Pending:
         if first is None:
             return
         if first >= self._spooled:
+            for message in self._messages[first - self._spooled :]:
+                self.memory -= len(message.payload) + OVERHEAD
             del self._messages[first - self._spooled :]
         else:
             self._messages.clear()
+            self.memory = 0
             self._cut(first, self._offsets[subxid])
-        self.memory = sum(len(message.payload) + OVERHEAD for message in self._messages)
-        self._firsts = {xid: place for xid, place in self._firsts.items() if place < first}
+        _forget(self._firsts, first)
 
     def spill(self, folder: Path | None) -> None:
-        """Move what is in memory to disk.
+        """Move what is in memory to disk, a chunk at a time.
 
         :raises SpoolError: when there is no room; everything is still here.
         """
         if self._spool is None:
             self._spool = SpoolFile(folder)
+        before = self._spool.size
         starts = {place: xid for xid, place in self._firsts.items() if place >= self._spooled}
         offsets: dict[int, int] = {}
         chunks: list[_Chunk] = []
-        parts: list[bytes] = []
-        known: set[int] = set()
-        offset = self._spool.size
-        chunk = _Chunk(self._spooled, 0, offset, 0, 0)
-        for place, message in enumerate(self._messages, self._spooled):
-            if chunk.length >= SLICE_BYTES:
+        try:
+            place, behind = self._spooled, len(self)
+            while place < behind:
+                chunk = self._write(self._spool, place, starts, offsets)
                 chunks.append(chunk)
-                chunk, known = _Chunk(place, 0, offset, 0, 0), set()
-            if place in starts:
-                offsets[starts[place]] = offset
-            written = b"".join(frame(payload) for payload in _described(message, known))
-            parts.append(written)
-            offset += len(written)
-            chunk.length += len(written)
-            chunk.count += 1
-            chunk.size += len(message.payload) + OVERHEAD
-        chunks.append(chunk)
-        self._spool.append(b"".join(parts))
-        self._chunks += [chunk for chunk in chunks if chunk.count]
+                place += chunk.count
+        except SpoolError:
+            self._spool.truncate(before)
+            raise
+        self._chunks += chunks
         self._offsets |= offsets
         self._spooled += len(self._messages)
         self._messages.clear()
         self.memory = 0
+
+    def _write(self, spool: SpoolFile, first: int, starts: dict[int, int], offsets: dict[int, int]) -> _Chunk:
+        chunk = _Chunk(first, 0, spool.size, 0, 0)
+        parts: list[bytes] = []
+        known: set[int] = set()
+        for place in range(first, len(self)):
+            message = self._messages[place - self._spooled]
+            if place in starts:
+                offsets[starts[place]] = chunk.offset + chunk.length
+            written = b"".join(frame(payload) for payload in _described(message, known))
+            parts.append(written)
+            chunk.length += len(written)
+            chunk.count += 1
+            chunk.size += len(message.payload) + OVERHEAD
+            if chunk.length >= SLICE_BYTES:
+                break
+        spool.append(b"".join(parts))
+        return chunk
 
     def slices(
         self, transaction: Transaction, layout: LayoutOf, *, known: int = 0
@@ -145,14 +158,15 @@ class Pending:
 
     def _cut(self, first: int, offset: int) -> None:
         assert self._spool is not None
-        self._chunks = [chunk for chunk in self._chunks if chunk.first < first]
+        while self._chunks and self._chunks[-1].first >= first:
+            self._chunks.pop()
         if self._chunks:
             last = self._chunks[-1]
             last.count = min(last.count, first - last.first)
             last.length = min(last.length, offset - last.offset)
         self._spool.truncate(offset)
         self._spooled = first
-        self._offsets = {xid: at for xid, at in self._offsets.items() if at < offset}
+        _forget(self._offsets, offset)
 
 
 class SpooledChanges(Sequence[c.Change]):
@@ -201,6 +215,15 @@ class SpooledChanges(Sequence[c.Change]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} spooled changes>"
+
+
+def _forget(places: dict[int, int], least: int) -> None:
+    """Drop the entries from ``least`` on; they are in order."""
+    while places:
+        xid, place = places.popitem()
+        if place < least:
+            places[xid] = place
+            return
 
 
 def _described(message: c.Content, known: set[int]) -> Iterator[bytes]:

@@ -26,12 +26,16 @@ class SpoolFile:
     """Bytes at offsets. Closed when nobody holds it any more.
 
     :param folder: where the file's blocks come from; the system's temporary folder unless given.
+    :raises SpoolError: when no file can be made there.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = Path(tempfile.gettempdir()) if folder is None else folder
-        handle, name = tempfile.mkstemp(prefix="aiorepl-spool-", dir=self._folder)
-        os.unlink(name)  # noqa: PTH108 - mkstemp speaks strings
+        try:
+            handle, name = tempfile.mkstemp(prefix="aiorepl-spool-", dir=self._folder)
+            os.unlink(name)  # noqa: PTH108 - mkstemp speaks strings
+        except OSError as error:
+            raise SpoolError(f"no spool can be made in {self._folder}: {error.strerror}") from None
         self._handle = handle
         self._close = weakref.finalize(self, os.close, handle)
         self.size = 0
@@ -41,7 +45,7 @@ class SpoolFile:
 
         :raises SpoolError: when the disk is full, or nearly: nothing was written.
         """
-        free = shutil.disk_usage(self._folder).free
+        free = self._free()
         if free < _RESERVE + len(data):
             raise SpoolError(_FULL.format(folder=self._folder, free=free))
         view, at = memoryview(data), self.size
@@ -54,6 +58,12 @@ class SpoolFile:
                 raise SpoolError(_FULL.format(folder=self._folder, free=free)) from None
             raise SpoolError(f"the spool in {self._folder} cannot be written: {error.strerror}") from None
         self.size = at
+
+    def _free(self) -> int:
+        try:
+            return shutil.disk_usage(self._folder).free
+        except OSError as error:
+            raise SpoolError(f"the spool folder {self._folder} is gone: {error.strerror}") from None
 
     def read(self, offset: int, length: int) -> bytes:
         """Read back.

@@ -65,8 +65,9 @@ class Waiting:
         self._memory += pending.add(message)
         if self._memory > self._budget:
             largest = max(self._all(), key=lambda each: each.memory)
-            self._memory -= largest.memory
+            moved = largest.memory
             largest.spill(self._folder)
+            self._memory -= moved
 
     def abort(self, message: m.StreamAbort) -> None:
         """A streamed transaction rolled back, or a subtransaction of it.
