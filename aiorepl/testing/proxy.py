@@ -132,6 +132,8 @@ class CuttingProxy:
     ) -> None:
         while data := await reader.read(_CHUNK):
             await self._flowing.wait()
+            if writer.is_closing():
+                return
             if from_server and self._cut_at is not None and self.received + len(data) >= self._cut_at:
                 # What stands before the point still arrives: a reset would take it back.
                 data, self._cut_at = data[: self._cut_at - self.received], None
@@ -144,7 +146,7 @@ class CuttingProxy:
                 self.received += len(data)
             writer.write(data)
             await writer.drain()
-        if writer.can_write_eof():
+        if not writer.is_closing():
             writer.write_eof()
 
 

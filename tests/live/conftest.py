@@ -1,0 +1,136 @@
+"""A published database on a real server, and short ways to change it, to deliver from it and to look at its slot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl import LSN, Pipeline, Source
+from aiorepl.formats.native import NativeFormat
+from aiorepl.testing.faults import MemorySink
+
+DEADLINE = 30.0
+
+
+class Published:
+    """A database with a publication ``p`` of all tables and, to begin with, a table ``items``."""
+
+    def __init__(self, dsn: str, slot: str, connection: asyncpg.Connection) -> None:
+        self.dsn = dsn
+        self.slot = slot
+        self.connection = connection
+
+    def source(self, dsn: str | None = None, **options: Any) -> Source:
+        """Its slot, created if it is missing."""
+        return Source(dsn or self.dsn, slot=self.slot, publication="p", **{"create_slot": True} | options)
+
+    async def execute(self, *statements: str) -> None:
+        """Run each in a transaction of its own."""
+        for statement in statements:
+            await self.connection.execute(statement)
+
+    async def commit(self, *statements: str) -> None:
+        """Run all in one transaction."""
+        async with self.connection.transaction():
+            await self.execute(*statements)
+
+    async def create_slot(self) -> None:
+        """Create the slot ahead of any consumer."""
+        await self.connection.fetchval("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", self.slot)
+
+    async def wal(self) -> LSN:
+        """The end of WAL."""
+        return LSN.parse(await self.connection.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
+
+    async def confirmed(self) -> LSN:
+        """What the slot was confirmed with."""
+        return LSN.parse(
+            await self.connection.fetchval(
+                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", self.slot
+            )
+        )
+
+    async def confirmed_past(self, lsn: int) -> LSN:
+        """The confirmed position, once it is ``lsn`` or more."""
+        return await self.until(self.confirmed, lambda found: found >= lsn)
+
+    async def walsender(self) -> int | None:
+        """The process that streams from the slot."""
+        return await self.connection.fetchval(
+            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1", self.slot
+        )
+
+    async def until(
+        self, look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool], seconds: float = DEADLINE
+    ) -> Any:
+        """What ``look`` finds, as soon as it is ``good``."""
+        found = None
+        try:
+            async with asyncio.timeout(seconds):
+                while not good(found := await look()):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            pytest.fail(f"still {found!r} after {seconds} s")
+        return found
+
+    async def deliver(self, *, until: LSN | str = "now", **options: Any) -> list[dict[str, Any]]:
+        """The events up to ``until``, confirmed and parsed; options are those of the source and of the format."""
+        form = {name: options.pop(name) for name in ("values", "boundaries") if name in options}
+        return [json.loads(line) for line in await self.lines(until=until, form=form, **options)]
+
+    async def lines(
+        self, *, until: LSN | str = "now", form: dict[str, Any] | None = None, **options: Any
+    ) -> list[bytes]:
+        """The events as they are written."""
+        sink = MemorySink()
+        await Pipeline(self.source(**options), [sink], until=until).run()
+        native = NativeFormat(**form or {})
+        return [line for batch in sink.batches for line in native.events(batch.transactions)]
+
+    async def headers(self) -> list[dict[str, Any]]:
+        """What the server's own SQL function says of the transactions that are not confirmed yet."""
+        rows = await self.connection.fetch(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', 'p', 'messages', 'true')",
+            self.slot,
+        )
+        begins = (struct.unpack("!xqqI", row["data"]) for row in rows if row["data"][:1] == b"B")
+        epoch = datetime(2000, 1, 1, tzinfo=UTC)
+        return [
+            {
+                "xid": xid,
+                "commit_lsn": str(LSN(lsn)),
+                "commit_time": (epoch + timedelta(microseconds=time)).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            }
+            for lsn, time, xid in begins
+        ]
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, server: Any, servers: Any) -> Any:
+    """The usual server; with an indirect parameter one of that version."""
+    version = getattr(request, "param", None)
+    return server if version is None else servers(version)
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to the test's database."""
+    connection = await asyncpg.connect(database)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def published(database: str, slot_name: str, connection: asyncpg.Connection) -> Published:
+    """The test's database, published."""
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
+    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    return Published(database, slot_name, connection)

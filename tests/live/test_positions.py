@@ -1,0 +1,170 @@
+"""Where deliveries begin and end, what the slot is confirmed with, and that identities stay."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import asyncpg
+import pytest
+
+from aiorepl import LSN, Pipeline, SlotError
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+
+
+async def test_until_an_lsn_is_what_committed_below_it(published):
+    """By the commit record, not by the rows: a transaction that began below and committed above is left for later."""
+    await published.create_slot()
+    other = await asyncpg.connect(published.dsn)
+    long = other.transaction()
+    await long.start()
+    await other.execute("INSERT INTO items VALUES (1)")
+    await published.execute("INSERT INTO items VALUES (2)", "INSERT INTO items VALUES (3)")
+    middle = await published.wal()
+    await long.commit()
+    await other.close()
+    await published.execute("INSERT INTO items VALUES (4)")
+
+    deliveries = [await published.deliver(until=middle), await published.deliver(until="now")]
+    assert [[2, 3], [1, 4]] == [[event["key"]["id"] for event in events] for events in deliveries]
+
+
+async def test_until_a_commit_record_excludes_exactly_that_transaction(published):
+    """``until`` the LSN of a commit record leaves that transaction out, one more takes it."""
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)", "INSERT INTO items VALUES (2)")
+    _, second = await published.headers()
+    commit_lsn = LSN.parse(second["commit_lsn"])
+
+    deliveries = [await published.deliver(until=until) for until in (commit_lsn, LSN(commit_lsn + 1))]
+    assert [[1], [2]] == [[event["key"]["id"] for event in events] for events in deliveries]
+
+
+async def test_until_now_ends_where_nothing_is_published(published):
+    """It ends, and has the WAL confirmed that held nothing."""
+    await published.create_slot()
+    await published.execute("CREATE TABLE later (id int)", "DROP TABLE later")
+    end = await published.wal()
+
+    assert [] == await published.deliver()
+    await published.confirmed_past(end)
+
+
+async def test_identities_and_order_stay_over_restarts(published):
+    """Delivered again by the same slot unconfirmed, changes come in the same order with the same identities."""
+    await published.create_slot()
+    await published.commit(*(f"INSERT INTO items VALUES ({i})" for i in range(10)))
+    await published.execute("UPDATE items SET note = 'x'", "BEGIN", "DELETE FROM items", "ROLLBACK")
+    await published.execute("DELETE FROM items WHERE id % 2 = 0")
+
+    async def deliver_and_fail():
+        sink, hang = MemorySink(), Hang()
+        async with Pipeline(published.source(), {"s": FaultySink(sink, flush=[hang])}, grace=0) as pipeline:
+            changes = await sink.wait_for_changes(25)
+            assert pipeline.statistics().sinks["s"].changes == 25
+        return [
+            (change.kind, change.key["id"], change.transaction.commit_lsn, change.ordinal)
+            for change in changes
+        ]
+
+    first, second = await deliver_and_fail(), await deliver_and_fail()
+    assert first == second
+    assert [*range(10), *range(10), *range(5)] == [ordinal for *_, ordinal in first]
+    events = await published.deliver()
+    assert [(str(lsn), ordinal) for *_, lsn, ordinal in first] == [
+        (event["commit_lsn"], event["ordinal"]) for event in events
+    ]
+
+
+async def test_confirmed_never_passes_what_is_durable(published):
+    """A sink that has accepted and not flushed holds the slot where it was; its flush lets go of it."""
+    await published.create_slot()
+    memory, hang = MemorySink(), Hang()
+    sink = FaultySink(memory, flush=[None, hang])
+    async with Pipeline(published.source(), [sink]) as pipeline:
+        await published.execute("INSERT INTO items VALUES (1)")
+        first = await memory.wait_until_durable(await published.wal())
+        await published.confirmed_past(first)
+        await published.execute("INSERT INTO items VALUES (2)")
+        await hang.reached.wait()
+
+        # Over several statuses, and over WAL that holds nothing.
+        held = await published.confirmed()
+        end = asyncio.get_running_loop().time() + 2.5
+        while asyncio.get_running_loop().time() < end:
+            await published.execute("CREATE TEMP TABLE t (i int)", "DROP TABLE t")
+            assert held == await published.confirmed() == memory.durable
+        assert pipeline.statistics().received > held
+        hang.release()
+        await published.confirmed_past(await published.wal())
+
+
+async def test_unpublished_wal_is_passed(published):
+    """A slot follows the traffic of others, several times in a row, without help by wal_sender_timeout."""
+    await published.execute(
+        "CREATE TABLE private (id int)",
+        "ALTER PUBLICATION p RENAME TO everything",
+        "CREATE PUBLICATION p FOR TABLE items",
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET wal_sender_timeout = 0', current_database()); END $$",
+    )
+    await published.create_slot()
+    async with Pipeline(published.source(), [MemorySink()]):
+        for _ in range(3):
+            await published.execute("INSERT INTO private VALUES (1)", "INSERT INTO private VALUES (2)")
+            await published.confirmed_past(await published.wal())
+
+
+async def test_the_slot_waits_for_the_slowest_sink(published):
+    """Of two sinks the one that is behind decides; the other is not held back."""
+    await published.create_slot()
+    quick, slow, hang = MemorySink(), MemorySink(), Hang()
+    sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
+    async with Pipeline(published.source(), sinks) as pipeline:
+        begin = await published.confirmed()
+        await published.execute("INSERT INTO items VALUES (1)")
+        end = await quick.wait_until_durable(await published.wal())
+
+        assert (begin, LSN(0)) == (await published.confirmed(), slow.durable)
+        statistics = pipeline.statistics()
+        assert (begin, end) == (statistics.flushed, statistics.sinks["quick"].durable)
+        hang.release()
+        await published.confirmed_past(end)
+        assert slow.durable >= end
+
+
+async def test_a_sink_that_keeps_its_position_gets_every_change_once(published):
+    """Stopped between its own commit and the slot's, it goes on where it stands, not where the slot does."""
+    await published.create_slot()
+    begin = await published.confirmed()
+    sink, hang = MemorySink(keeps_position=True), Hang()
+    await published.execute("INSERT INTO items VALUES (1)", "INSERT INTO items VALUES (2)")
+    async with Pipeline(published.source(), [FaultySink(sink, flush=[hang])], grace=0):
+        await sink.wait_for_changes(2)
+    await published.execute("INSERT INTO items VALUES (3)")
+    assert begin == await published.confirmed()
+    await Pipeline(published.source(), [sink], until="now").run()
+
+    assert [1, 2, 3] == [change.key["id"] for change in sink.changes]
+    assert sink.position.lsn == await published.confirmed()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda position: position.at(LSN(position.lsn - 1)), "what lies between is gone"),
+        (lambda position: replace(position, slot="another"), "holds a position of slot 'another'"),
+        (lambda position: replace(position, system_identifier="1"), "holds a position of the cluster 1"),
+        (lambda position: replace(position, timeline=7), "holds a position of timeline 7"),
+    ],
+)
+async def test_a_position_that_does_not_fit_is_refused(published, change, reason):
+    """A position behind the slot, or of another slot, cluster or timeline: told, and nothing delivered."""
+    sink = MemorySink(keeps_position=True)
+    await published.create_slot()
+    await Pipeline(published.source(), [sink], until="now").run()
+    await published.execute("INSERT INTO items VALUES (1)")
+    sink.position = change(sink.position)
+
+    with pytest.raises(SlotError, match=reason):
+        await Pipeline(published.source(), [sink], until="now").run()
+    assert [] == sink.changes

@@ -1,0 +1,172 @@
+"""Connections that break: every change exactly once within the process, and no gap is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from urllib.parse import urlsplit
+
+import pytest
+
+from aiorepl import BatchPolicy, ConnectionFailed, Pipeline, RetryPolicy, ServerError, SlotError
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from aiorepl.testing.proxy import CuttingProxy
+
+QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+SMALL = BatchPolicy(bytes=32 * 1024, flush_seconds=0.1)
+
+
+@pytest.fixture
+async def proxy(database):
+    """A proxy in front of the server."""
+    parts = urlsplit(database)
+    async with CuttingProxy(parts.hostname, parts.port) as proxy:
+        yield proxy
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_cut_anywhere(published, proxy, seed):
+    """Cut at random bytes under load, transactions of all sizes come whole, once and in order."""
+    chance = random.Random(seed)
+    await published.create_slot()
+    sink = MemorySink()
+    pipeline = Pipeline(
+        published.source(proxy.dsn_for(published.dsn)),
+        [sink],
+        reconnect=QUICK,
+        batches=SMALL,
+        memory=256 * 1024,
+    )
+    first = 0
+    async with pipeline:
+        for _ in range(12):
+            rows = chance.choice([1, 10, 500, 4000])
+            proxy.cut_after(chance.randrange(1, rows * 150))
+            await published.execute(
+                f"INSERT INTO items SELECT {first} + i, repeat('x', 60) FROM generate_series(0, {rows - 1}) i",
+                "BEGIN",
+                f"INSERT INTO items VALUES ({first}, 'not this one') ON CONFLICT (id) DO UPDATE SET note = 'nor this'",
+                "ROLLBACK",
+            )
+            first += rows
+            await sink.wait_for_changes(first)
+        changes = await sink.wait_for_changes(first)
+        await published.confirmed_past(await published.wal())
+        reconnects = pipeline.statistics().reconnects
+
+    assert list(range(first)) == [change.key["id"] for change in changes]
+    identities = [(change.transaction.commit_lsn, change.ordinal) for change in changes]
+    assert sorted(set(identities)) == identities
+    assert reconnects >= 3
+
+
+async def test_terminated_in_the_middle_of_a_large_transaction(published):
+    """The walsender is killed while a transaction is under way: it goes on in the middle, nothing twice."""
+    await published.create_slot()
+    memory, hang = MemorySink(), Hang()
+    sink = FaultySink(memory, write=[hang])
+    async with Pipeline(
+        published.source(), [sink], reconnect=QUICK, batches=SMALL, memory=256 * 1024
+    ) as pipeline:
+        # More than sockets hold: what they hold still arrives after the walsender has gone.
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1900) FROM generate_series(0, 14999) i"
+        )
+        await hang.reached.wait()
+        await published.connection.fetchval("SELECT pg_terminate_backend($1)", await published.walsender())
+        hang.release()
+        changes = await memory.wait_for_changes(15_000)
+        await memory.wait_until_durable(await published.wal())
+        assert 1 == pipeline.statistics().reconnects
+
+    assert [(i, i) for i in range(15_000)] == [(change.ordinal, change.key["id"]) for change in changes]
+    # One transaction, read by two connections.
+    assert 1 == len({change.transaction.commit_lsn for change in changes})
+    assert 2 == len({id(change.transaction) for change in changes})
+    slices = [part for batch in memory.batches for part in batch.transactions if part.changes]
+    assert (1, 1) == (sum(part.first for part in slices), sum(part.last for part in slices))
+
+
+async def test_while_nobody_answers(published, proxy):
+    """As long as the server refuses, it is tried again, and what was committed meanwhile comes."""
+    await published.create_slot()
+    sink = MemorySink()
+    async with Pipeline(published.source(proxy.dsn_for(published.dsn)), [sink], reconnect=QUICK) as pipeline:
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1)
+        proxy.refuse()
+        proxy.cut()
+        await published.execute("INSERT INTO items VALUES (2)")
+        proxy.accept()
+        changes = await sink.wait_for_changes(2)
+        assert 1 == pipeline.statistics().reconnects
+
+    assert [1, 2] == [change.key["id"] for change in changes]
+
+
+async def test_without_reconnect_a_loss_is_an_error(published):
+    """What was received is delivered and confirmed before the error is raised."""
+    await published.create_slot()
+    sink = MemorySink()
+    pipeline = Pipeline(published.source(), [sink], reconnect=None)
+    work = asyncio.create_task(pipeline.run())
+    await published.execute("INSERT INTO items VALUES (1)")
+    end = await published.wal()
+    await sink.wait_for_changes(1)
+    await published.connection.fetchval("SELECT pg_terminate_backend($1)", await published.walsender())
+
+    with pytest.raises(ServerError, match="terminating connection") as raised:
+        await work
+    assert "57P01" == raised.value.sqlstate
+    assert sink.durable >= end
+    assert sink.closed
+
+
+async def test_the_first_connection_is_not_insisted_on(published, proxy):
+    """A source that is not there at the start is an error at once."""
+    proxy.refuse()
+    with pytest.raises(ConnectionFailed):
+        await Pipeline(published.source(proxy.dsn_for(published.dsn)), [MemorySink()]).run()
+
+
+async def test_a_slot_that_somebody_else_moved_is_refused(published, proxy):
+    """Confirmed past what was received while we were away: the gap is an error, not passed over."""
+    await published.create_slot()
+    sink = MemorySink()
+    pipeline = Pipeline(published.source(proxy.dsn_for(published.dsn)), [sink], reconnect=QUICK)
+    work = asyncio.create_task(pipeline.run())
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1)
+    proxy.refuse()
+    proxy.cut()
+    await published.until(published.walsender, lambda pid: pid is None)
+    await published.execute("INSERT INTO items VALUES (2)")
+    await published.connection.fetchval(
+        "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", published.slot
+    )
+    await published.execute("INSERT INTO items VALUES (3)")
+    proxy.accept()
+
+    with pytest.raises(SlotError, match=r"moved to .* by somebody else"):
+        await work
+    assert [1] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_slot_that_is_gone_is_refused_at_once(published, proxy):
+    """Dropped while we were away: an error, and no new slot in its place."""
+    await published.create_slot()
+    pipeline = Pipeline(published.source(proxy.dsn_for(published.dsn)), [MemorySink()], reconnect=QUICK)
+    work = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    proxy.refuse()
+    proxy.cut()
+    await published.until(published.walsender, lambda pid: pid is None)
+    await published.connection.fetchval("SELECT pg_drop_replication_slot($1)", published.slot)
+    proxy.accept()
+
+    with pytest.raises(SlotError, match="does not exist"):
+        await work
+    assert 0 == await published.connection.fetchval(
+        "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", published.slot
+    )

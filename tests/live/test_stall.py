@@ -1,0 +1,85 @@
+"""Sinks that stand still: the connection stays, and memory does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import BatchPolicy, Pipeline
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+
+MEMORY = 1024 * 1024
+
+
+@pytest.mark.both_loops
+async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(published):
+    """Stalled for three times wal_sender_timeout under 30 times the budget, it has lost nothing afterwards."""
+    await published.execute(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET wal_sender_timeout = ''2s''', current_database()); END $$"
+    )
+    await published.create_slot()
+    memory, hang = MemorySink(), Hang()
+    sink = FaultySink(memory, write=[hang])
+    async with Pipeline(published.source(), [sink], memory=MEMORY) as pipeline:
+        walsender = await published.walsender()
+        for start in range(0, 30_000, 10_000):
+            await published.execute(
+                f"INSERT INTO items SELECT {start} + i, repeat('x', 1000) FROM generate_series(1, 10000) i"
+            )
+        await hang.reached.wait()
+        end = asyncio.get_running_loop().time() + 6.5
+        while asyncio.get_running_loop().time() < end:
+            window = pipeline.statistics().windows["source"]
+            # A read of the socket may be as large as the inbox: about a megabyte, and its overhead.
+            assert window.bytes <= 4 * MEMORY
+            assert walsender == await published.walsender()
+            await asyncio.sleep(0.2)
+        assert window.held_back
+        assert 0 == pipeline.statistics().sinks["faultysink"].changes
+
+        hang.release()
+        changes = await memory.wait_for_changes(30_000)
+        await published.confirmed_past(await published.wal())
+        assert 0 == pipeline.statistics().reconnects
+        assert not pipeline.statistics().windows["source"].held_back
+    assert list(range(1, 30_001)) == [change.key["id"] for change in changes]
+
+
+async def test_a_window_counts_only_what_is_not_delivered(published):
+    """When all is delivered it is empty, whatever went through it."""
+    await published.create_slot()
+    sink = MemorySink()
+    async with Pipeline(published.source(), [sink], memory=MEMORY) as pipeline:
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i"
+        )
+        await sink.wait_until_durable(await published.wal())
+
+        window = pipeline.statistics().windows["source"]
+        assert (0, 0, False) == (window.bytes, window.slices, window.held_back)
+
+
+async def test_a_large_transaction_comes_in_slices(published):
+    """A transaction of many batches keeps its order, is confirmed by its last slice and not before."""
+    await published.create_slot()
+    begin = await published.confirmed()
+    memory, hang = MemorySink(), Hang()
+    sink = FaultySink(memory, write=[None, None, hang])
+    policy = BatchPolicy(bytes=64 * 1024, flush_seconds=0.1)
+    async with Pipeline(published.source(), [sink], batches=policy, memory=MEMORY) as pipeline:
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 3000) i"
+        )
+        end = await published.wal()
+        await hang.reached.wait()
+        assert [None, None] == [batch.end_lsn for batch in memory.batches]
+        assert begin == pipeline.statistics().flushed
+        hang.release()
+        await memory.wait_until_durable(end)
+
+    assert list(range(3000)) == [change.ordinal for change in memory.changes]
+    assert 1 == len({change.transaction.commit_lsn for change in memory.changes})
+    slices = [part for batch in memory.batches for part in batch.transactions if part.transaction is not None]
+    assert [True, *[False] * (len(slices) - 1)] == [part.first for part in slices]
+    assert [*[False] * (len(slices) - 1), True] == [part.last for part in slices]
