@@ -62,6 +62,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._paused = False
         self._failure: Exception | None = None
         self._error: ServerError | None = None
+        self._answered = True
         self._names: list[str] = []
         self._rows: list[dict[str, str | None]] = []
         self._copy_ended = False
@@ -140,11 +141,11 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._require(State.READY)
         self._names, self._rows = [], []
         self._take_error()
-        self.state = State.BUSY
+        self.state, self._answered = State.BUSY, False
         self._transport.write(frames.query(sql))
-        while self._in(State.BUSY):
+        while not self._answered:
             await self._wait()
-        if (error := self._take_error() or self._failure) is not None:
+        if (error := self._take_error()) is not None:
             raise error
         return self._rows
 
@@ -159,11 +160,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             if self._copy_ended:
                 return []
             await self._wait()
-        inbox, self._inbox, self._inbox_size = self._inbox, [], 0
-        if self._paused:
-            self._paused = False
-            self._transport.resume_reading()
-        return inbox
+        return self._take_inbox()
 
     def send(self, data: bytes) -> None:
         """Write without waiting; nothing happens on a connection that is gone."""
@@ -176,14 +173,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         :raises AioreplError: as ``receive`` does.
         """
         self.send(frames.COPY_DONE)
-        while self._in(State.COPY, State.BUSY):
-            self._inbox, self._inbox_size = [], 0
-            if self._paused:
-                self._paused = False
-                self._transport.resume_reading()
+        self._take_inbox()
+        while not self._in(State.READY):
             await self._wait()
-        if self._failure is not None:
-            raise self._failure
+            self._take_inbox()
 
     async def close(self) -> None:
         """Terminate and wait until the socket is gone."""
@@ -212,10 +205,12 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case "E":
-                self._error = ServerError(frames.error_fields(frame.body))
+                error = ServerError(frames.error_fields(frame.body))
                 if self.state is State.COPY:
                     # Out of CopyBoth the server answers an error with ReadyForQuery, or by hanging up.
-                    self._fail(self._error)
+                    self._fail(error)
+                else:
+                    self._error = error
             case "N":
                 if self.on_notice is not None:
                     self.on_notice(ServerNotice(frames.error_fields(frame.body)))
@@ -227,14 +222,14 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                     raise ProtocolError("has other columns than its RowDescription", message="DataRow")
                 self._rows.append(dict(zip(self._names, row, strict=True)))
             case "W":
-                self.state = State.COPY
+                self.state, self._answered = State.COPY, True
                 self._copy_ended = False
                 self._wake()
             case "c":
                 self._copy_ended = True
                 self._wake()
             case "Z":
-                self.state = State.READY
+                self.state, self._answered = State.READY, True
                 self._wake()
             case "C" | "I" | "S" | "A":
                 pass
@@ -244,6 +239,13 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     def _take_error(self) -> ServerError | None:
         error, self._error = self._error, None
         return error
+
+    def _take_inbox(self) -> list[CopyFrame]:
+        inbox, self._inbox, self._inbox_size = self._inbox, [], 0
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        return inbox
 
     def _in(self, *states: State) -> bool:
         return self.state in states

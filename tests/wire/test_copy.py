@@ -119,11 +119,12 @@ async def test_our_end(copying, backend):
 
     ending = await copying.start(copying.protocol.end_copy())
     assert (True, [COPY_DONE]) == (copying.transport.reading, copying.transport.written)
-    copying.send(backend.xlog(b"late") + backend.COPY_DONE)
+    copying.send(backend.COPY_DONE)
     await asyncio.sleep(0)
     assert not ending.done()
-    copying.send(backend.frame("C", b"COPY 0\0") + backend.READY)
+    copying.send(backend.xlog(bytes(2 * MIB)) + backend.frame("C", b"COPY 0\0") + backend.READY)
     await ending
+    assert copying.transport.reading
 
     assert [{"a": "1"}] == await copying.answer(backend.rows(["a"], ["1"]))
 
