@@ -1,0 +1,140 @@
+"""The steps of a scripted walsender, and the bytes of each."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aiorepl.lsn import LSN
+
+READY = b"Z\0\0\0\5I"
+COPY_DONE = b"c\0\0\0\4"
+COPY_BOTH = b"W\0\0\0\7\0\0\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """XLogData. ``aiorepl.testing.messages`` builds payloads.
+
+    :param start: where in the WAL the message was sent from.
+    """
+
+    payload: bytes
+    start: int = 0
+    end: int = 0
+    sent_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """A keepalive; ``reply`` asks for a status at once."""
+
+    wal_end: int
+    reply: bool = False
+    sent_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Any bytes, to stand in the stream as they are."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Error:
+    """An ErrorResponse with these fields, by the protocol's letters (``M="…"``); then ReadyForQuery, or after a
+    severity (``S``) of FATAL the end of the connection. Also an answer to a query, or to the login.
+    """
+
+    fields: Mapping[str, str]
+
+    def __init__(self, **fields: str) -> None:
+        object.__setattr__(self, "fields", fields)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Notice:
+    """A NoticeResponse with these fields."""
+
+    fields: Mapping[str, str]
+
+    def __init__(self, **fields: str) -> None:
+        object.__setattr__(self, "fields", fields)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone:
+    """The server ends the stream in order, and waits for the client to do so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The bytes of other steps, written ``size`` at a time."""
+
+    steps: Sequence[Data | Keepalive | Raw | Notice]
+    size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitStatus:
+    """Wait for the next status of this connection that tells at least this much; none is looked at twice."""
+
+    flushed: int = 0
+    received: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Hang up, without a word, behind what was sent."""
+
+
+Step = Data | Keepalive | Raw | Error | Notice | CopyDone | Split | AwaitStatus | Cut
+Rows = Sequence[Mapping[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """A Standby Status Update as it arrived."""
+
+    received: LSN
+    flushed: LSN
+    applied: LSN
+    sent_at: int
+    reply_requested: bool
+
+
+def frame(kind: bytes, body: bytes) -> bytes:
+    """A backend message."""
+    return kind + struct.pack(">I", 4 + len(body)) + body
+
+
+def bytes_of(step: Data | Keepalive | Raw | Error | Notice | CopyDone) -> bytes:
+    """What a step sends."""
+    match step:
+        case Raw(data):
+            return data
+        case CopyDone():
+            return COPY_DONE
+        case Data(payload, start, end, sent_at):
+            return frame(b"d", b"w" + struct.pack(">QQq", start, end, sent_at) + payload)
+        case Keepalive(wal_end, reply, sent_at):
+            return frame(b"d", b"k" + struct.pack(">Qq?", wal_end, sent_at, reply))
+        case Error(fields=fields) | Notice(fields=fields):
+            told = "".join(f"{letter}{text}\0" for letter, text in fields.items())
+            return frame(b"E" if isinstance(step, Error) else b"N", told.encode() + b"\0")
+
+
+def rows_of(rows: Rows) -> bytes:
+    """The whole answer to a query."""
+    names = list(rows[0]) if rows else []
+    described = b"".join(
+        name.encode() + b"\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0) for name in names
+    )
+    parts = [frame(b"T", struct.pack(">H", len(names)) + described)]
+    for row in rows:
+        values = [row[name] for name in names]
+        raw = [b"\xff" * 4 if v is None else struct.pack(">I", len(v.encode())) + v.encode() for v in values]
+        parts.append(frame(b"D", struct.pack(">H", len(names)) + b"".join(raw)))
+    return b"".join([*parts, frame(b"C", b"SELECT\0"), READY])

@@ -1,0 +1,352 @@
+"""A walsender that follows a script: what a real server does once in a blue moon, or never, as often as a test needs.
+
+    script = [
+        Data(begin(final_lsn=0x10, xid=3)),
+        Data(commit(commit_lsn=0x10, end_lsn=0x20)),
+        AwaitStatus(flushed=0x20),
+        Error(S="ERROR", C="58P01", M="requested WAL segment has already been removed"),
+    ]
+    async with ScriptedWalsender(script) as server:
+        pipeline = aiorepl.Pipeline(aiorepl.Source(server.dsn, slot="any", publication="any"), [sink])
+
+It lets everybody in, has every slot and publication that it is asked for, and answers what aiorepl asks before
+START_REPLICATION; ``answers`` puts other answers in. It speaks simple queries and CopyBoth, and nothing else: a
+stream whose tables have types that are not built in makes aiorepl look them up on another connection, which fails.
+
+The first START_REPLICATION plays the first script, the second the second, and so on; one for which there is no script
+is sent nothing. A script that has come to its end leaves the stream open. A client that ends it is answered in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from aiorepl.lsn import LSN
+from aiorepl.testing.script import (
+    COPY_BOTH,
+    COPY_DONE,
+    READY,
+    AwaitStatus,
+    CopyDone,
+    Cut,
+    Data,
+    Error,
+    Keepalive,
+    Notice,
+    Raw,
+    Rows,
+    Split,
+    StandbyStatus,
+    Step,
+    bytes_of,
+    frame,
+    rows_of,
+)
+
+__all__ = [
+    "AwaitStatus",
+    "CopyDone",
+    "Cut",
+    "Data",
+    "Error",
+    "Keepalive",
+    "Notice",
+    "Raw",
+    "ScriptedWalsender",
+    "Split",
+    "StandbyStatus",
+    "Step",
+]
+
+
+class ScriptedWalsender:
+    """A server on a port of its own, for as long as the context lasts. Leaving it raises what went wrong in a script.
+
+    :param scripts: what to play, a script for each START_REPLICATION.
+    :param version: what it says its version is.
+    :param answers: what to answer to a query that contains the key, ahead of the answers it has itself.
+    :param login: refuse everybody with this.
+    :param confirmed_flush_lsn: where its slots stand.
+    """
+
+    def __init__(
+        self,
+        *scripts: Iterable[Step],
+        version: str = "18.0",
+        answers: Mapping[str, Rows | Error] | None = None,
+        login: Error | None = None,
+        confirmed_flush_lsn: int = 0,
+    ) -> None:
+        self.version = version
+        self.login = login
+        self.confirmed_flush_lsn = LSN(confirmed_flush_lsn)
+        self.statuses: list[StandbyStatus] = []
+        """Every status, of all connections, in the order of arrival."""
+        self.queries: list[str] = []
+        """Every query and command."""
+        self.startups: list[dict[str, str]] = []
+        """The parameters of every connection's startup packet."""
+        self.endings: list[str] = []
+        """``"CopyDone"`` and ``"Terminate"``, as often as clients sent them."""
+        self._scripts = iter([list(script) for script in scripts])
+        self._answers = dict(answers or {})
+        self._changed = asyncio.Condition()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failures: list[Exception] = []
+        """What went wrong here, and not with the client: mistakes in scripts."""
+
+    @property
+    def dsn(self) -> str:
+        """Where it listens."""
+        if self._server is None:
+            raise RuntimeError("use the server within its context")
+        port = self._server.sockets[0].getsockname()[1]
+        return f"postgresql://scripted@127.0.0.1:{port}/scripted?sslmode=disable"
+
+    async def status(self, condition: Callable[[StandbyStatus], bool] = lambda _: True) -> StandbyStatus:
+        """The first status that meets the condition; waits for it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: any(map(condition, self.statuses)))
+        return next(filter(condition, self.statuses))
+
+    async def ended(self, ending: str) -> None:
+        """Wait until a client has sent ``"CopyDone"`` or ``"Terminate"``."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: ending in self.endings)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+        if self.failures and error is None:
+            raise self.failures[0]
+
+    def answer(self, sql: str) -> Rows | Error:
+        """What this server answers to a query."""
+        for part, answer in self._answers.items():
+            if part in sql:
+                return answer
+        literals = [quoted.replace("''", "'") for quoted in re.findall(r"'((?:[^']|'')*)'", sql)]
+        identifiers = [quoted.replace('""', '"') for quoted in re.findall(r'"((?:[^"]|"")*)"', sql)]
+        if sql.startswith("SHOW wal_level"):
+            return [{"wal_level": "logical"}]
+        if sql.startswith("IDENTIFY_SYSTEM"):
+            xlogpos = str(self.confirmed_flush_lsn)
+            return [
+                {"systemid": "7000000000000000001", "timeline": "1", "xlogpos": xlogpos, "dbname": "scripted"}
+            ]
+        if sql.startswith("CREATE_REPLICATION_SLOT"):
+            created = {"slot_name": identifiers[0], "consistent_point": str(self.confirmed_flush_lsn)}
+            return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
+        if "pg_settings" in sql:
+            return [{"setting": "60000"}]
+        if "pg_publication" in sql:
+            return [{"pubname": name} for name in literals]
+        if "pg_replication_slots" in sql:
+            return [self._slot(literals[-1])]
+        return []
+
+    def _slot(self, name: str) -> dict[str, str | None]:
+        at = str(self.confirmed_flush_lsn)
+        told = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
+        flags = {"temporary": "false", "active": "false", "active_pid": None, "two_phase": "false"}
+        state = {
+            "wal_status": "reserved",
+            "invalidation_reason": None,
+            "restart_lsn": at,
+            "confirmed_flush_lsn": at,
+        }
+        return {**told, **flags, **state}
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(_Client(self, reader, writer)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, client: _Client) -> None:
+        try:
+            await client.serve()
+        except (EOFError, ConnectionError):
+            pass  # the client has gone, as it may at any time
+        except Exception as error:  # noqa: BLE001 - raised when the context is left
+            self.failures.append(error)
+        finally:
+            await client.close()
+
+    async def note(self, what: StandbyStatus | str) -> None:
+        """A client sent this; for the connections."""
+        async with self._changed:
+            if isinstance(what, StandbyStatus):
+                self.statuses.append(what)
+            else:
+                self.endings.append(what)
+            self._changed.notify_all()
+
+    def next_script(self) -> list[Step]:
+        """What the next START_REPLICATION plays; for the connections."""
+        return next(self._scripts, [])
+
+
+_SSL_REQUEST: Final = 80877103
+_GSS_REQUEST: Final = 80877104
+
+
+class _Client:
+    """One connection."""
+
+    def __init__(
+        self, server: ScriptedWalsender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+        self._statuses: asyncio.Queue[StandbyStatus] = asyncio.Queue()
+        self._copy_done = False
+        self._hung_up = False
+
+    async def serve(self) -> None:
+        """From the startup packet to the end."""
+        await self._start_up()
+        while True:
+            kind, body = await self._message()
+            if kind == b"Q":
+                await self._query(body[:-1].decode())
+            # CopyData and CopyDone behind the end of a copy are ignored, as the protocol has it.
+
+    async def close(self) -> None:
+        """Let go of the socket."""
+        self._writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    async def _start_up(self) -> None:
+        while True:
+            (length,) = struct.unpack(">I", await self._reader.readexactly(4))
+            body = await self._reader.readexactly(length - 4)
+            if int.from_bytes(body[:4], "big") not in (_SSL_REQUEST, _GSS_REQUEST):
+                break
+            self._writer.write(b"N")
+        words = body[4:].rstrip(b"\0").decode().split("\0")
+        self._server.startups.append(dict(zip(words[::2], words[1::2], strict=True)))
+        if self._server.login is not None:
+            self._write(bytes_of(self._server.login))
+            self._hang_up()
+            return
+        self._write(frame(b"R", struct.pack(">I", 0)))
+        parameters = {
+            "server_version": self._server.version,
+            "client_encoding": "UTF8",
+            "server_encoding": "UTF8",
+            "integer_datetimes": "on",
+            "standard_conforming_strings": "on",
+        }
+        for name, value in parameters.items():
+            self._write(frame(b"S", f"{name}\0{value}\0".encode()))
+        self._write(frame(b"K", struct.pack(">II", 1, 2)) + READY)
+
+    async def _query(self, sql: str) -> None:
+        self._server.queries.append(sql)
+        answer = self._server.answer(sql)
+        if isinstance(answer, Error):
+            self._error(answer)
+        elif sql.startswith("START_REPLICATION"):
+            await self._copy()
+        else:
+            self._write(rows_of(answer))
+
+    async def _copy(self) -> None:
+        self._copy_done = False
+        self._write(COPY_BOTH)
+        playing = asyncio.create_task(self._play(self._server.next_script()))
+        try:
+            while True:
+                kind, body = await self._message()
+                if kind == b"c":
+                    break
+                received, flushed, applied, sent_at, reply = struct.unpack(">xQQQq?", body)
+                status = StandbyStatus(LSN(received), LSN(flushed), LSN(applied), sent_at, reply)
+                self._statuses.put_nowait(status)
+                await self._server.note(status)
+        finally:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+        self._write((b"" if self._copy_done else COPY_DONE) + frame(b"C", b"COPY 0\0") + READY)
+
+    async def _play(self, script: Sequence[Step]) -> None:
+        try:
+            for step in script:
+                await self._take(step)
+        except ConnectionError:
+            pass  # the client has gone
+        except Exception as error:  # noqa: BLE001 - raised when the server's context is left
+            self._server.failures.append(error)
+            self._writer.transport.abort()  # or the client would wait for the rest of it
+
+    async def _take(self, step: Step) -> None:
+        match step:
+            case AwaitStatus(flushed, received):
+                while True:
+                    status = await self._statuses.get()
+                    if status.flushed >= flushed and status.received >= received:
+                        break
+            case Split(steps, size):
+                data = b"".join(map(bytes_of, steps))
+                try:
+                    while data:
+                        piece, data = data[:size], data[size:]
+                        self._write(piece)
+                        await self._writer.drain()
+                        await asyncio.sleep(0)  # the client may read before the next
+                except asyncio.CancelledError:
+                    self._write(data)  # a client that ends the stream still gets whole frames
+                    raise
+            case Cut():
+                self._hang_up()
+            case Error():
+                self._error(step)
+            case _:
+                self._copy_done = self._copy_done or isinstance(step, CopyDone)
+                self._write(bytes_of(step))
+                await self._writer.drain()
+
+    def _error(self, error: Error) -> None:
+        self._write(bytes_of(error))
+        if error.fields.get("S") == "FATAL":
+            self._hang_up()
+        else:
+            self._write(READY)
+
+    def _hang_up(self) -> None:
+        # Half a close: with bytes unread a whole one would be a reset, and our last words might never be read.
+        if not self._hung_up:
+            self._hung_up = True
+            self._writer.write_eof()
+
+    def _write(self, data: bytes) -> None:
+        if not self._hung_up:
+            self._writer.write(data)
+
+    async def _message(self) -> tuple[bytes, bytes]:
+        head = await self._reader.readexactly(5)
+        kind, body = head[:1], await self._reader.readexactly(int.from_bytes(head[1:], "big") - 4)
+        if kind in (b"c", b"X"):
+            await self._server.note("CopyDone" if kind == b"c" else "Terminate")
+        if kind == b"X":
+            raise EOFError
+        return kind, body

@@ -1,0 +1,76 @@
+"""Whoever is not let in, and a stream that is not begun: one line each that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, SlotError
+from aiorepl.lsn import LSN
+from aiorepl.testing.walsender import Error, ScriptedWalsender
+from aiorepl.wire.connection import ReplicationConnection
+
+
+async def test_nobody_there():
+    """A port on which nobody listens: one line that says what to check, worth trying again."""
+    async with ScriptedWalsender() as server:
+        dsn = server.dsn
+    with pytest.raises(ConnectionFailed, match=r"cannot reach the server: .*: check host and port") as caught:
+        await ReplicationConnection.open(dsn)
+
+    assert not caught.value.permanent
+    assert 1 == len(str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://user:s3cr3t@host:port/db", "mysql://s3cr3t", "s3cr3t"])
+async def test_a_dsn_that_cannot_be_read(dsn):
+    """The DSN is described, never quoted: it may hold a password."""
+    with pytest.raises(ConfigurationError, match="write postgresql://") as caught:
+        await ReplicationConnection.open(dsn)
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "message", "expected", "permanent"),
+    [
+        ("28P01", 'password authentication failed for user "u"', "check the password", True),
+        ("28000", 'no pg_hba.conf entry for host "h"', "pg_hba.conf", True),
+        ("3D000", 'database "d" does not exist', "check the database name", True),
+        ("42501", "permission denied to start WAL sender", "REPLICATION", True),
+        ("53300", "sorry, too many clients already", "too many clients", False),
+        ("57P03", "the database system is starting up", "starting up", False),
+    ],
+)
+async def test_refused_logins(sqlstate, message, expected, permanent):
+    """Each refusal says what to do, and whether to try again as we are."""
+    async with ScriptedWalsender(login=Error(S="FATAL", V="FATAL", C=sqlstate, M=message)) as server:
+        with pytest.raises(ConnectionFailed, match=expected) as caught:
+            await ReplicationConnection.open(server.dsn)
+
+    assert message in str(caught.value)
+    assert permanent == caught.value.permanent
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "message", "error", "expected"),
+    [
+        ("42704", 'replication slot "s" does not exist', SlotError, "create it"),
+        ("42704", 'publication "p" does not exist', ConfigurationError, "CREATE PUBLICATION"),
+        ("55006", 'replication slot "s" is active for PID 7', SlotError, "another consumer"),
+        ("42501", "permission denied to use replication slots", ConnectionFailed, "REPLICATION"),
+        ("55000", "logical decoding requires wal_level >= logical", ConfigurationError, "set wal_level"),
+        ("55000", 'cannot read from logical replication slot "s"', SlotError, "cannot be used"),
+        ("XX000", "something else", ServerError, "something else"),
+    ],
+)
+async def test_refused_streams(sqlstate, message, error, expected):
+    """START_REPLICATION that is refused says what to do; the connection stays usable."""
+    refusal = Error(S="ERROR", C=sqlstate, M=message)
+    async with ScriptedWalsender(answers={"START_REPLICATION": refusal}) as server:
+        connection = await ReplicationConnection.open(server.dsn)
+        with pytest.raises(error, match=expected) as caught:
+            await connection.start_replication("s", LSN(0), {})
+        assert "scripted" == (await connection.identify_system()).database
+        await connection.close()
+
+    assert (sqlstate == "55006") == getattr(caught.value, "busy", False)
