@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from aiorepl.delivery.pipeline import Pipeline
 
 _T = TypeVar("_T")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``main``, on uvloop where that is installed."""
+    """Run ``main``, on uvloop where that is installed. SIGINT and SIGTERM cancel it.
+
+    :raises KeyboardInterrupt: after a signal.
+    """
     factory: Callable[[], asyncio.AbstractEventLoop] | None
     try:
         import uvloop
@@ -22,7 +27,39 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main)
+        return runner.run(_cancelled_by_signals(main))
+
+
+async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
+    work = asyncio.ensure_future(main)
+    signalled = False
+
+    def stop() -> None:
+        nonlocal signalled
+        signalled = True
+        work.cancel()
+
+    with _handling(stop):
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if signalled:
+                raise KeyboardInterrupt from None
+            work.cancel()
+            raise
+
+
+@contextlib.contextmanager
+def _handling(stop: Callable[[], None]) -> Iterator[None]:
+    """Also where SIGINT was ignored when we were started, as a shell does for what it runs in the background."""
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
 
 
 async def run_until_signal(pipeline: Pipeline) -> bool:
@@ -30,7 +67,6 @@ async def run_until_signal(pipeline: Pipeline) -> bool:
 
     Returns whether a signal ended it.
     """
-    loop = asyncio.get_running_loop()
     work = asyncio.create_task(pipeline.run())
     signalled = False
 
@@ -41,14 +77,10 @@ async def run_until_signal(pipeline: Pipeline) -> bool:
         signalled = True
         pipeline.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        await work
-    except asyncio.CancelledError:
-        if not signalled:
-            raise
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    with _handling(stop):
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not signalled:
+                raise
     return signalled
