@@ -166,11 +166,10 @@ def require_readable(schema: StructType) -> None:
     """
     for field in schema.fields:
         if field.name in META.names:
-            if field.dataType != META[field.name].dataType:
-                raise ConfigurationError(
-                    f"column {field.name!r} is {META[field.name].dataType.simpleString()}, "
-                    f"not {field.dataType.simpleString()}"
-                )
+            # Spelled, for a schema in DDL says nothing of nullability.
+            ours, theirs = META[field.name].dataType.simpleString(), field.dataType.simpleString()
+            if ours != theirs:
+                raise ConfigurationError(f"column {field.name!r} is {ours}, not {theirs}")
             continue
         inner = field.dataType.elementType if isinstance(field.dataType, ArrayType) else field.dataType
         if not isinstance(inner, _READABLE):

@@ -5,6 +5,7 @@ Nothing here knows what the source reads.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -43,6 +44,8 @@ def local_session(
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        # It prints every exception that pyspark raises, as a line of JSON, before whoever catches it has a say.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
     register(spark)
     return spark
 

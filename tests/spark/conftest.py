@@ -19,9 +19,15 @@ from aiorepl.testing.stream import Stream
 def spark() -> Iterator[Any]:
     from aiorepl.spark import local_session
 
+    # A hundred small plans: compiling them, in Java or to Java, takes longer than running them.
+    patch = pytest.MonkeyPatch()
+    patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves sockets to the collector
         session = local_session(cores=2, memory="1g")
+        patch.undo()
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         yield session
         session.stop()
 
@@ -32,6 +38,7 @@ class Journal:
     def __init__(self, folder: Path, **stream: Any) -> None:
         self.folder = folder
         self.stream = Stream(**stream)
+        self.applied = 0
 
     def write(self, **options: Any) -> None:
         """Make a segment, or more, of all that was committed since the last call."""

@@ -1,0 +1,98 @@
+"""Columns into Arrow, without Spark: exact where the type can hold the value, and honest where not."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl.errors import DataError
+from aiorepl.spark import moments
+from aiorepl.spark.columns import column
+from aiorepl.values.registry import Types
+from aiorepl.values.types import DOMAIN, TypeInfo
+
+BOOL, BYTEA, INT8, INT4, TEXT, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, INT4_ARRAY, DATE_ARRAY = (
+    16, 17, 20, 23, 25, 701, 1082, 1114, 1184, 1700, 1007, 1182,
+)  # fmt: skip
+DAY, MOMENT, MOMENT_UTC = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
+
+
+def read(
+    oid: int, wanted: pa.DataType, *values: bytes | None, null: bool = False, types: Types | None = None
+):
+    return column("public.t.c", oid, types or Types(), wanted, null=null)(values)
+
+
+def test_exact_where_arrow_gives_up() -> None:
+    """Years before 1 and after 9999 are what PostgreSQL means by them, beside ordinary ones."""
+    days = read(DATE, DAY, b"2026-11-21", b"0044-03-15 BC", b"12345-01-01", None).cast(pa.int32()).to_pylist()
+    assert days == [20778, -735160, 3789391, None]
+    microseconds = read(TIMESTAMPTZ, MOMENT_UTC, b"0001-12-31 23:59:59.5+00 BC", b"1970-01-01 00:00:00+00")
+    assert microseconds.cast(pa.int64()).to_pylist() == [-62135596800_500_000, 0]
+
+
+def test_offsets_where_none_were_expected() -> None:
+    """A timestamp read as one with time zone is UTC, and the other way round too."""
+    moment = dt.datetime(2026, 11, 21, 8, 0, 0, 5)
+    (value,) = read(TIMESTAMP, MOMENT_UTC, b"2026-11-21 08:00:00.000005").to_pylist()
+    assert value == moment.replace(tzinfo=dt.UTC)
+    assert read(TIMESTAMPTZ, MOMENT, b"2026-11-21 09:00:00.000005+01").to_pylist() == [moment]
+
+
+@pytest.mark.parametrize(
+    ("oid", "wanted", "value"),
+    [
+        (DATE, DAY, b"infinity"),
+        (TIMESTAMPTZ, MOMENT_UTC, b"-infinity"),
+        (TIMESTAMPTZ, MOMENT_UTC, b"999999-12-31 23:59:59+00"),
+        (NUMERIC, pa.decimal128(5, 2), b"NaN"),
+        (NUMERIC, pa.decimal128(5, 2), b"1000.00"),
+        (NUMERIC, pa.decimal128(5, 2), b"1.005"),
+        (INT8, pa.int32(), b"4294967296"),
+        (TEXT, pa.bool_(), b"maybe"),
+        (TEXT, pa.string(), b"\xff"),
+        (INT4_ARRAY, pa.list_(pa.int32()), b"{{1},{2}}"),
+        (INT4_ARRAY, pa.list_(pa.int32()), b"{4294967296}"),
+        (DATE_ARRAY, pa.list_(DAY), b"{infinity}"),
+        (TEXT, pa.list_(pa.string()), b"{a}"),
+    ],
+)
+def test_what_a_type_cannot_hold(oid: int, wanted: pa.DataType, value: bytes) -> None:
+    """It is an error without the value, or null, and the values around it are not harmed."""
+    with pytest.raises(DataError, match=r"public\.t\.c: a value of type") as caught:
+        read(oid, wanted, value)
+    assert value.decode(errors="replace") not in str(caught.value)
+    assert caught.value.__cause__ is None
+    result = read(oid, wanted, None, value, null=True).to_pylist()
+    assert result[1] in (None, [None])
+    assert read(oid, wanted, value, null=True).type == wanted
+
+
+def test_forms() -> None:
+    """Booleans, bytes, domains and arrays of them are read as their own text says."""
+    assert read(BOOL, pa.bool_(), b"t", None, b"f").to_pylist() == [True, None, False]
+    assert read(BYTEA, pa.binary(), b"\\x00ff", b"\\x", None).to_pylist() == [b"\0\xff", b"", None]
+    assert read(TEXT, pa.binary(), b"as it is").to_pylist() == [b"as it is"]
+    types = Types([TypeInfo(90001, "public", "flag", DOMAIN, BOOL)])
+    assert read(90001, pa.bool_(), b"t", types=types).to_pylist() == [True]
+    assert read(INT4_ARRAY, pa.list_(pa.int64()), b"{}", None, b"{1,NULL}", b"[0:1]={7,8}").to_pylist() == [
+        [], None, [1, None], [7, 8],
+    ]  # fmt: skip
+    assert read(FLOAT8, pa.float64(), b"1e+300", b"Infinity").to_pylist() == [1e300, float("inf")]
+    assert read(NUMERIC, pa.decimal128(38, 0), b"1e3").to_pylist() == [Decimal(1000)]
+
+
+@given(st.datetimes())
+def test_moments(moment: dt.datetime) -> None:
+    """The parser that goes further than Arrow's agrees with Python where that goes."""
+    text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0") + f".{moment.microsecond:06}"
+    expected = (moment - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
+    assert moments.microseconds(text) == expected
+    assert moments.microseconds(text + "+00") == expected
+    assert moments.microseconds(text + "-02:30") == expected + 9_000_000_000
+    assert moments.days(text[:10]) == (moment.date() - dt.date(1970, 1, 1)).days
