@@ -33,8 +33,8 @@ class Ledger:
         self._flushed = start
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
-        # gid to the end before its PREPARE, and the end LSN that releases it.
-        self._holds: dict[str, list[LSN | None]] = {}
+        # By gid and the end of the PREPARE: the end before it, and the end LSN that releases it.
+        self._holds: dict[tuple[str, LSN], tuple[LSN, LSN | None]] = {}
 
     @property
     def received(self) -> LSN:
@@ -79,30 +79,33 @@ class Ledger:
             self._durable[sink] = end_lsn
             self._advance()
 
-    def hold(self, gid: str) -> None:
+    def hold(self, gid: str, prepared: LSN) -> None:
         """A prepared transaction was received that nobody but us has; it must come again if we end.
 
         Once its PREPARE is confirmed the server never sends its rows again, only that it committed. So nothing is
         confirmed from here on, until ``release``.
+
+        :param prepared: where the PREPARE ended; with it the gid is a name for good, by itself it is used again.
         """
-        self._holds.setdefault(gid, [self._end, None])
+        self._holds.setdefault((gid, prepared), (self._end, None))
 
     def release(self, gid: str, end_lsn: LSN) -> None:
         """The held transaction has ended; its hold goes when everything up to ``end_lsn`` is durable."""
-        if gid in self._holds:
-            self._holds[gid][1] = end_lsn
+        prepared = max((at for name, at in self._holds if name == gid and at < end_lsn), default=None)
+        if prepared is not None:
+            self._holds[gid, prepared] = self._holds[gid, prepared][0], end_lsn
             self._advance()
 
     @property
     def resend_from(self) -> LSN | None:
         """From where the server has to send again after a reconnect, for what is held; ``None`` when nothing is."""
-        return min((limit for limit, _ in self._holds.values() if limit is not None), default=None)
+        return min((limit for limit, _ in self._holds.values()), default=None)
 
     def _advance(self) -> None:
         # A sink may hold more than we have received (its own position, after a restart): that counts to the end.
         safe = min(min(self._durable.values(), default=self._end), self._end)
-        for gid, (_, released) in list(self._holds.items()):
+        for name, (_, released) in list(self._holds.items()):
             if released is not None and released <= safe:
-                del self._holds[gid]
+                del self._holds[name]
         held = self.resend_from
         self._flushed = max(self._flushed, safe if held is None else min(safe, held))

@@ -177,7 +177,7 @@ class Session:
     def _decide(self, message: TwoPhase) -> None:
         """A prepared transaction has nobody but us until it ends: hold the confirmation that long."""
         if isinstance(message, (m.Prepare, m.StreamPrepare)):
-            self._ledger.hold(message.gid)
+            self._ledger.hold(message.gid, LSN(message.end_lsn))
         elif isinstance(message, m.CommitPrepared):
             self._ledger.release(message.gid, LSN(message.end_lsn))
         else:
