@@ -71,7 +71,12 @@ class Capture:
         connection, readied = self._required()
         if self._until == NOW:
             self._until = (await connection.identify_system()).xlogpos
-        self._ledger = Ledger(after if start is None else start, sinks)
+        start = after if start is None else start
+        if self.source.holds_prepared:
+            # The slot may have been held back for what is prepared and undecided. Nothing tells of that but the
+            # PREPARE that comes again, so until then no more is confirmed than was before.
+            start = min(start, readied.position.lsn)
+        self._ledger = Ledger(start, sinks)
         self._after = after
         await self._start(connection, readied)
         return self._ledger
@@ -147,6 +152,8 @@ class Capture:
     def _require_no_gap(self, before: Position, found: Position) -> None:
         before.require_same_source(found, "this pipeline")
         known = max(self._after, self._ledger.flushed, before.lsn)
+        if self._ledger.resend_from is not None:
+            known = min(known, self._ledger.resend_from)
         if found.lsn > known:
             raise SlotError(
                 f"slot {found.slot!r} was moved to {found.lsn} by somebody else, past {known} where this pipeline "

@@ -80,8 +80,10 @@ class Session:
 
         :raises SlotError, ConfigurationError, ServerError: when the server refuses.
         """
-        again = self._ledger.resend_from
-        begin = self._resume.after if again is None else min(again, self._resume.after)
+        begin = self._resume.after
+        if self._source.holds_prepared:
+            # What is prepared and undecided has to come again, and lies before what is known.
+            begin = min(begin, readied.position.lsn)
         await self._connection.start_replication(self._source.slot, begin, readied.plugin_options)
         self._feedback = Feedback(readied.wal_sender_timeout, self._now())
         self._connection.on_reply_request(self.report)

@@ -68,6 +68,11 @@ class Source:
             raise ConfigurationError("prepared transactions can be delivered only under two_phase")
         self.options()
 
+    @property
+    def holds_prepared(self) -> bool:
+        """Whether prepared transactions wait with us, and nobody downstream has them, until they are decided."""
+        return self.two_phase and not self.deliver_prepared
+
     def options(self) -> Options:
         """What is asked of pgoutput."""
         names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication)
