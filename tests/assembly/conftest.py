@@ -164,4 +164,4 @@ def told() -> Callable[[Sequence[Slice]], list[tuple[Any, ...]]]:
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices and chunks of two or three rows instead of a megabyte."""
-    monkeypatch.setattr(pending, "SLICE_BYTES", 60)
+    monkeypatch.setattr(pending, "SLICE_BYTES", 110)
