@@ -1,0 +1,195 @@
+"""A whole pipeline against a server that follows a script: what is delivered, and what the server is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import Pipeline, ProtocolError, RetryPolicy, ServerError, Sink, Source
+from aiorepl.testing import messages as build
+from aiorepl.testing.walsender import (
+    AwaitStatus,
+    CopyDone,
+    Cut,
+    Data,
+    Error,
+    Keepalive,
+    Raw,
+    ScriptedWalsender,
+    Split,
+    Step,
+)
+
+pytestmark = pytest.mark.both_loops
+
+RELATION = build.relation(
+    oid=7, name="orders", columns=[build.column("id", 23, key=True), build.column("note")]
+)
+# The server asks for a status thrice a second, so that no test waits for one.
+QUICK = {"wal_sender_timeout": [{"setting": "900"}]}
+
+
+class Remember(Sink):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, object]] = []
+        self.closed = False
+
+    async def write(self, batch) -> None:
+        self.rows += [dict(change.new) for change in batch.changes]
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def transaction(number: int, rows: int = 1) -> list[Data]:
+    """The ``number``-th transaction: its commit record stands at 0x100 times the number, and ends 0x80 later."""
+    at = 0x100 * number
+    inserts = [build.insert(relation=7, new=[str(100 * number + row), "x"]) for row in range(rows)]
+    payloads = [
+        build.begin(final_lsn=at, xid=number),
+        RELATION,
+        *inserts,
+        build.commit(commit_lsn=at, end_lsn=at + 0x80),
+    ]
+    return [Data(payload, start=at, end=at) for payload in payloads]
+
+
+def pipeline(server: ScriptedWalsender, sink: Sink, reconnect: RetryPolicy | None = None) -> Pipeline:
+    """A pipeline that reads the server's stream."""
+    return Pipeline(Source(server.dsn, slot="orders", publication="orders"), [sink], reconnect=reconnect)
+
+
+def ids(sink: Remember) -> list[object]:
+    """The keys of the rows, as they came."""
+    return [row["id"] for row in sink.rows]
+
+
+async def test_delivered_and_confirmed():
+    """Rows reach the sink, and only then the server is told that they are durable; the stream ends in order."""
+    sink = Remember()
+    script = [
+        *transaction(1, rows=3),
+        AwaitStatus(flushed=0x180),
+        *transaction(2),
+        AwaitStatus(flushed=0x280),
+    ]
+    async with ScriptedWalsender([*script, CopyDone()], answers=QUICK) as server:
+        await pipeline(server, sink).run()
+
+    assert [100, 101, 102, 200] == ids(sink)
+    assert sink.closed
+    assert ["CopyDone", "Terminate"] == server.endings
+    assert [0x280] == [status.flushed for status in server.statuses[-1:]]
+
+
+async def test_stopped():
+    """A pipeline that is stopped confirms what it has, ends the stream and says goodbye."""
+    sink = Remember()
+    async with (
+        ScriptedWalsender(transaction(1), answers=QUICK) as server,
+        pipeline(server, sink) as running,
+    ):
+        await server.status(lambda status: status.flushed == 0x180)
+        assert 0x180 == running.statistics().flushed
+
+    assert [100] == ids(sink)
+    assert ["CopyDone", "Terminate"] == server.endings
+
+
+async def test_split_anywhere():
+    """Reads that end in the midst of anything make no difference."""
+    sink = Remember()
+    script: list[Step] = [Split([*transaction(1, rows=2), Keepalive(0x180), *transaction(2)], 7), CopyDone()]
+    async with ScriptedWalsender(script, answers=QUICK) as server:
+        await pipeline(server, sink).run()
+
+    assert [100, 101, 200] == ids(sink)
+
+
+INSERT = build.insert(relation=7, new=["1", "x"])
+DAMAGE = {
+    "a message cut short": (Data(INSERT[:-1], start=0x300), "Insert.TupleData at 0/300: "),
+    "bytes behind a message": (
+        Data(INSERT + b"\0", start=0x300),
+        "Insert at 0/300: has 1 bytes behind its end",
+    ),
+    "an unknown relation": (
+        Data(build.insert(relation=8, new=[]), start=0x300),
+        "Insert.relation at 0/300: relation 8 was never described",
+    ),
+    "an unknown message": (Data(b"?", start=0x300), "0/300: unknown message type b'?'"),
+    "a message out of order": (
+        Data(build.begin(final_lsn=0x400, xid=4), start=0x300),
+        "Begin at 0/300: arrived before the transaction before it committed",
+    ),
+    "a frame cut short": (Raw(b"d\0\0\0\5w"), "XLogData at 0/200: has 1 bytes"),
+    "a frame too long": (Raw(b"d\xff\xff\xff\xff"), "frame d.length at 0/200: claims 4294967295 bytes"),
+    "no frame of ours": (
+        Raw(b"HTTP/1.1 400 Bad Request\r\n"),
+        "frame H.length at 0/200: claims 1414811695 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bad", "expected"), DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("together", [True, False], ids=["in one read", "later"])
+async def test_damage(bad, expected, together):
+    """What is damaged is named with its place; what came before it is delivered, nothing behind it is, or is confirmed."""
+    sink = Remember()
+    good, half = transaction(1, rows=2), transaction(2)[:-1]
+    pause = [] if together else [AwaitStatus(flushed=0x180)]
+    script = [*good, *pause, *half, bad, *transaction(2)[-1:], *transaction(3)]
+    async with ScriptedWalsender(script, answers=QUICK) as server:
+        with pytest.raises(ProtocolError) as caught:
+            await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+
+    assert expected in str(caught.value)
+    assert [100, 101] == ids(sink)[:2]
+    assert 300 not in ids(sink)
+    assert {status.flushed for status in server.statuses} <= {0, 0x180}
+    assert 1 == len([sql for sql in server.queries if sql.startswith("START_REPLICATION")])
+
+
+async def test_an_error_of_the_server():
+    """What the server says when it gives up is raised as it was said, after what came before it."""
+    sink = Remember()
+    error = Error(
+        S="ERROR", V="ERROR", C="42P01", M="no such relation", D="detail", H="hint", W="where", n="constraint"
+    )
+    async with ScriptedWalsender([*transaction(1), error], answers=QUICK) as server:
+        with pytest.raises(ServerError) as caught:
+            await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+
+    told = caught.value
+    assert ("42P01", "detail", "hint", "where", "constraint") == (
+        told.sqlstate,
+        told.detail,
+        told.hint,
+        told.where,
+        told.constraint,
+    )
+    assert [100] == ids(sink)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [Cut()],
+        [Raw(b"d\0\0\1\0w"), Cut()],
+        [Error(S="FATAL", C="57P01", M="terminating connection")],
+        [Error(S="ERROR", C="53200", M="out of memory")],
+    ],
+    ids=["hung up", "in the midst of a frame", "shut down", "out of memory"],
+)
+async def test_reconnecting(end):
+    """After a loss the stream is asked for again from what was received whole, and nothing comes twice."""
+    sink = Remember()
+    first = [*transaction(1), *transaction(2, rows=3)[:-2]]
+    again = [*transaction(2, rows=3), *transaction(3), AwaitStatus(flushed=0x380), CopyDone()]
+    async with ScriptedWalsender([*first, *end], again, answers=QUICK) as server:
+        await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+
+    assert [100, 200, 201, 202, 300] == ids(sink)
+    starts = [sql.split(" (")[0] for sql in server.queries if sql.startswith("START_REPLICATION")]
+    assert [f'START_REPLICATION SLOT "orders" LOGICAL 0/{at}' for at in ("0", "180")] == starts
