@@ -101,6 +101,26 @@ def test_commit_makes_it_common(transcript):
     assert ("a", "b", "c", "d") == transcript.seen_by(None) == transcript.seen_by(6)
 
 
+def test_a_prepare_keeps_it_back(transcript):
+    """A streamed transaction that is prepared may still roll back: what it described does not become common."""
+    transcript.plain(described("a"))
+    transcript.block(5, described("ab", xid=5))
+
+    transcript.plain(build.stream_prepare(prepare_lsn=1, end_lsn=2, xid=5, gid="g"))
+
+    assert ("a",) == transcript.seen_by(None)
+
+
+def test_a_late_commit_brings_nothing_old_back(transcript):
+    """A description that came later, by whatever way, is not replaced by an older one at a commit."""
+    transcript.block(5, described("a", xid=5))
+    transcript.plain(described("ab"))
+
+    transcript.commit(5)
+
+    assert ("a", "b") == transcript.seen_by(None)
+
+
 def test_abort_drops_it(transcript):
     """A transaction that rolls back takes its descriptions with it, even if its xid is met again."""
     transcript.plain(described("ab"))

@@ -1,0 +1,158 @@
+"""Which message may follow which: what is legal passes, what is not is refused with the rule it breaks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from aiorepl.errors import ProtocolError
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.messages import AnyMessage
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.testing import messages as build
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.states import TRANSITIONS, State, guard
+from aiorepl.values import Types
+
+PAYLOADS = {
+    "Begin": build.begin(final_lsn=0x10, xid=3),
+    "Commit": build.commit(commit_lsn=0x10, end_lsn=0x20),
+    "Origin": build.origin(commit_lsn=1, name="north"),
+    "Relation": build.relation(oid=7, name="t", columns=[]),
+    "Type": build.type_(oid=99, name="mood"),
+    "Insert": build.insert(relation=7, new=[]),
+    "Update": build.update(relation=7, new=[]),
+    "Delete": build.delete(relation=7, old=[]),
+    "Truncate": build.truncate(relations=[7]),
+    "Message": build.message(transactional=False, lsn=1),
+    "Begin Prepare": build.begin_prepare(prepare_lsn=0x10, end_lsn=0x20, xid=3, gid="g"),
+    "Prepare": build.prepare(prepare_lsn=0x10, end_lsn=0x20, xid=3, gid="g"),
+    "Commit Prepared": build.commit_prepared(commit_lsn=0x30, end_lsn=0x40, xid=3, gid="g"),
+    "Rollback Prepared": build.rollback_prepared(prepare_end_lsn=0x20, rollback_end_lsn=0x40, xid=3, gid="g"),
+    "Stream Start": build.stream_start(xid=5, first_segment=True),
+    "Stream Stop": build.stream_stop(),
+    "Stream Commit": build.stream_commit(xid=6, commit_lsn=0x10, end_lsn=0x20),
+    "Stream Abort": build.stream_abort(xid=6, subxid=6),
+    "Stream Prepare": build.stream_prepare(prepare_lsn=0x10, end_lsn=0x20, xid=6, gid="g"),
+}
+# What brings an assembler into each state; the transaction 6 is in progress in all of them.
+WAYS = {
+    State.BETWEEN: [],
+    State.PLAIN: [PAYLOADS["Begin"]],
+    State.PREPARING: [PAYLOADS["Begin Prepare"]],
+    State.BLOCK: [PAYLOADS["Stream Start"]],
+}
+
+
+def messages(name: str, state: State) -> list[AnyMessage]:
+    """The messages that lead to a state, and then the one of that name."""
+    decoder, alone = Decoder(Streaming.ON), Decoder(Streaming.ON)
+    alone.decode(PAYLOADS["Relation"])
+    if name == "Stream Stop":
+        alone.decode(PAYLOADS["Stream Start"])
+    way = [build.stream_start(xid=6, first_segment=True), PAYLOADS["Stream Stop"], *WAYS[state]]
+    return [*map(decoder.decode, way), alone.decode(PAYLOADS[name])]
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.value)
+def test_every_pair(state, name):
+    """A message that the table lists passes and leads where it says; any other is refused with the guard's sentence."""
+    assembler = Assembler(Types())
+    *way, message = messages(name, state)
+    assembler.feed(way)
+    following = TRANSITIONS[state].get(type(message))
+
+    if following is not None:
+        assembler.feed([message])
+        assert assembler.open is (following is not State.BETWEEN)
+    else:
+        with pytest.raises(ProtocolError) as caught:
+            assembler.feed([message])
+        assert (name, guard(state, type(message))) == (caught.value.message, caught.value.problem)
+
+
+def test_the_table_knows_every_message():
+    """Each of the nineteen messages is legal somewhere, and none is legal everywhere but what is content."""
+    legal = [set(TRANSITIONS[state]) for state in State]
+    kinds = {name: type(messages(name, State.BETWEEN)[-1]) for name in PAYLOADS}
+
+    assert set(kinds.values()) == set.union(*legal)
+    assert {kinds[name] for name in ("Relation", "Type", "Message")} == set.intersection(*legal)
+
+
+def test_guards_tell_apart():
+    """Refused orders that differ are told in different words, where they mean different mistakes."""
+    said = {
+        guard(state, kind)
+        for state, kind in itertools.product(
+            State, {kind for legal in TRANSITIONS.values() for kind in legal}
+        )
+        if kind not in TRANSITIONS[state]
+    }
+
+    assert {
+        "arrived without Begin",
+        "arrived without Stream Start",
+        "arrived outside of a transaction",
+        "arrived before the transaction before it committed",
+        "arrived before the transaction before it was prepared",
+        "arrived before the block before it ended",
+        "arrived in a transaction, where it has no place",
+        "arrived in a prepared transaction, where it has no place",
+        "arrived in a stream block, where it has no place",
+    } == said
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["Commit"], "Commit: arrived without Begin"),
+        (["Begin", "Commit", "Commit"], "Commit: arrived without Begin"),
+        (["Begin", "Begin"], "Begin: arrived before the transaction before it committed"),
+        (["Relation", "Insert"], "Insert: arrived outside of a transaction"),
+        (["Begin", "Commit", "Relation", "Delete"], "Delete: arrived outside of a transaction"),
+        (["Begin", "Stream Start"], "Stream Start: arrived in a transaction, where it has no place"),
+        (["Begin Prepare", "Commit"], "Commit: arrived in a prepared transaction, where it has no place"),
+    ],
+)
+def test_sentences(names, expected):
+    """What a user is told."""
+    decoder = Decoder(Streaming.ON)
+    with pytest.raises(ProtocolError) as caught:
+        Assembler(Types()).feed([decoder.decode(PAYLOADS[name]) for name in names])
+    assert expected == str(caught.value)
+
+
+def test_what_came_before(reads):
+    """What was complete before a message out of order can still be delivered."""
+    row = build.insert(relation=7, new=["1", "a"])
+    with pytest.raises(ProtocolError, match="Begin: arrived before"):
+        reads.feed(PAYLOADS["Begin"], row, PAYLOADS["Commit"], PAYLOADS["Begin"], row, row, PAYLOADS["Begin"])
+
+    whole, started = reads.assembler.rescue()
+    assert (1, 0x20) == (len(whole.changes), whole.end_lsn)
+    assert (2, None) == (len(started.changes), started.end_lsn)
+    assert [] == reads.assembler.rescue()
+
+
+def test_a_commit_of_another_transaction(reads):
+    """A Commit that names another commit record than its Begin means that bytes were lost."""
+    with pytest.raises(ProtocolError, match=r"Commit\.commit LSN: names 0/11, its Begin 0/10"):
+        reads.feed(PAYLOADS["Begin"], build.commit(commit_lsn=0x11, end_lsn=0x20))
+
+
+def test_a_prepare_of_another_transaction(reads):
+    """A Prepare that differs from its Begin Prepare in gid, xid or LSN, likewise."""
+    right = {"prepare_lsn": 0x10, "end_lsn": 0x20, "xid": 3, "gid": "g"}
+    for wrong in ({"gid": "h"}, {"xid": 4}, {"prepare_lsn": 0x11}):
+        other = type(reads)()
+        with pytest.raises(ProtocolError, match=r"Prepare\.gid: is not what its Begin Prepare announced"):
+            other.feed(PAYLOADS["Begin Prepare"], build.prepare(**(right | wrong)))
+
+
+def test_a_transactional_message_outside(reads):
+    """A message that calls itself transactional has a transaction around it."""
+    with pytest.raises(ProtocolError, match="Message: transactional, but outside of a transaction"):
+        reads.feed(build.message(transactional=True, lsn=1))
