@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aiorepl.delivery.feedback import Feedback
@@ -22,7 +23,7 @@ from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
-from aiorepl.wire.connection import Again, Connection, connect_sql
+from aiorepl.wire.connection import Again, Connection, ReplicationConnection, connect_sql
 from aiorepl.wire.frames import XLogData
 from aiorepl.wire.protocol import CopyFrame
 
@@ -84,6 +85,11 @@ class Session:
         if self._source.holds_prepared:
             # What is prepared and undecided has to come again, and lies before what is known.
             begin = min(begin, readied.position.lsn)
+        # The SQL route knows no other beginning than the slot's.
+        slot_at = readied.position.lsn
+        begins = max(begin, slot_at) if isinstance(self._connection, ReplicationConnection) else slot_at
+        self._resume = replace(self._resume, begins=begins)
+        self._begin(self._resume)
         await self._connection.start_replication(self._source.slot, begin, readied.plugin_options)
         self._feedback = Feedback(readied.wal_sender_timeout, self._now())
         self._connection.on_reply_request(self.report)
@@ -142,7 +148,8 @@ class Session:
                 data = []
                 if isinstance(frame, Again):
                     self.report()
-                    self._begin(Resume(self._ledger.end))
+                    after = max(self._ledger.end, self._resume.after)
+                    self._begin(Resume(after, begins=self._resume.begins))
                     continue
                 self._at = frame.wal_end
                 if not self._assembler.open:

@@ -32,11 +32,13 @@ class Resume:
     :param after: an end LSN; transactions that ended at or before it are known whole.
     :param commit_lsn: the one transaction that was under way when the stream broke off, ``None`` without one.
     :param ordinals: how many changes of it are known. They come again the same: a change's identity is for good.
+    :param begins: where the server begins to send; at ``after`` unless given.
     """
 
     after: LSN
     commit_lsn: LSN | None = None
     ordinals: int = 0
+    begins: LSN | None = None
 
 
 NOTHING: Final = Resume(LSN(0))
@@ -256,7 +258,7 @@ class Assembler:
         self._prepared(message, self.waiting.take_stream(message.xid, "Stream Prepare"))
 
     def _prepared(self, message: m.Prepare | m.StreamPrepare, pending: Pending) -> None:
-        if self._deliver_prepared:
+        if self._deliver_prepared and not self._late(message.prepare_lsn):
             header = Transaction(
                 message.xid,
                 LSN(message.prepare_lsn),
@@ -270,10 +272,18 @@ class Assembler:
         self.waiting.prepare(message.gid, pending)
         self._mark(None, message)
 
+    def _late(self, prepare_lsn: int) -> bool:
+        """Whether this was prepared before the slot knew of two-phase commit: it is sent now that it commits, and is
+        delivered as a whole then. (``ReorderBufferFinishPrepared``, ``two_phase_at``.)
+        """
+        begins = self._resume.after if self._resume.begins is None else self._resume.begins
+        return prepare_lsn < begins
+
     def _commit_prepared(self, message: m.CommitPrepared) -> None:
         pending = self.waiting.take_prepared(message.gid)
+        delivered = self._deliver_prepared and pending is None
         if pending is None:
-            if not self._deliver_prepared:
+            if not delivered:
                 self.unknown_prepared += 1
             pending = Pending(message.xid)
         header = Transaction(
@@ -282,7 +292,7 @@ class Assembler:
             message.commit_time,
             pending.origin,
             gid=message.gid,
-            prepared=self._deliver_prepared,
+            prepared=delivered,
         )
         self._deliver(header, pending, LSN(message.end_lsn), message)
 
