@@ -1,0 +1,148 @@
+"""Every state, every message: what the table allows is taken, everything else is refused with its own guard."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from aiorepl.errors import ProtocolError
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.pgoutput.relations import Relation, Type
+from aiorepl.testing import messages as build
+from aiorepl.transactions.states import _GUARDS, TRANSITIONS, State, guard
+
+KINDS = get_args(m.AnyMessage)
+LEGAL = {(state, kind) for state, kinds in TRANSITIONS.items() for kind in kinds}
+PAIRS = [(state, kind) for state in State for kind in KINDS]
+
+
+def name(case: object) -> str:
+    """For the tests' ids."""
+    return case.name if isinstance(case, State) else getattr(case, "__name__", "?")
+
+
+@pytest.fixture
+def message(wire):
+    """A message of a kind, as the decoder makes it; the transactions and gids it names are there."""
+    row = build.insert(relation=7, new=["1", None])
+    update, delete = build.update(relation=7, new=["1", None]), build.delete(relation=7, old=["1", None])
+    prepared = {"prepare_lsn": 16, "end_lsn": 24, "xid": 5, "gid": "g"}
+    payloads = {
+        m.Begin: build.begin(final_lsn=16, xid=5),
+        m.Commit: build.commit(commit_lsn=16, end_lsn=24),
+        m.Origin: build.origin(commit_lsn=1, name="north"),
+        m.Message: build.message(lsn=1, transactional=False),
+        m.Insert: row,
+        m.Update: update,
+        m.Delete: delete,
+        m.Truncate: build.truncate(relations=[7]),
+        Relation: build.relation(oid=8, name="t", columns=[]),
+        Type: build.type_(oid=900, name="mood"),
+        m.StreamStart: build.stream_start(xid=6, first_segment=True),
+        m.StreamCommit: build.stream_commit(xid=9, commit_lsn=16, end_lsn=24),
+        m.StreamAbort: build.stream_abort(xid=9, subxid=9),
+        m.StreamPrepare: build.stream_prepare(**prepared | {"xid": 9, "gid": "new"}),
+        m.BeginPrepare: build.begin_prepare(**prepared),
+        m.Prepare: build.prepare(**prepared),
+        m.CommitPrepared: build.commit_prepared(commit_lsn=32, end_lsn=40, xid=4, gid="waiting"),
+        m.RollbackPrepared: build.rollback_prepared(
+            prepare_end_lsn=8, rollback_end_lsn=40, xid=4, gid="waiting"
+        ),
+    }
+
+    def message(kind: type) -> m.AnyMessage:
+        if kind is m.StreamStop:
+            return m.StreamStop()
+        # Its own decoder, which is not in any block; the assembler alone is to judge.
+        decoder = Decoder(Streaming.ON)
+        decoder.decode(payloads[Relation].replace(b"\0\0\0\x08", b"\0\0\0\x07", 1))
+        columns = [build.column("id", key=True), build.column("note")]
+        decoder.decode(build.relation(oid=7, name="orders", columns=columns))
+        decoded = decoder.decode(payloads[kind])
+        assert kind is type(decoded)
+        return decoded
+
+    return message
+
+
+@pytest.fixture
+def brought(wire, say):
+    """An assembler in a state: with one transaction that streams and one that is prepared."""
+
+    def brought(state: State):
+        wire.feed(say.block(9, say.row("a", 9)), say.prepare("waiting", 4, 8, say.row("b")))
+        opening = {
+            State.BETWEEN: [],
+            State.PLAIN: [build.begin(final_lsn=16, xid=5)],
+            State.PREPARING: [say.prepare("g", 5, 16)[0]],
+            State.BLOCK: [build.stream_start(xid=5, first_segment=True)],
+        }
+        wire.feed(*opening[state])
+        return wire.assembler
+
+    return brought
+
+
+@pytest.mark.parametrize(("state", "kind"), [pair for pair in PAIRS if pair in LEGAL], ids=name)
+def test_legal(brought, message, state, kind):
+    """What is in the table is taken, and leads to the state that the table says."""
+    assembler = brought(state)
+
+    assembler.feed([message(kind)])
+
+    assert TRANSITIONS[state][kind] is assembler._state
+    assert assembler.open is (assembler._state is not State.BETWEEN)
+
+
+@pytest.mark.parametrize(("state", "kind"), [pair for pair in PAIRS if pair not in LEGAL], ids=name)
+def test_illegal(brought, message, state, kind):
+    """What is not in the table is refused by its guard, which names the message, and changes nothing."""
+    assembler = brought(state)
+    waiting = len(assembler.waiting), assembler.waiting.memory
+
+    with pytest.raises(ProtocolError) as refused:
+        assembler.feed([message(kind)])
+
+    assert str(refused.value).endswith(guard(state, kind))
+    assert kind.__name__ == str(refused.value).partition(":")[0].replace(" ", "")
+    assert state is assembler._state
+    assert waiting == (len(assembler.waiting), assembler.waiting.memory)
+
+
+def test_what_came_before_is_rescued(brought, message, told):
+    """Behind a message out of order, what was complete before it can still be had, and nothing else."""
+    assembler = brought(State.BETWEEN)
+    good = [message(kind) for kind in (m.Begin, m.Insert, m.Commit)]
+
+    with pytest.raises(ProtocolError):
+        assembler.feed([*good, message(m.Commit)])
+
+    assert [(5, 24, ["1"])] == told(assembler.rescue())
+    assert [] == assembler.rescue()
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_transactional_message_outside(brought, state):
+    """A message that says to be of a transaction must stand in one."""
+    assembler = brought(state)
+    message = Decoder().decode(build.message(lsn=1))
+
+    if state is State.BETWEEN:
+        with pytest.raises(ProtocolError, match="Message: transactional, but outside of a transaction"):
+            assembler.feed([message])
+    else:
+        assembler.feed([message])
+        assert state is assembler._state
+
+
+def test_guards_are_for_what_is_illegal():
+    """No guard stands where a message is legal, and each of the others speaks of its own state."""
+    assert set() == _GUARDS.keys() & LEGAL
+    assert set() == LEGAL - set(PAIRS)
+    unguarded = [pair for pair in PAIRS if pair not in LEGAL and pair not in _GUARDS]
+    assert [f"arrived {state.value}, where it has no place" for state, _ in unguarded] == [
+        guard(*pair) for pair in unguarded
+    ]

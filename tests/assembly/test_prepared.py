@@ -1,0 +1,210 @@
+"""Two-phase commit: what is prepared waits under its gid, and comes or goes when it is decided."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from aiorepl.errors import ProtocolError
+from aiorepl.lsn import LSN
+from aiorepl.testing import messages as build
+from aiorepl.transactions.assembler import Resume
+
+
+@pytest.fixture(params=["whole", "streamed"])
+def prepared(request, say):
+    """What a server sends of a transaction until it is prepared: at once, or in blocks and then Stream Prepare."""
+
+    def prepared(gid: str, xid: int, lsn: int, *words: str) -> list[bytes]:
+        if request.param == "whole":
+            return say.prepare(gid, xid, lsn, *(say.row(word) for word in words))
+        blocks = [say.block(xid, say.row(word, xid), first=word == words[0]) for word in words]
+        return [*itertools.chain(*blocks), say.stream_prepare(gid, xid, lsn)]
+
+    return prepared
+
+
+def marks(slices):
+    """The messages of two-phase commit that slices end with."""
+    return [(type(part.two_phase).__name__, part.two_phase.gid) for part in slices if part.two_phase]
+
+
+def test_committed(cramped, say, told, prepared):
+    """Rows come when the transaction commits, with the LSN and time of that, and the gid."""
+    (held,) = cramped.feed(prepared("g", 5, 0x10, "a", "b"))
+    assert ((), None, None) == (held.changes, held.end_lsn, held.transaction)
+
+    slices = cramped.feed(build.commit_prepared(commit_lsn=0x20, end_lsn=0x28, commit_time=9, xid=5, gid="g"))
+
+    assert [(5, 0x28, ["a", "b"])] == told(slices)
+    header = slices[-1].transaction
+    assert (LSN(0x20), 9, "g", False) == (
+        header.commit_lsn,
+        header.commit_timestamp,
+        header.gid,
+        header.prepared,
+    )
+    assert 0 == cramped.assembler.unknown_prepared
+
+
+def test_rolled_back(cramped, say, told, prepared):
+    """Nothing comes of a transaction that was rolled back, but an end to acknowledge."""
+    cramped.feed(prepared("g", 5, 0x10, "a"))
+
+    (part,) = cramped.feed(say.rollback_prepared("g", 5, 0x20, 0x10))
+
+    assert ((), 0x28, None) == (part.changes, part.end_lsn, part.transaction)
+    assert [("RollbackPrepared", "g")] == marks([part])
+    assert (0, 0) == (len(cramped.waiting), cramped.assembler.unknown_prepared)
+
+
+def test_several_at_once(cramped, say, told, prepared):
+    """Prepared transactions wait side by side and come in the order of their commits, among others."""
+    for number in range(4):
+        cramped.feed(prepared(f"g{number}", 5 + number, 0x10 + number, f"{number}", f"{number}'"))
+    cramped.feed(say.rollback_prepared("g2", 7, 0x40, 0x12))
+
+    slices = cramped.feed(
+        say.commit_prepared("g3", 8, 0x50),
+        say.plain(20, 0x60, say.row("p")),
+        say.commit_prepared("g0", 5, 0x70),
+        say.commit_prepared("g1", 6, 0x80),
+    )
+
+    assert [
+        (8, 0x58, ["3", "3'"]),
+        (20, 0x68, ["p"]),
+        (5, 0x78, ["0", "0'"]),
+        (6, 0x88, ["1", "1'"]),
+    ] == told(slices)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_gid_again(cramped, say, told, prepared, end):
+    """Once its transaction has ended a gid is free for another."""
+    cramped.feed(prepared("g", 5, 0x10, "a"))
+    ends = {
+        "commit": say.commit_prepared("g", 5, 0x20),
+        "rollback": say.rollback_prepared("g", 5, 0x20, 0x10),
+    }
+    cramped.feed(ends[end])
+
+    cramped.feed(prepared("g", 6, 0x30, "b"))
+
+    assert [(6, 0x48, ["b"])] == told(cramped.feed(say.commit_prepared("g", 6, 0x40)))
+
+
+def test_a_gid_twice(wire, say, prepared):
+    """A gid that is taken cannot be prepared: an end was lost."""
+    wire.feed(prepared("g", 5, 0x10, "a"))
+
+    with pytest.raises(ProtocolError, match=r"Prepare\.gid: is prepared already"):
+        wire.feed(prepared("g", 6, 0x20, "b"))
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["Begin Prepare", "Prepare alone"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_empty(wire, say, told, announced, end):
+    """A transaction without changes may be prepared with its Prepare alone, and is known when it ends."""
+    wire.feed(say.prepare("g", 5, 0x10)[0 if announced else 1 :])
+    ends = {
+        "commit": say.commit_prepared("g", 5, 0x20),
+        "rollback": say.rollback_prepared("g", 5, 0x20, 0x10),
+    }
+
+    slices = wire.feed(ends[end])
+
+    assert [(5 if end == "commit" else None, 0x28, [])] == told(slices)
+    assert 0 == wire.assembler.unknown_prepared
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_origin(wire, say, empty):
+    """The origin that a prepared transaction came from is told when it commits, also of an empty one."""
+    contents = [build.origin(commit_lsn=1, name="north"), *([] if empty else [say.row("a")])]
+    wire.feed(say.prepare("g", 5, 0x10, *contents))
+
+    (part,) = wire.feed(say.commit_prepared("g", 5, 0x20))
+
+    assert "north" == part.transaction.origin
+
+
+def test_ends_of_the_unknown(wire, say, told):
+    """How a transaction ended that we never saw is counted, and its end acknowledged: older servers send that."""
+    slices = wire.feed(say.commit_prepared("g", 5, 0x20), say.rollback_prepared("h", 6, 0x30, 0x10))
+
+    assert [(5, 0x28, []), (None, 0x38, [])] == told(slices)
+    assert 2 == wire.assembler.unknown_prepared
+
+
+@pytest.mark.parametrize("field", ["gid", "xid", "prepare_lsn"])
+def test_another_than_announced(wire, say, field):
+    """What is prepared is what was begun to be."""
+    fields = {"prepare_lsn": 0x10, "end_lsn": 0x18, "xid": 5, "gid": "g"}
+    other = {"gid": "h", "xid": 6, "prepare_lsn": 0x11}[field]
+
+    with pytest.raises(ProtocolError, match=r"Prepare\.gid: is not what its Begin Prepare announced"):
+        wire.feed(build.begin_prepare(**fields), build.prepare(**fields | {field: other}))
+
+
+def test_subtransactions_aborted_before_the_prepare(cramped, say, told):
+    """What rolled back within a streamed transaction is not in what is prepared."""
+    cramped.feed(
+        say.block(5, say.row("a", 5), say.row("b", 6)), say.abort(5, 6), say.stream_prepare("g", 5, 0x10)
+    )
+
+    assert [(5, 0x28, ["a"])] == told(cramped.feed(say.commit_prepared("g", 5, 0x20)))
+
+
+# Given out when they are prepared.
+
+
+def test_delivered_when_prepared(wired, say, told, prepared):
+    """The rows come at the PREPARE, with its LSN; how it ended comes later, without rows."""
+    wire = wired(deliver_prepared=True)
+
+    rows = wire.feed(prepared("g", 5, 0x10, "a", "b"), prepared("h", 6, 0x20, "c"))
+    ends = wire.feed(say.commit_prepared("g", 5, 0x30), say.rollback_prepared("h", 6, 0x40, 0x20))
+
+    assert [(5, 0x18, ["a", "b"]), (6, 0x28, ["c"])] == told(rows)
+    assert [(5, 0x38, []), (6, 0x48, [])] == told(ends)
+    assert [0x10, 0x20, 0x30, 0x48] == [part.transaction.commit_lsn for part in rows + ends if part.last]
+    assert all(part.transaction.prepared for part in rows + ends)
+    assert ["g", "h", "g", "h"] == [part.transaction.gid for part in rows + ends if part.last]
+    assert ["Prepare", "Prepare", "CommitPrepared", "RollbackPrepared"] == [
+        name.removeprefix("Stream") for name, _ in marks(rows + ends)
+    ]
+    assert (0, 0) == (len(wire.waiting), wire.assembler.unknown_prepared)
+
+
+def test_delivered_once(wired, say, told, prepared):
+    """A prepared transaction under way when the stream broke off goes on behind the known changes."""
+    wire = wired(deliver_prepared=True, resume=Resume(LSN(8), LSN(0x10), 1))
+
+    slices = wire.feed(prepared("g", 5, 0x10, "a", "b"))
+
+    assert [(5, 0x18, ["b"])] == told(slices)
+    assert not slices[0].first
+
+
+def test_prepared_before_the_slot_was_two_phase(wired, say, told, prepared):
+    """What was prepared before the stream begins is sent when it commits, and delivered as a whole then."""
+    wire = wired(deliver_prepared=True, resume=Resume(LSN(0x20)))
+
+    (held,) = wire.feed(prepared("g", 5, 0x10, "a"))
+    slices = wire.feed(say.commit_prepared("g", 5, 0x30))
+
+    assert () == held.changes
+    assert [(5, 0x38, ["a"])] == told(slices)
+    assert (False, "g") == (slices[-1].transaction.prepared, slices[-1].transaction.gid)
+
+
+def test_known_and_sent_again(wired, say, told, prepared):
+    """A server that sends what is known again does not make it come again."""
+    wire = wired(deliver_prepared=True, resume=Resume(LSN(0x20), begins=LSN(8)))
+
+    slices = wire.feed(prepared("g", 5, 0x10, "a"), say.commit_prepared("g", 5, 0x30))
+
+    assert [(5, 0x38, [])] == told([part for part in slices if part.changes or part.last])
+    assert slices[-1].transaction.prepared
