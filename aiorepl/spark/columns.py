@@ -54,6 +54,16 @@ def column(name: str, oid: int, types: Types, wanted: pa.DataType, *, null: bool
     return read
 
 
+def text_array(values: Sequence[Raw]) -> Any:
+    """Texts as they are; what is not UTF-8, from a database in SQL_ASCII, stays readable and distinct."""
+    try:
+        return pa.array(values, pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if value is None else value.decode("utf-8", "backslashreplace") for value in values]
+        )
+
+
 def _base(oid: int, types: Types) -> TypeInfo | None:
     """The type, or what it is a domain over."""
     info = types.info(oid)

@@ -6,7 +6,7 @@ a column that was not sent is not in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,15 +18,17 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, TupleData
 from aiorepl.spark.blocks import Span
+from aiorepl.spark.columns import text_array
 from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
 from aiorepl.spark.walk import Header, Walk
+from aiorepl.transactions.changes import Raw
 from aiorepl.values.registry import Types
 
 _OPS: Final = {m.Insert: "insert", m.Update: "update", m.Delete: "delete"}
 _MAPS: Final = ("key", "before", "after")
 
-# A map on its way into Arrow.
-Pairs = list[tuple[str, str | None]]
+# A map on its way into Arrow: names, and the bytes of their texts.
+Pairs = tuple[Sequence[str], Sequence[bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +75,21 @@ class Generic:
 
 
 class _Texts:
-    """Tuples to maps."""
+    """Tuples as text, whatever they were sent as."""
 
     def __init__(self, index: SegmentIndex) -> None:
         self._types = Types(index.types)
         self._binary = index.binary
 
-    def map(self, relation: Relation, row: TupleData, places: Iterable[int] | None = None) -> Pairs:
-        """The columns that were sent, or those of them that stand at ``places``."""
+    def split(self, relation: Relation, row: TupleData) -> list[Raw]:
+        """The columns."""
         columns = row.split()
-        kinds = row.kinds() if self._binary else None
-        pairs: Pairs = []
-        for place in range(len(columns)) if places is None else places:
-            raw = columns[place]
-            if raw is UNCHANGED:
-                continue
-            described = relation.columns[place]
-            text: str | None = None
-            if isinstance(raw, bytes):
-                if kinds is not None and kinds[place] == BINARY:
-                    text = self._types.text(described.type_oid, BINARY)(raw)
-                else:
-                    text = raw.decode("utf-8", "backslashreplace")
-            pairs.append((described.name, text))
-        return pairs
+        if self._binary:
+            for place, kind in enumerate(row.kinds()):
+                raw = columns[place]
+                if kind == BINARY and isinstance(raw, bytes):
+                    columns[place] = self._types.text(relation.columns[place].type_oid, BINARY)(raw).encode()
+        return columns
 
 
 def _rows(header: Header, ordinal: int, message: m.AnyMessage, texts: _Texts) -> Iterator[tuple[Any, ...]]:
@@ -108,35 +101,48 @@ def _rows(header: Header, ordinal: int, message: m.AnyMessage, texts: _Texts) ->
         yield "message", None, None, *who, None, None, None, (), message.prefix, message.content
     elif isinstance(message, m.Insert | m.Update | m.Delete):
         relation = message.relation
-        before = after = None
+        old = new = before = after = None
         unchanged: tuple[str, ...] = ()
         if not isinstance(message, m.Insert) and message.old is not None:
-            before = texts.map(relation, message.old, relation.key if message.old_kind == "K" else None)
+            old = texts.split(relation, message.old)
+            before = _pairs(relation.names, old, relation.key if message.old_kind == "K" else None)
         if not isinstance(message, m.Delete):
-            after = texts.map(relation, message.new)
-            if len(after) < len(relation.columns):
-                sent = {name for name, _ in after}
-                unchanged = tuple(name for name in relation.names if name not in sent)
-                if before is not None and unchanged:
-                    after += [(name, text) for name, text in before if name in unchanged]
-        names = {relation.names[place] for place in relation.key}
-        key = [pair for pair in before or after or () if pair[0] in names] if names else None
-        who_and_where = (_OPS[type(message)], relation.schema, relation.name, *who)
-        yield *who_and_where, key, before, after, unchanged, None, None
+            new = texts.split(relation, message.new)
+            if UNCHANGED in new:
+                unchanged = tuple(
+                    name for name, raw in zip(relation.names, new, strict=True) if raw is UNCHANGED
+                )
+                if old is not None and message.old_kind == "O":  # type: ignore[union-attr] # an insert has none
+                    new = [was if raw is UNCHANGED else raw for raw, was in zip(new, old, strict=True)]
+            after = _pairs(relation.names, new, None)
+        key = _pairs(relation.names, old or new or [], relation.key) if relation.key else None
+        where = (_OPS[type(message)], relation.schema, relation.name)
+        yield *where, *who, key, before, after, unchanged, None, None
+
+
+def _pairs(names: Sequence[str], columns: list[Raw], places: Iterable[int] | None) -> Pairs:
+    """Some columns, or all, but for what was not sent."""
+    if places is not None:
+        places = list(places)
+        names, columns = [names[place] for place in places], [columns[place] for place in places]
+    if UNCHANGED in columns:
+        sent = [(name, raw) for name, raw in zip(names, columns, strict=True) if raw is not UNCHANGED]
+        names, columns = [name for name, _ in sent], [raw for _, raw in sent]
+    return names, columns  # type: ignore[return-value] # nothing unchanged is left
 
 
 def _maps(values: tuple[Pairs | None, ...], wanted: pa.DataType) -> Any:
     offsets: list[int | None] = []
     names: list[str] = []
-    texts: list[str | None] = []
+    texts: list[bytes | None] = []
     for value in values:
         # A null offset makes a null map.
         offsets.append(None if value is None else len(names))
-        for name, text in value or ():
-            names.append(name)
-            texts.append(text)
+        if value is not None:
+            names += value[0]
+            texts += value[1]
     offsets.append(len(names))
     made = pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
+        pa.array(offsets, pa.int32()), pa.array(names, pa.string()), text_array(texts)
     )
     return made.cast(wanted)
