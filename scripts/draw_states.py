@@ -1,0 +1,79 @@
+"""Draws docs/states.md from the assembler's table of transitions.
+
+python scripts/draw_states.py            writes docs/states.md
+python scripts/draw_states.py --check    exits 1 when it is not current
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import get_args
+
+from aiorepl.pgoutput.messages import AnyMessage
+from aiorepl.transactions import states
+from aiorepl.transactions.states import TRANSITIONS, State, guard
+
+PAGE = Path(__file__).parents[1] / "docs" / "states.md"
+
+
+def spaced(kind: type) -> str:
+    """A message's name as PostgreSQL's documents spell it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__)
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.BETWEEN.name}"]
+    lines += [f"    {state.name}: {state.value}" for state in State]
+    for state, kinds in TRANSITIONS.items():
+        arrows: dict[State, list[str]] = defaultdict(list)
+        for kind, following in kinds.items():
+            arrows[following].append(spaced(kind))
+        for following, names in arrows.items():
+            # Three to a line: a diagram with a dozen names in one row cannot be read.
+            rows = [", ".join(names[start : start + 3]) for start in range(0, len(names), 3)]
+            lines.append(f"    {state.name} --> {following.name}: {'<br/>'.join(rows)}")
+    return "\n".join(lines)
+
+
+def guards() -> str:
+    """What is illegal, and what is said of it."""
+    lines = ["| state | message | guard |", "|---|---|---|"]
+    for state, kinds in TRANSITIONS.items():
+        told: dict[str, list[str]] = defaultdict(list)
+        for kind in get_args(AnyMessage):
+            if kind not in kinds:
+                told[guard(state, kind)].append(spaced(kind))
+        lines += [f"| {state.value} | {', '.join(names)} | {words} |" for words, names in told.items()]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The whole of docs/states.md."""
+    theory = inspect.cleandoc(states.__doc__ or "").partition("\n\n")[2].replace("``", "`")
+    return f"""# Which message may follow which
+
+<!-- Drawn by scripts/draw_states.py from aiorepl/transactions/states.py: change that, and draw again. -->
+
+{theory}
+
+```mermaid
+{diagram()}
+```
+
+Everything else is refused with a `ProtocolError` that names the message and says:
+
+{guards()}
+"""
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        sys.exit(
+            0 if PAGE.exists() and PAGE.read_text() == page() else f"{PAGE} is not current: run {sys.argv[0]}"
+        )
+    PAGE.write_text(page())

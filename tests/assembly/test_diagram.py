@@ -1,0 +1,40 @@
+"""docs/states.md: drawn from the table, and current."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from aiorepl.transactions.states import TRANSITIONS
+
+ROOT = Path(__file__).parents[2]
+if not (ROOT / "docs" / "states.md").exists():
+    pytest.skip("not a checkout", allow_module_level=True)
+
+
+@pytest.fixture
+def draw() -> dict:
+    """The script that draws it."""
+    return runpy.run_path(str(ROOT / "scripts" / "draw_states.py"))
+
+
+def test_current(draw):
+    """The page is what the table gives: after a change of the table, run scripts/draw_states.py."""
+    assert draw["page"]() == (ROOT / "docs" / "states.md").read_text()
+
+
+def test_every_transition_is_drawn(draw):
+    """Each message that the table allows stands on the arrow between its two states."""
+    arrows = {}
+    for line in draw["diagram"]().splitlines():
+        if " --> " in line and ": " in line:
+            ends, _, names = line.strip().partition(": ")
+            arrows[ends] = names.replace("<br/>", ", ").split(", ")
+
+    assert {
+        (f"{state.name} --> {following.name}", draw["spaced"](kind))
+        for state, kinds in TRANSITIONS.items()
+        for kind, following in kinds.items()
+    } == {(ends, each) for ends, names in arrows.items() for each in names}
