@@ -65,7 +65,18 @@ def recvlogical(server: EmbeddedServer, slot: str, end: str) -> list[str]:
 def tail(server: EmbeddedServer, slot: str, end: str) -> list[str]:
     """Ours: typed JSON."""
     command = Path(sys.executable).with_name("aiorepl")
-    return [str(command), "tail", "--dsn", server.dsn, "--slot", slot, "--publication", "bench", "--until", end]
+    return [
+        str(command),
+        "tail",
+        "--dsn",
+        server.dsn,
+        "--slot",
+        slot,
+        "--publication",
+        "bench",
+        "--until",
+        end,
+    ]
 
 
 def measure(command: list[str]) -> tuple[float, float]:

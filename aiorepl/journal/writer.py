@@ -28,10 +28,12 @@ from aiorepl.journal.manifest import (
     write_manifest,
     write_quiet,
 )
+from aiorepl.journal.prepared import PreparedTransactions
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import ZERO
+from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.transaction import Slice, Transaction
 
 
 class JournalWriter:
@@ -56,6 +58,9 @@ class JournalWriter:
         self._upload: Upload | None = None
         self._ready: list[bytes] = []
         self._index: SegmentIndex | None = None
+        self._prepared = PreparedTransactions(store, block_bytes)
+        # Names of prepared transactions whose end is written and not yet durable.
+        self._decided: list[str] = []
 
     def open(self, source: Position, holder: str = "journal") -> Position | None:
         """Take the lock, throw away what a crash left, and return how far the journal goes; ``None`` when empty.
@@ -77,6 +82,7 @@ class JournalWriter:
             for name in store.names():
                 if name.endswith(SEGMENT) and name.removesuffix(SEGMENT) not in present:
                     store.delete(name)
+            self._prepared.open()
             self._source = source
             held: Position | None = read_quiet(store)
             if names:
@@ -98,14 +104,15 @@ class JournalWriter:
             if self._index is not None:  # closing it failed
                 self._seal()
             self._push()
-            whole = next((place for place in range(len(slices), 0, -1) if slices[place - 1].last), 0)
-            for part in slices[:whole]:
-                self._add(part)
-            if whole < len(slices):
-                if self._builder is not None and self._builder.open is None:
-                    self._seal()
-                for part in slices[whole:]:
-                    self._add(part)
+            plain: list[Slice] = []
+            for part in slices:
+                if part.transaction is None or not part.transaction.prepared:
+                    plain.append(part)
+                    continue
+                self._write_plain(plain)
+                plain = []
+                self._write_prepared(part, part.transaction)
+            self._write_plain(plain)
             self._push()
             builder = self._builder
             if builder is not None and builder.open is None and builder.size >= self._segment_bytes:
@@ -124,7 +131,33 @@ class JournalWriter:
             if self._upload is not None:
                 self._upload.discard()
             self._upload = self._builder = self._index = None
+            self._prepared.close()
             self._store.unlock()
+
+    def _write_plain(self, slices: Sequence[Slice]) -> None:
+        whole = next((place for place in range(len(slices), 0, -1) if slices[place - 1].last), 0)
+        for part in slices[:whole]:
+            self._add(part)
+        if whole < len(slices):
+            if self._builder is not None and self._builder.open is None:
+                self._seal()
+            for part in slices[whole:]:
+                self._add(part)
+
+    def _write_prepared(self, part: Slice, header: Transaction) -> None:
+        """A prepared transaction, or what became of one."""
+        message = part.two_phase
+        if isinstance(message, (CommitPrepared, RollbackPrepared)) and part.end_lsn is not None:
+            if part.end_lsn > self._accepted:
+                if isinstance(message, CommitPrepared):
+                    for committed in self._prepared.committed(header, part.end_lsn):
+                        self._add(committed)
+                        self._push()
+                self._accepted = part.end_lsn
+            self._decided.append(message.gid)
+        elif header.commit_lsn >= self._accepted:
+            self._prepared.add(part)
+            self._accepted = max(self._accepted, part.end_lsn or ZERO)
 
     def _add(self, part: Slice) -> None:
         if part.transaction is None:
@@ -171,6 +204,7 @@ class JournalWriter:
             if self._accepted > self._durable:
                 write_quiet(self._store, source.at(self._accepted))
                 self._durable = self._accepted
+            self._forget()
             return
         if self._index is None:
             self._index = builder.finish(self._accepted)
@@ -185,7 +219,14 @@ class JournalWriter:
         self._upload.discard()
         self._builder = self._upload = self._index = None
         self._chain = self._durable = index.last_end_lsn
+        self._forget()
         notify.grown(self._store.url)
+
+    def _forget(self) -> None:
+        """What became of these is durable."""
+        while self._decided:
+            self._prepared.forget(self._decided[0])
+            del self._decided[0]
 
 
 def _same(builder: SegmentBuilder, part: Slice) -> bool:
