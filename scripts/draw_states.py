@@ -3,6 +3,7 @@
 python scripts/draw_states.py            writes docs/states.md
 python scripts/draw_states.py --check    exits 1 when it is not current
 """
+# ruff: noqa: INP001
 
 from __future__ import annotations
 
