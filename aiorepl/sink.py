@@ -28,6 +28,12 @@ transaction, ``None`` when the batch completes none.
 **Empty batches.** A transaction without changes for us, and WAL without transactions, still move ``end_lsn``. A sink
 that returned a position from ``open`` gets them, to keep its position up with what the slot is told; others do not.
 
+**Prepared transactions.** Under two-phase commit a sink sees a transaction when it commits, unless it sets
+``takes_prepared``, and every other sink of the pipeline does. Then it is given one when it is prepared: slices whose
+transaction is marked ``prepared``, the last with a ``Prepare`` or ``StreamPrepare`` as its ``two_phase``; and later,
+perhaps after a restart, a slice without changes whose ``two_phase`` says ``CommitPrepared`` or ``RollbackPrepared`` of
+that ``gid``. Durable means more there: once a PREPARE is confirmed the server never sends its rows again.
+
 **Unchanged columns.** ``UNCHANGED`` in ``change.new`` is a large value that the server did not send because it did
 not change. It is not NULL. Leave the target's value alone, or say in the sink's documentation what you do instead.
 
@@ -98,6 +104,9 @@ class Batch:
 
 class Sink:
     """The base class of every sink. Override ``write``; the rest as the sink needs it."""
+
+    takes_prepared: bool = False
+    """Whether it keeps prepared transactions until they are decided."""
 
     async def open(self, context: SinkContext) -> Position | None:
         """Get ready. Return the position the target holds with its data, or ``None`` if it keeps none.

@@ -116,8 +116,6 @@ def tail(
             proto_version=proto_version,
             streaming=streaming,
             two_phase=two_phase,
-            # Rows can come when they are prepared only if lines tell so, and how it ended.
-            deliver_prepared=two_phase and boundaries,
             route=source,
             binary=binary,
             messages=messages,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy, may_pass
@@ -46,6 +47,10 @@ class Capture:
         self._partial: tuple[LSN, int] | None = None
         self._after = LSN(0)
         self.reconnects = 0
+
+    def take_prepared(self) -> None:
+        """Everyone downstream keeps prepared transactions: give them out when they are prepared."""
+        self.source = replace(self.source, deliver_prepared=self.source.two_phase)
 
     async def connect(self, *, snapshot: str = "nothing") -> Readied:
         """The first connection, checked; it stays idle until ``begin``, as an exported snapshot needs.

@@ -57,6 +57,7 @@ class JournaledLanes(Lanes):
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the journal and the sinks, load what was there before, deliver."""
+        self._capture.take_prepared()
         readied = await self._capture.connect(snapshot="export" if self._snapshot else "nothing")
         begin = readied.position
         journal = JournalSink(self._url)

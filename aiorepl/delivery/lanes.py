@@ -132,6 +132,8 @@ class DirectLanes(Lanes):
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, deliver."""
+        if all(sink.takes_prepared for sink in self._sinks.values()):
+            self._capture.take_prepared()
         begin = (await self._capture.connect()).position
         held = {name: await self._open(name, sink, begin, cleanup) for name, sink in self._sinks.items()}
         for name, position in held.items():

@@ -32,8 +32,8 @@ class Source:
     :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
     :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too.
     :param route: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
-    :param deliver_prepared: give prepared transactions to the sinks when they are prepared, and their end when it
-        comes; else sinks see them when they commit.
+    :param deliver_prepared: prepared transactions are given out when they are prepared. A pipeline sets it when all
+        its sinks take them so.
     :param waiting_bytes: memory for transactions in progress and prepared ones; the rest goes to ``spool``.
     :param spool: the folder for those; the system's temporary folder unless given.
     :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.

@@ -44,6 +44,7 @@ class JournalSink(Sink):
         block_bytes: int = 1024 * 1024,
         store: Store | None = None,
     ) -> None:
+        self.takes_prepared = True
         self._store = open_store(url) if store is None else store
         self._writer = JournalWriter(self._store, segment_bytes=segment_bytes, block_bytes=block_bytes)
 

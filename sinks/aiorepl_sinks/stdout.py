@@ -27,6 +27,8 @@ class Stdout(Sink):
         self, *, values: str = "typed", boundaries: bool = False, file: BinaryIO | None = None
     ) -> None:
         self._format = NativeFormat(values=values, boundaries=boundaries)
+        # With lines that tell how each ends, rows may come when they are prepared.
+        self.takes_prepared = boundaries
         self._file = sys.stdout.buffer if file is None else file
 
     async def write(self, batch: Batch) -> None:
