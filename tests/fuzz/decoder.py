@@ -1,0 +1,48 @@
+"""Fuzz target: any bytes give messages or ProtocolError. ``test_decoder.py`` replays the corpus; to go on from there:
+
+    python -m pip install atheris
+    python tests/fuzz/decoder.py -max_total_time=60 /tmp/found tests/fuzz/corpus
+
+The first byte chooses ``streaming``; then come messages, each behind its length in two bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from aiorepl.errors import ProtocolError
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.messages import AnyMessage
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.pgoutput.tuples import TupleData
+
+MODES = list(Streaming)
+
+
+def decode(data: bytes) -> Iterator[AnyMessage]:
+    """The messages that can be told."""
+    decoder = Decoder(MODES[data[0] % 3] if data else Streaming.OFF)
+    at = 1
+    while at < len(data):
+        at, start = at + 2 + int.from_bytes(data[at : at + 2], "big"), at + 2
+        try:
+            yield decoder.decode(data[start:at])
+        except ProtocolError:
+            continue
+
+
+def use(data: bytes) -> None:
+    """Decode, and read what is decoded."""
+    for message in decode(data):
+        for row in (getattr(message, "new", None), getattr(message, "old", None)):
+            if isinstance(row, TupleData):
+                assert len(row.split()) == len(row.kinds()) == len(row)
+
+
+if __name__ == "__main__":
+    import atheris
+
+    atheris.instrument_all()
+    atheris.Setup(sys.argv, use)
+    atheris.Fuzz()
