@@ -1,0 +1,137 @@
+"""Any sessions, streamed in any way, read in any portions, within any budget: what committed, in commit order."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.transactions import pending
+
+AT = st.integers(0, 3)
+GIDS = st.sampled_from(["g", "h"])
+
+
+@pytest.fixture
+def agree(sender, reader, units, tmp_path, monkeypatch):
+    """Check that what is assembled of a world's WAL is what the world says, in one of all the ways to send it."""
+
+    def agree(world, seed: int) -> None:
+        dice = Random(seed)
+        streaming = dice.choice(list(Streaming))
+        two_phase = dice.random() < 0.7
+        delivered = two_phase and dice.random() < 0.4
+        monkeypatch.setattr(pending, "SLICE_BYTES", dice.choice((50, 200, 1_000_000)))
+        sent = sender(dice, streaming=streaming, two_phase=two_phase, eager=dice.choice((0.1, 0.5, 1))).send(
+            world.wal
+        )
+        budget = dice.choice((1, 1000, 3000, 1_000_000))
+        read = reader(streaming, tmp_path, budget=budget, deliver_prepared=delivered)
+
+        slices = read.read(sent, dice)
+
+        assert world.expected(delivered=delivered, two_phase=two_phase) == units(slices)
+        inside = False
+        for part in slices:
+            if part.transaction is not None:
+                assert inside is not part.first
+                inside = not part.last
+        waiting = read.assembler.waiting
+        if not world.sessions and not world.prepared:
+            assert (0, 0, 0) == (waiting.memory, waiting.spooled, len(waiting))
+        assert 0 <= waiting.memory <= budget
+
+    return agree
+
+
+@pytest.fixture
+def machine(world, agree) -> type[RuleBasedStateMachine]:
+    """A world that hypothesis turns, checked at its end."""
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.world = world()
+
+        def session(self, place: int) -> int:
+            if not self.world.sessions:
+                self.world.begin()
+            return list(self.world.sessions)[place % len(self.world.sessions)]
+
+        @rule()
+        def begin(self) -> None:
+            self.world.begin()
+
+        @rule(
+            at=AT,
+            table=st.sampled_from([1, 2]),
+            kind=st.sampled_from(["insert", "update", "delete", "truncate"]),
+        )
+        def write(self, at: int, table: int, kind: str) -> None:
+            self.world.write(self.session(at), table, kind)
+
+        @rule(at=AT, table=st.sampled_from([1, 2]))
+        def alter(self, at: int, table: int) -> None:
+            self.world.alter(self.session(at), table)
+
+        @rule(at=AT)
+        def message(self, at: int) -> None:
+            self.world.message(self.session(at))
+
+        @rule()
+        def message_now(self) -> None:
+            self.world.message_now()
+
+        @rule(at=AT, what=st.sampled_from(["savepoint", "savepoint", "release", "rollback_to"]))
+        def nest(self, at: int, what: str) -> None:
+            getattr(self.world, what)(self.session(at))
+
+        @rule(at=AT, what=st.sampled_from(["commit", "rollback"]))
+        def close(self, at: int, what: str) -> None:
+            getattr(self.world, what)(self.session(at))
+
+        @rule(at=AT, gid=GIDS)
+        def prepare(self, at: int, gid: str) -> None:
+            self.world.prepare(self.session(at), gid)
+
+        @rule(gid=GIDS, commit=st.booleans())
+        def decide(self, gid: str, commit: bool) -> None:
+            self.world.decide(gid, commit=commit)
+
+        @rule(seed=st.integers(0, 1000))
+        def check(self, seed: int) -> None:
+            agree(self.world, seed)
+
+        def teardown(self) -> None:
+            self.world.end()
+            for seed in range(5):
+                agree(self.world, seed)
+
+    return Machine
+
+
+def test_searched(machine):
+    """Searched by hypothesis, which finds the smallest world that is told wrongly."""
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+    )
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_thrown(world, agree, block):
+    """Thrown by dice, many: what fails says its seed."""
+    for seed in range(block * 500, (block + 1) * 500):
+        dice = Random(seed)
+        turned = world()
+        for _ in range(dice.randrange(10, 80)):
+            turned.step(dice)
+        turned.end()
+        try:
+            agree(turned, seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
