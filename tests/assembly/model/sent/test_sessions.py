@@ -37,6 +37,7 @@ def agree(sender, reader, units, tmp_path, monkeypatch):
         assert world.expected(delivered=delivered, two_phase=two_phase) == units(slices)
         inside = False
         for part in slices:
+            assert len(list(part.changes)) == len(part.changes)
             if part.transaction is not None:
                 assert inside is not part.first
                 inside = not part.last

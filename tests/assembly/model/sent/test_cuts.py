@@ -1,0 +1,166 @@
+"""A stream that is cut at any message and asked for again: nothing twice, nothing lost."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.transactions import pending
+from aiorepl.transactions.assembler import NOTHING, Resume
+
+
+class Consumer:
+    """What a pipeline remembers of the slices it was given, and what it may confirm."""
+
+    def __init__(self) -> None:
+        self.slices = []
+        self.after = LSN(0)
+        self.partial = None
+        self.held: dict[str, LSN] = {}
+
+    def take(self, slices) -> None:
+        for part in slices:
+            name = type(part.two_phase).__name__
+            if name in ("Prepare", "StreamPrepare"):
+                self.held.setdefault(part.two_phase.gid, self.after)
+            elif part.two_phase is not None:
+                self.held.pop(part.two_phase.gid, None)
+            if part.end_lsn is not None:
+                self.after = max(self.after, part.end_lsn)
+                self.partial = None
+            elif part.transaction is not None:
+                known = self.partial[1] if self.partial else 0
+                self.partial = part.transaction.commit_lsn, known + len(part.changes)
+            if part.changes or part.last:
+                self.slices.append(part)
+
+    def resume(self, begins: int) -> Resume:
+        """What is known of a stream that the server sends from ``begins`` on."""
+        return Resume(self.after, *(self.partial or (None, 0)), begins=LSN(begins))
+
+
+@pytest.fixture
+def turned(world):
+    """A world with every kind of transaction in it, by its seed."""
+
+    def turned(seed: int):
+        dice, turned = Random(seed), world()
+        for _ in range(60):
+            turned.step(dice)
+        turned.end()
+        return turned
+
+    return turned
+
+
+@pytest.fixture(params=list(Streaming), ids=lambda streaming: streaming.value)
+def streaming(request) -> Streaming:
+    """The option."""
+    return request.param
+
+
+def test_at_every_message(turned, sender, reader, units, streaming, tmp_path, monkeypatch):
+    """Cut behind any message and begun anew where prepared transactions allow it: each change once, in order."""
+    monkeypatch.setattr(pending, "SLICE_BYTES", 60)
+    for seed in range(4):
+        world = turned(seed)
+        whole = sender(Random(seed), streaming=streaming, two_phase=True).send(world.wal)
+        for cut in range(len(whole) + 1):
+            dice, consumer = Random(seed + cut), Consumer()
+            first = reader(streaming, tmp_path, budget=dice.choice((1, 1500)))
+            consumer.take(first.read(whole[:cut], dice))
+            least = min((consumer.after, *consumer.held.values()))
+
+            again = sender(dice, streaming=streaming, two_phase=True, start=dice.choice((0, least)))
+            second = reader(streaming, tmp_path, budget=dice.choice((1, 1500)), resume=consumer.resume(0))
+            consumer.take(second.read(again.send(world.wal), dice))
+
+            assert world.expected() == units(consumer.slices), f"seed {seed}, cut at {cut} of {len(whole)}"
+            assert {} == consumer.held
+
+
+def test_at_every_message_delivered_when_prepared(turned, sender, reader, units, streaming, tmp_path):
+    """The same where a prepared transaction is delivered at its PREPARE, behind which the server begins then."""
+    for seed in range(4, 8):
+        world = turned(seed)
+        whole = sender(Random(seed), streaming=streaming, two_phase=True).send(world.wal)
+        for cut in range(len(whole) + 1):
+            dice, consumer = Random(seed + cut), Consumer()
+            first = reader(streaming, tmp_path, budget=dice.choice((1, 1500)), deliver_prepared=True)
+            consumer.take(first.read(whole[:cut], dice))
+
+            again = sender(dice, streaming=streaming, two_phase=True, start=consumer.after)
+            resume = consumer.resume(consumer.after)
+            second = reader(streaming, tmp_path, budget=1500, resume=resume, deliver_prepared=True)
+            consumer.take(second.read(again.send(world.wal), dice))
+
+            expected = world.expected(delivered=True)
+            assert expected == units(consumer.slices), f"seed {seed}, cut at {cut} of {len(whole)}"
+
+
+def test_many_cuts(turned, sender, reader, units, streaming, tmp_path):
+    """A connection that breaks again and again gets there all the same."""
+    for seed in range(100, 140):
+        world, dice, consumer = turned(seed), Random(seed), Consumer()
+        while True:
+            sent = sender(dice, streaming=streaming, two_phase=True).send(world.wal)
+            cut = dice.randrange(len(sent) + len(sent) // 4)
+            read = reader(streaming, tmp_path, budget=1000, resume=consumer.resume(0))
+            consumer.take(read.read(sent[:cut], dice))
+            if cut >= len(sent):
+                break
+
+        assert world.expected() == units(consumer.slices), f"seed {seed}"
+
+
+def test_two_phase_switched_on(turned, sender, reader, units, streaming, tmp_path):
+    """A slot that becomes two-phase in the middle: what was prepared before that comes when it commits."""
+    for seed in range(200, 240):
+        world, dice = turned(seed), Random(seed)
+        records = world.wal
+        at = dice.choice([record.lsn for record in records])
+        before = sender(dice, streaming=streaming).send(record for record in records if record.lsn < at)
+        for delivered in (False, True):
+            consumer = Consumer()
+            first = reader(streaming, tmp_path)
+            consumer.take(first.read(before, dice))
+            at = max(at, consumer.after)
+            after = sender(dice, streaming=streaming, two_phase=True, start=at, two_phase_at=at)
+            second = reader(streaming, tmp_path, resume=Resume(LSN(at)), deliver_prepared=delivered)
+
+            slices = second.read(after.send(records), dice)
+
+            rows = [change for unit in units([*consumer.slices, *slices]) for change in unit[4]]
+            told = world.told if delivered else world.expected()
+            assert _rows_of(told, at, delivered) == rows, f"seed {seed}"
+
+
+def _rows_of(told, at: int, delivered: bool) -> list:
+    """The changes in the order in which they come when the slot became two-phase at ``at``."""
+    if not delivered:
+        return [change for unit in told for change in unit[4]]
+    early = {(xid, gid) for kind, xid, lsn, gid, _ in told if kind == "prepare" and lsn < at}
+    rows = []
+    for kind, xid, lsn, gid, changes in told:
+        if kind == "commit prepared" and (xid, gid) not in early:
+            continue
+        if kind != "prepare" or lsn >= at:
+            rows += changes
+    return rows
+
+
+def test_known_by_the_consumer_alone(turned, sender, reader, units, streaming, tmp_path):
+    """Nothing of what is known comes, however much the server sends again; all of the rest does."""
+    world, dice = turned(300), Random(300)
+    everything = world.expected()
+    ends = [0, *(lsn + (0 if kind == "message" else 8) for kind, _, lsn, _, _ in everything)]
+    for known, after in enumerate(ends):
+        sent = sender(dice, streaming=streaming, two_phase=True).send(world.wal)
+
+        slices = reader(streaming, tmp_path, resume=Resume(LSN(after))).read(sent, dice)
+
+        assert everything[known:] == units(slices)
+    assert NOTHING.after == ends[0]
