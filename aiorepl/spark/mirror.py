@@ -101,7 +101,8 @@ class _Batches:
         last = _last_changes(batch, self._keys).toArrow()
         truncates = last.filter(pc.equal(last[OP], "truncate"))
         truncated = _position(truncates) if truncates.num_rows else None
-        last = last.filter(_behind(last, truncated))
+        if truncated is not None:
+            last = last.filter(_behind(last, truncated))
         values, kept = self._values(batch, last, truncated)
         columns = [values.get(field.name, last[field.name]).cast(field.type) for field in self._arrow]
         changes = pa.table([*columns, last[OP]], schema=self._arrow.append(pa.field(OP, pa.string())))
@@ -120,7 +121,9 @@ class _Batches:
         moved = _moves(batch, self._keys)
         known = set(_keys_of(incomplete, self._keys)) | set(moved)
         history = _history(batch, known, self._keys, last.schema)
-        steps = _steps(history.filter(_behind(history, truncated)), self._keys, columns)
+        if truncated is not None:
+            history = history.filter(_behind(history, truncated))
+        steps = _steps(history, self._keys, columns)
         rows = resolve(steps, columns, truncated=truncated is not None)
         elsewhere = {
             value.key
@@ -200,17 +203,13 @@ def _position(table: pa.Table) -> tuple[int, int]:
     return table[COMMIT_LSN][0].as_py(), table[ORDINAL][0].as_py()
 
 
-def _behind(table: pa.Table, truncated: tuple[int, int] | None) -> Any:
-    """Which rows are no truncates, and behind the last one."""
-    rows = pc.not_equal(table[OP], "truncate")
-    if truncated is None:
-        return rows
+def _behind(table: pa.Table, truncated: tuple[int, int]) -> Any:
+    """Which rows are behind the truncate."""
     lsn, ordinal = truncated
-    later = pc.or_(
+    return pc.or_(
         pc.greater(table[COMMIT_LSN], lsn),
         pc.and_(pc.equal(table[COMMIT_LSN], lsn), pc.greater(table[ORDINAL], ordinal)),
     )
-    return pc.and_(rows, later)
 
 
 def _column(name: str) -> str:
