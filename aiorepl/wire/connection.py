@@ -281,10 +281,6 @@ def _log_notice(notice: ServerNotice) -> None:
     _log.info("%s: %s", notice.severity or "NOTICE", notice.text)
 
 
-_UNDEFINED_OBJECT, _IN_USE, _DUPLICATE, _NOT_READY = "42704", "55006", "42710", "55000"
-_PRIVILEGE, _LIMIT = "42501", "53400"
-
-
 def slot_problem(error: Exception, slot: str) -> Exception:
     """The server's refusal as the error that says what to do."""
     if not isinstance(error, ServerError):
@@ -308,7 +304,7 @@ def slot_problem(error: Exception, slot: str) -> Exception:
             return SlotError(f"{message}: raise max_replication_slots, or drop a slot that is not used")
         case "42501":
             return ConnectionFailed(f"{message}: {_GRANT}", permanent=True)
-        case "55000" if "wal_level" in message or "logical decoding" in message:
+        case "55000" if "wal_level" in message:
             return ConfigurationError(f"{message}: set wal_level = logical on the server and restart it")
         case "55000":
             return SlotError(f"slot {slot!r} cannot be used: {message}")
@@ -322,7 +318,7 @@ def _explained(error: Exception) -> Exception:
     """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
     pg = asyncpg.exceptions
     if isinstance(error, pg.PostgresError):
-        text = str(error)
+        text = str(error.args[0])  # the message; asyncpg adds detail and hint to it, each on a line of its own
         permanent = True
         match error.sqlstate:
             case "28P01":

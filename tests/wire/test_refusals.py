@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, SlotError
+from aiorepl import (
+    ConfigurationError,
+    ConnectionFailed,
+    Pipeline,
+    ServerError,
+    Sink,
+    SlotError,
+    Source,
+)
 from aiorepl.lsn import LSN
 from aiorepl.testing.walsender import Error, ScriptedWalsender
 from aiorepl.wire.connection import ReplicationConnection
@@ -43,11 +51,13 @@ async def test_a_dsn_that_cannot_be_read(dsn):
 )
 async def test_refused_logins(sqlstate, message, expected, permanent):
     """Each refusal says what to do, and whether to try again as we are."""
-    async with ScriptedWalsender(login=Error(S="FATAL", V="FATAL", C=sqlstate, M=message)) as server:
+    login = Error(S="FATAL", V="FATAL", C=sqlstate, M=message, D="a second line", H="a third")
+    async with ScriptedWalsender(login=login) as server:
         with pytest.raises(ConnectionFailed, match=expected) as caught:
             await ReplicationConnection.open(server.dsn)
 
     assert message in str(caught.value)
+    assert 1 == len(str(caught.value).splitlines())
     assert permanent == caught.value.permanent
 
 
@@ -59,6 +69,7 @@ async def test_refused_logins(sqlstate, message, expected, permanent):
         ("55006", 'replication slot "s" is active for PID 7', SlotError, "another consumer"),
         ("42501", "permission denied to use replication slots", ConnectionFailed, "REPLICATION"),
         ("55000", "logical decoding requires wal_level >= logical", ConfigurationError, "set wal_level"),
+        ("55000", "cannot use physical replication slot for logical decoding", SlotError, "cannot be used"),
         ("55000", 'cannot read from logical replication slot "s"', SlotError, "cannot be used"),
         ("XX000", "something else", ServerError, "something else"),
     ],
@@ -74,3 +85,57 @@ async def test_refused_streams(sqlstate, message, error, expected):
         await connection.close()
 
     assert (sqlstate == "55006") == getattr(caught.value, "busy", False)
+
+
+USABLE = {
+    "slot_type": "logical",
+    "plugin": "pgoutput",
+    "database": "scripted",
+    "active": "false",
+    "active_pid": None,
+    "temporary": "false",
+    "wal_status": "reserved",
+    "invalidation_reason": None,
+    "confirmed_flush_lsn": "0/10",
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"slot_type": "physical"}, "is a physical one: use another name"),
+        ({"plugin": "wal2json"}, "decodes with wal2json, not pgoutput: use another name"),
+        ({"database": "other"}, "belongs to database 'other', the DSN names 'scripted'"),
+        ({"wal_status": "lost"}, "is lost (the WAL it needed was removed): changes are missing for good"),
+        ({"invalidation_reason": "idle_timeout"}, "is lost (idle_timeout): changes are missing for good"),
+        ({"active": "true", "active_pid": "7"}, "is in use by process 7 on the server"),
+        ({"temporary": "true"}, "is temporary and of another session: use another name"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_slots_that_cannot_be_used(found, expected):
+    """A slot is looked at before it is started, and what is wrong with it is said."""
+    async with ScriptedWalsender(answers={"pg_replication_slots": [USABLE | found]}) as server:
+        with pytest.raises(SlotError) as caught:
+            await Pipeline(Source(server.dsn, slot="s", publication="p"), [Sink()], reconnect=None).run()
+
+    assert f"slot 's' {expected}" in str(caught.value)
+    assert ("active" in found) == caught.value.busy
+    assert not [sql for sql in server.queries if sql.startswith("START_REPLICATION")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (
+            {"wal_level": [{"wal_level": "replica"}]},
+            "wal_level is replica: set wal_level = logical and restart it",
+        ),
+        ({"pg_publication": []}, "no publication 'p' in this database: CREATE PUBLICATION p"),
+    ],
+)
+async def test_servers_that_cannot_be_used(answers, expected):
+    """So are the server's setting and the publications."""
+    async with ScriptedWalsender(answers=answers) as server:
+        with pytest.raises(ConfigurationError, match=expected):
+            await Pipeline(Source(server.dsn, slot="s", publication="p"), [Sink()], reconnect=None).run()
