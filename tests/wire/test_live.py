@@ -1,0 +1,209 @@
+"""A real server's refusals: the right class of error, and one line that says what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote, urlsplit
+
+import asyncpg
+import pytest
+
+from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, Sink, SlotError, Source
+from aiorepl.errors import AioreplError
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.options import Options
+from aiorepl.testing import EmbeddedServer
+from aiorepl.wire.connection import ReplicationConnection
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    """Run statements."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def refused(dsn: str, *, slot: str = "missing", publication: str = "everything") -> AioreplError:
+    """What a pipeline that cannot start says."""
+    with pytest.raises(AioreplError) as caught:
+        await Pipeline(Source(dsn, slot=slot, publication=publication), [Sink()], reconnect=None).run()
+    assert 1 == len(str(caught.value).splitlines())
+    password = urlsplit(dsn).password
+    assert password is None or password not in str(caught.value)
+    return caught.value
+
+
+def as_user(dsn: str, user: str, password: str) -> str:
+    """The same DSN for another user."""
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{quote(user)}:{quote(password)}@{host}").geturl()
+
+
+@asynccontextmanager
+async def walsender(dsn: str) -> AsyncIterator[ReplicationConnection]:
+    """A replication connection."""
+    connection = await ReplicationConnection.open(dsn)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def dsn(database) -> str:
+    """A database with a publication."""
+    await execute(database, "CREATE PUBLICATION everything FOR ALL TABLES")
+    return database
+
+
+@pytest.fixture
+async def role(database, slot_name) -> AsyncIterator[str]:
+    """A role that may log in with the password ``right``, and nothing else."""
+    await execute(database, f"CREATE ROLE {slot_name} LOGIN PASSWORD 'right'")
+    yield slot_name
+    await execute(database, f"DROP ROLE {slot_name}")
+
+
+async def test_wrong_password(database, role):
+    """The password is what has to be checked; trying again with it is pointless."""
+    await execute(database, f"ALTER ROLE {role} REPLICATION")
+    error = await refused(as_user(database, role, "wr0ng-s3cr3t"))
+    if "AIOREPL_TEST_DSN" in os.environ and not isinstance(error, ConnectionFailed):
+        pytest.skip("the server of AIOREPL_TEST_DSN asks for no password")
+
+    assert (ConnectionFailed, True) == (type(error), error.permanent)
+    assert "check the password in the DSN" in str(error)
+
+
+async def test_no_such_database(server):
+    """The database's name is what has to be checked."""
+    error = await refused(server.dsn_for("no_such_database"))
+
+    assert (ConnectionFailed, True) == (type(error), error.permanent)
+    assert 'database "no_such_database" does not exist' in str(error)
+    assert "check the database name" in str(error)
+
+
+async def test_no_replication_privilege(database, role):
+    """The role lacks an attribute, and the statement that gives it is told."""
+    error = await refused(as_user(database, role, "right"))
+
+    assert (ConnectionFailed, True) == (type(error), error.permanent)
+    assert "ALTER ROLE … REPLICATION" in str(error)
+
+
+async def test_publication_missing(database):
+    """Told before the stream begins; the server itself would find out at the first change."""
+    error = await refused(database, publication='no "such" one')
+
+    assert ConfigurationError is type(error)
+    assert "CREATE PUBLICATION" in str(error)
+    assert 'no "such" one' in str(error)
+
+
+async def test_slot_missing(dsn):
+    """A slot that is not there, and how it is created."""
+    error = await refused(dsn)
+
+    assert (SlotError, False) == (type(error), error.busy)
+    assert "replication slot 'missing' does not exist: create it, on the command line --create-slot" == str(
+        error
+    )
+
+
+async def test_a_physical_slot(dsn, slot_name):
+    """A slot that is not for logical decoding is named for what it is."""
+    await execute(dsn, f"SELECT pg_create_physical_replication_slot('{slot_name}')")
+    error = await refused(dsn, slot=slot_name)
+    await execute(dsn, f"SELECT pg_drop_replication_slot('{slot_name}')")
+
+    assert (SlotError, False) == (type(error), error.busy)
+    assert f"slot {slot_name!r} is a physical one: use another name" == str(error)
+
+
+async def test_a_slot_of_another_database(server, dsn, slot_name):
+    """A slot belongs to one database; both are named."""
+    await execute(server.dsn, f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')")
+    error = await refused(dsn, slot=slot_name)
+    await execute(server.dsn, f"SELECT pg_drop_replication_slot('{slot_name}')")
+
+    assert SlotError is type(error)
+    theirs, ours = (urlsplit(each).path[1:] for each in (server.dsn, dsn))
+    assert f"slot {slot_name!r} belongs to database {theirs!r}, the DSN names {ours!r}" == str(error)
+
+
+async def test_slot_in_use(dsn, slot_name):
+    """A slot that another consumer holds: which process, and that waiting may help."""
+    async with walsender(dsn) as connection:
+        await connection.create_slot(slot_name)
+        await connection.start_replication(slot_name, LSN(0), Options(("everything",)).negotiate(18))
+        error = await refused(dsn, slot=slot_name)
+        await connection.stop()
+
+    assert (SlotError, True) == (type(error), error.busy)
+    assert "is in use by process" in str(error)
+
+
+async def test_wal_level():
+    """A server that does not log enough is told by its setting, and how to change it."""
+    with EmbeddedServer(settings={"wal_level": "replica"}) as server:
+        error = await refused(server.dsn)
+        async with walsender(server.dsn) as connection:
+            with pytest.raises(ConfigurationError, match="set wal_level = logical"):
+                await connection.create_slot("s")
+
+    assert ConfigurationError is type(error)
+    assert "the server's wal_level is replica: set wal_level = logical and restart it" == str(error)
+
+
+async def test_what_the_server_itself_refuses(dsn, slot_name):
+    """The same by the server's own word, where nothing was checked before; the connection stays usable."""
+    name, physical = slot_name, f"p{slot_name}"[:63]
+    options = Options(("everything",)).negotiate(10)
+    async with walsender(dsn) as connection, walsender(dsn) as other:
+        await connection.create_slot(name)
+        await connection.query(f"SELECT pg_create_physical_replication_slot('{physical}')")
+        await other.start_replication(name, LSN(0), options)
+        for slot, busy, expected in (
+            ("missing", False, "does not exist: create it"),
+            (physical, False, "cannot be used"),
+            (name, True, "another consumer is connected"),
+        ):
+            with pytest.raises(SlotError, match=expected) as caught:
+                await connection.start_replication(slot, LSN(0), options)
+            assert busy == caught.value.busy
+        with pytest.raises(SlotError, match="exists already"):
+            await connection.create_slot(name)
+        with pytest.raises(SlotError, match="does not exist"):
+            await connection.drop_slot("missing")
+        with pytest.raises(SlotError, match="another consumer"):
+            await connection.drop_slot(name)
+        await other.stop()
+        await connection.drop_slot(name, wait=True)
+        await connection.drop_slot(physical)
+
+
+async def test_names_that_need_quotes(database, slot_name):
+    """A publication of any spelling is found, checked and streamed from."""
+    names = ("Plain", "a,b", 'say "hi"', "it's", "Größe 🐘")
+    quoted = (name.replace('"', '""') for name in names)
+    await execute(database, *(f'CREATE PUBLICATION "{name}" FOR ALL TABLES' for name in quoted))
+    await execute(database, "CREATE TABLE t (i int PRIMARY KEY)")
+    async with walsender(database) as connection:
+        created = await connection.create_slot(slot_name, temporary=True)
+        await execute(database, "INSERT INTO t VALUES (1)")
+        await connection.start_replication(
+            created.name, created.consistent_point, Options(names).negotiate(connection.server_version)
+        )
+        received = b""
+        while b"C" not in received:
+            received += b"".join(getattr(frame, "payload", b"")[:1] for frame in await connection.receive())
+        await connection.stop()
+
+    assert b"BRIC" == received
