@@ -125,6 +125,8 @@ class SegmentBuilder:
             for relation in change.relations:
                 self._switch(relation, None)
                 block.run += 1
+            # It came without types, so the next row has to bring its own.
+            block.relation = None
             payload = wire.plain(change.message.payload, change.message.xid)
         elif isinstance(change, Message):
             payload = wire.plain(change.message.payload, change.message.xid)

@@ -81,12 +81,28 @@ def plan(
 
 def newest_description(reader: JournalReader, table: TableName) -> tuple[Relation, Types] | None:
     """How the table was laid out last, with the types that its columns use; ``None`` when it never occurred."""
+    relation: Relation | None = None
+    types = Types()
     for segment in reversed(reader.segments()):
         index = reader.index(segment)
-        for block in reversed(index.blocks):
-            for number in reversed(block.rows):
-                if table.is_of(index.relations[number]):
-                    return index.relations[number], Types(index.types)
+        if relation is None:
+            relation = _last_used(index, table)
+            if relation is None:
+                continue
+        for info in index.types:
+            if types.info(info.oid) is None:
+                types.add(info)
+        # A segment that only truncates the table has its description and not its types: they are further back.
+        if not any(types.missing(column.type_oid) for column in relation.columns):
+            break
+    return None if relation is None else (relation, types)
+
+
+def _last_used(index: SegmentIndex, table: TableName) -> Relation | None:
+    for block in reversed(index.blocks):
+        for number in reversed(block.rows):
+            if table.is_of(index.relations[number]):
+                return index.relations[number]
     return None
 
 

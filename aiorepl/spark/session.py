@@ -44,8 +44,9 @@ def local_session(
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
-        # It prints every exception that pyspark raises, as a line of JSON, before whoever catches it has a say.
-        logging.getLogger("SQLQueryContextLogger").disabled = True
+        # They print exceptions on their way to whoever catches them.
+        for logger in ("SQLQueryContextLogger", "py4j.clientserver"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
     register(spark)
     return spark
 

@@ -163,6 +163,18 @@ async def test_types_travel(tmp_path, tools) -> None:
     assert {info.oid for info in reader.index(reader.segments()[0]).types} == {90001, 90002, 90003}
 
 
+async def test_types_after_a_truncate(tmp_path, tools) -> None:
+    """A truncate describes a table without its types; the rows behind it bring them all the same."""
+    stream = Stream(types=[TypeInfo(90001, "shop", "cents", DOMAIN, INT4)])
+    table = stream.table("t", column("price", 90001))
+    stream.transaction(table.truncate(), table.insert("250"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    reader = JournalReader(tmp_path)
+    (index,) = map(reader.index, reader.segments())
+    assert [info.oid for info in index.types] == [90001]
+    assert index.blocks[0].rows == {0: 2}
+
+
 async def test_flush_publishes(tmp_path) -> None:
     """What was written is invisible before flush and a segment after it; a flush without news makes none."""
     stream = shop(1)

@@ -334,6 +334,18 @@ def test_clear_errors(spark, journal, tmp_path) -> None:
         journal.read(spark, None, schema="id int").collect()
 
 
+def test_schema_of_a_truncated_table(spark, make_journal) -> None:
+    """A table that was only truncated of late still has its types."""
+    journal = make_journal(types=[TypeInfo(CENTS, "public", "cents", DOMAIN, INT8)])
+    table = journal.stream.table("t", column("price", CENTS))
+    journal.stream.transaction(table.insert("1"))
+    journal.write()
+    journal.stream.transaction(table.truncate())
+    journal.write()
+    assert journal.segments == 2
+    assert journal.read(spark).schema["price"].dataType.simpleString() == "bigint"
+
+
 def test_table_to_come(spark, journal) -> None:
     """With a schema of his own one can begin before the table has had a change."""
     other = journal.stream.table("other", ID)
