@@ -35,8 +35,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(home), name)
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "deltalake", "py4j"):
+        package = (missing.name or "").partition(".")[0]
+        if package not in ("pyspark", "pyarrow", "deltalake", "py4j"):
             raise
         raise ImportError(
-            f"aiorepl.spark needs {missing.name}: pip install 'aiorepl[spark]'", name=missing.name
+            f"aiorepl.spark needs {package}: pip install 'aiorepl[spark]'", name=missing.name
         ) from missing

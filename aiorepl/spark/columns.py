@@ -10,6 +10,7 @@ An error names table, column and type. Arrow's own messages quote values, so the
 from __future__ import annotations
 
 import binascii
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -90,17 +91,15 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
 
 
 def _cast(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any], *, null: bool) -> Any:
-    try:
+    with contextlib.suppress(pa.ArrowInvalid):
         return pa.array(values, pa.string()).cast(wanted)
-    except pa.ArrowInvalid:
-        return _each(values, wanted, one, null=null)
+    return _each(values, wanted, one, null=null)
 
 
 def _texts(values: Sequence[Raw], *, null: bool) -> Any:
-    try:
+    with contextlib.suppress(pa.ArrowInvalid):  # a database in SQL_ASCII holds what it likes
         return pa.array(values, pa.string())
-    except pa.ArrowInvalid:  # a database in SQL_ASCII holds what it likes
-        return _each(values, pa.string(), lambda text: text, null=null)
+    return _each(values, pa.string(), lambda text: text, null=null)
 
 
 def _booleans(values: Sequence[Raw], *, null: bool) -> Any:

@@ -99,8 +99,7 @@ class Mirror:
         truncated: tuple[int, int] | None,
         properties: CommitProperties,
     ) -> None:
-        # Their names are free: the table's own columns are checked not to be ours.
-        flags = {name: f"_kept_{number}" for number, name in enumerate(kept)}
+        flags = {name: f"_aiorepl_kept_{number}" for number, name in enumerate(kept)}
         for name, flag in flags.items():
             changes = changes.append_column(flag, kept[name])
         updates = {

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, TupleData
+from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.blocks import Span
 from aiorepl.spark.columns import text_array
+from aiorepl.spark.texts import Texts
 from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
 from aiorepl.spark.walk import Header, Walk
 from aiorepl.transactions.changes import Raw
@@ -49,10 +49,13 @@ class Generic:
         size = 0
         for span in spans:
             index = reader.index(span.segment)
-            texts = _Texts(index)
+            types = Types(index.types)
+            texts: dict[Relation, Texts] = {}
             for number in span.blocks:
                 walk = Walk(reader, span.segment, index.blocks[number], lambda relation: True)
-                for header, ordinal, _, payload in walk.rows():
+                for header, ordinal, relation, payload in walk.rows():
+                    if relation is not None and relation not in texts:
+                        texts[relation] = Texts(relation, types, binary=index.binary)
                     rows += _rows(header, ordinal, walk.decode(payload), texts)
                     size += len(payload)
                     if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -74,25 +77,9 @@ class Generic:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-class _Texts:
-    """Tuples as text, whatever they were sent as."""
-
-    def __init__(self, index: SegmentIndex) -> None:
-        self._types = Types(index.types)
-        self._binary = index.binary
-
-    def split(self, relation: Relation, row: TupleData) -> list[Raw]:
-        """The columns."""
-        columns = row.split()
-        if self._binary:
-            for place, kind in enumerate(row.kinds()):
-                raw = columns[place]
-                if kind == BINARY and isinstance(raw, bytes):
-                    columns[place] = self._types.text(relation.columns[place].type_oid, BINARY)(raw).encode()
-        return columns
-
-
-def _rows(header: Header, ordinal: int, message: m.AnyMessage, texts: _Texts) -> Iterator[tuple[Any, ...]]:
+def _rows(
+    header: Header, ordinal: int, message: m.AnyMessage, texts: dict[Relation, Texts]
+) -> Iterator[tuple[Any, ...]]:
     who = (header.commit_lsn, ordinal, header.xid, header.time)
     if isinstance(message, m.Truncate):
         for relation in message.relations:
@@ -100,14 +87,14 @@ def _rows(header: Header, ordinal: int, message: m.AnyMessage, texts: _Texts) ->
     elif isinstance(message, m.Message):
         yield "message", None, None, *who, None, None, None, (), message.prefix, message.content
     elif isinstance(message, m.Insert | m.Update | m.Delete):
-        relation = message.relation
+        relation, split = message.relation, texts[message.relation].split
         old = new = before = after = None
         unchanged: tuple[str, ...] = ()
         if not isinstance(message, m.Insert) and message.old is not None:
-            old = texts.split(relation, message.old)
+            old = split(message.old)
             before = _pairs(relation.names, old, relation.key if message.old_kind == "K" else None)
         if not isinstance(message, m.Delete):
-            new = texts.split(relation, message.new)
+            new = split(message.new)
             if UNCHANGED in new:
                 unchanged = tuple(
                     name for name, raw in zip(relation.names, new, strict=True) if raw is UNCHANGED

@@ -25,6 +25,7 @@ from aiorepl.spark.history import Kept, Key, Step, resolve
 from aiorepl.spark.schema import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
 
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
+_RANK: Final = "_aiorepl_rank"
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
@@ -155,7 +156,7 @@ def _last_changes(batch: DataFrame, keys: Sequence[str]) -> DataFrame:
     order = Window.partitionBy(*map(_column, keys)).orderBy(
         f.desc(COMMIT_LSN), f.desc(ORDINAL), f.expr(f"{OP} = 'delete'")
     )
-    return batch.withColumn("_rank", f.row_number().over(order)).where("_rank = 1").drop("_rank")
+    return batch.withColumn(_RANK, f.row_number().over(order)).where(f"{_RANK} = 1").drop(_RANK)
 
 
 def _moves(batch: DataFrame, keys: Sequence[str]) -> Iterator[Key]:

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, TupleData
+from aiorepl.pgoutput.tuples import UNCHANGED, TupleData
 from aiorepl.spark.blocks import Span, TableName
 from aiorepl.spark.columns import Convert, column
+from aiorepl.spark.texts import Texts
 from aiorepl.spark.walk import Header, Walk
 from aiorepl.transactions.changes import Raw
 from aiorepl.values.registry import Types
@@ -104,7 +105,7 @@ class _Layout:
         self.schema = shape.schema
         self.width = len(relation.columns)
         self.key = relation.key or tuple(places[name] for name in shape.keys if name in places)
-        self.printers = [known.text(item.type_oid, BINARY) for item in relation.columns] if binary else None
+        self.split = Texts(relation, known, binary=binary).split
         self.converters: dict[str, tuple[int, Convert]] = {}
         for field in shape.schema:
             place = places.get(field.name)
@@ -112,16 +113,6 @@ class _Layout:
                 oid = relation.columns[place].type_oid
                 name = f"{relation}.{field.name}"
                 self.converters[field.name] = place, column(name, oid, known, field.type, null=shape.null)
-
-    def split(self, row: TupleData) -> list[Raw]:
-        """The columns, as text whatever they were sent as."""
-        columns = row.split()
-        if self.printers is not None:
-            for place, kind in enumerate(row.kinds()):
-                raw = columns[place]
-                if kind == BINARY and isinstance(raw, bytes):
-                    columns[place] = self.printers[place](raw).encode()
-        return columns
 
 
 class _Rows:
