@@ -318,7 +318,8 @@ def _explained(error: Exception) -> Exception:
     """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
     pg = asyncpg.exceptions
     if isinstance(error, pg.PostgresError):
-        text = str(error.args[0])  # the message; asyncpg adds detail and hint to it, each on a line of its own
+        # The message alone: asyncpg's own text has detail and hint behind it, each on a line of its own.
+        text = str(error.args[0])
         permanent = True
         match error.sqlstate:
             case "28P01":
