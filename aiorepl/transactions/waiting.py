@@ -72,8 +72,13 @@ class Waiting:
     def abort(self, message: m.StreamAbort) -> None:
         """A streamed transaction rolled back, or a subtransaction of it.
 
+        PostgreSQL 18 tells of subtransactions of which it never streamed anything, when it finds before it streams
+        that the whole had rolled back (``ReorderBufferCheckAndTruncateAbortedTXN``): these are passed over.
+
         :raises ProtocolError: when no such transaction streams.
         """
+        if message.subxid != message.xid and message.xid not in self._streams:
+            return
         pending = self._stream(message.xid, "Stream Abort")
         self._memory -= pending.memory
         if message.subxid == message.xid:
