@@ -192,13 +192,20 @@ def test_ends_of_the_unknown(wire, say, end):
     """The end of a transaction that does not stream, or no longer, means that something was lost."""
     ends = {
         "commit": say.commit(5, 0x10),
-        "abort": say.abort(5, 6),
+        "abort": say.abort(5),
         "prepare": say.stream_prepare("g", 5, 0x10),
     }
     wire.feed(say.block(5), say.commit(5, 8), say.block(6))
 
     with pytest.raises(ProtocolError, match="xid: names a transaction that is not in progress: 5"):
         wire.feed(ends[end])
+
+
+def test_subtransaction_of_the_unknown(wire, say, told):
+    """PostgreSQL 18 tells that a subtransaction rolled back also where it streamed nothing of the whole."""
+    slices = wire.feed(say.abort(5, 6), say.block(5, say.row("a", 5)), say.commit(5, 0x10))
+
+    assert [(5, 0x18, ["a"])] == told(slices)
 
 
 def test_messages_that_are_not_transactional(cramped, say, told):

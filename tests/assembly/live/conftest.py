@@ -1,0 +1,267 @@
+"""Sessions at work on a real server, thrown by dice, and short ways to read what the server sends of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl import Pipeline, Source
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.testing.faults import MemorySink
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.transaction import Slice
+from aiorepl.values import Types
+
+TABLES = ("one", "two")
+Event = tuple[Any, ...]
+
+
+class Session:
+    """A connection in a transaction. A write that would have to wait for another session fails, and is rolled back."""
+
+    def __init__(self, connection: asyncpg.Connection, dice: Random) -> None:
+        self.connection = connection
+        self.open = False
+        self._dice = dice
+        # For each savepoint, and the transaction itself, whether rows were written.
+        self._wrote: list[bool] = []
+
+    @property
+    def wrote(self) -> bool:
+        """Whether there is something to commit."""
+        return any(self._wrote)
+
+    async def begin(self) -> None:
+        await self.connection.execute("BEGIN")
+        self.open, self._wrote = True, [False]
+
+    async def end(self, statement: str) -> None:
+        """COMMIT, ROLLBACK or PREPARE TRANSACTION."""
+        await self.connection.execute(statement)
+        self.open = False
+
+    async def write(self, statement: str) -> None:
+        """Sometimes in a subtransaction of its own."""
+        inside = self._dice.random() < 0.3
+        try:
+            if inside:
+                await self.connection.execute("SAVEPOINT inside")
+            done = await self.connection.execute(statement)
+            if inside:
+                await self.connection.execute("RELEASE inside")
+            self._wrote[-1] |= not done.endswith(" 0") and not done.startswith("ALTER")
+        except asyncpg.LockNotAvailableError:
+            if inside:
+                await self.connection.execute("ROLLBACK TO inside; RELEASE inside")
+            elif len(self._wrote) > 1:
+                await self.rollback_to()
+            else:
+                await self.end("ROLLBACK")
+
+    async def message(self, prefix: str) -> None:
+        """Not in a subtransaction: a stream does not say whose message it is, and whether rows come before it."""
+        if len(self._wrote) == 1:
+            await self.connection.execute("SELECT pg_logical_emit_message(true, $1, 'm')", prefix)
+
+    async def savepoint(self) -> None:
+        await self.connection.execute(f"SAVEPOINT s{len(self._wrote)}")
+        self._wrote.append(False)
+
+    async def rollback_to(self) -> None:
+        if len(self._wrote) > 1:
+            await self.connection.execute(f"ROLLBACK TO s{len(self._wrote) - 1}")
+            self._wrote[-1] = False
+
+    async def release(self) -> None:
+        if len(self._wrote) > 1:
+            wrote = self._wrote.pop()
+            await self.connection.execute(f"RELEASE s{len(self._wrote)}")
+            self._wrote[-1] |= wrote
+
+
+class Load:
+    """Sessions of a database that is published whole as ``p``."""
+
+    def __init__(self, sessions: list[Session], dice: Random, name: str) -> None:
+        self.decided: list[tuple[str, str]] = []
+        """PREPARE, COMMIT PREPARED and ROLLBACK PREPARED, with their gids, in order."""
+        self._sessions = sessions
+        self._dice = dice
+        self._gids = [f"{name}-{number}" for number in range(3)]
+        self._prepared: set[str] = set()
+        self._count = 0
+
+    async def run(self, steps: int) -> None:
+        """So many steps, and then an end of everything."""
+        for _ in range(steps):
+            session = self._dice.choice(self._sessions)
+            await (self._step(session) if session.open else session.begin())
+        for session in self._sessions:
+            if session.open:
+                await session.end("COMMIT")
+        for gid in sorted(self._prepared):
+            await self._decide(gid, "COMMIT PREPARED")
+
+    async def _step(self, session: Session) -> None:
+        dice, table = self._dice, self._dice.choice(TABLES)
+        self._count += 1
+        rows = dice.choice((1, 1, 3, 400))
+        own = f"(SELECT id FROM {table} WHERE id % 7 = {dice.randrange(7)} LIMIT {rows})"
+        match dice.randrange(24):
+            case 0 | 1:
+                await session.end("COMMIT")
+            case 2:
+                await session.end("ROLLBACK")
+            case 3 | 4:
+                free = [gid for gid in self._gids if gid not in self._prepared]
+                # Of a transaction without changes servers tell this or that.
+                if free and session.wrote:
+                    gid = dice.choice(free)
+                    await session.end(f"PREPARE TRANSACTION '{gid}'")
+                    self._prepared.add(gid)
+                    self.decided.append(("PREPARE", gid))
+            case 5 | 6:
+                if self._prepared:
+                    gid = dice.choice(sorted(self._prepared))
+                    await self._decide(gid, dice.choice(("COMMIT PREPARED", "ROLLBACK PREPARED")))
+            case 7 | 8 | 9:
+                await session.savepoint()
+            case 10:
+                await session.release()
+            case 11 | 12:
+                await session.rollback_to()
+            case 13:
+                await session.message(f"in {self._count}")
+            case 14:
+                await session.connection.execute(
+                    "SELECT pg_logical_emit_message(false, $1, 'm')", f"now {self._count}"
+                )
+            case 15:
+                await session.write(
+                    f"ALTER TABLE {table} ADD COLUMN c{self._count} int DEFAULT {self._count}"
+                )
+            case 16:
+                await session.write(f"UPDATE {table} SET note = '{self._count}' WHERE id IN {own}")
+            case 17:
+                await session.write(f"DELETE FROM {table} WHERE id IN {own}")
+            case 18:
+                await session.write(
+                    f"TRUNCATE {table}" if dice.random() < 0.3 else f"DELETE FROM {table} WHERE id < 0"
+                )
+            case _:
+                await session.write(
+                    f"INSERT INTO {table} (id, note) SELECT {1000 * self._count} + i, repeat('x', i % 200) "
+                    f"FROM generate_series(1, {rows}) i"
+                )
+
+    async def _decide(self, gid: str, statement: str) -> None:
+        self._prepared.remove(gid)
+        idle = next((session for session in self._sessions if not session.open), None)
+        if idle is None:
+            idle = self._sessions[0]
+            await idle.end("COMMIT")
+        await idle.connection.execute(f"{statement} '{gid}'")
+        self.decided.append((statement, gid))
+
+
+def events_of(slices: Iterable[Slice]) -> list[Event]:
+    """The changes: where in which transaction, what, and the values."""
+    return [event(change) for part in slices for change in part.changes]
+
+
+def event(change: Any) -> Event:
+    """One of them."""
+    header = change.transaction
+    at = (None, change.lsn) if header is None else (header.xid, header.commit_lsn)
+    match change.kind:
+        case "message":
+            return *at, change.ordinal, change.kind, change.prefix, change.content
+        case "truncate":
+            return *at, change.ordinal, change.kind, [relation.name for relation in change.relations]
+    rows = [None if row is None else dict(row) for row in (change.old, change.new)]
+    return *at, change.ordinal, change.kind, change.table, *rows
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, server: Any, servers: Any) -> Any:
+    """The usual server; with an indirect parameter one of that version."""
+    version = getattr(request, "param", None)
+    return server if version is None else servers(version)
+
+
+@pytest.fixture
+async def connections(database: str):
+    """As many connections as are asked for; writes there do not wait for locks."""
+    opened: list[asyncpg.Connection] = []
+    settings = {"lock_timeout": "5ms"}
+
+    async def connections(count: int) -> list[asyncpg.Connection]:
+        opened.extend([await asyncpg.connect(database, server_settings=settings) for _ in range(count)])
+        return opened[-count:]
+
+    yield connections
+    for connection in opened:
+        await connection.close()
+
+
+@pytest.fixture
+async def tables(connections) -> asyncpg.Connection:
+    """Two published tables, by the connection that made them."""
+    (connection,) = await connections(1)
+    for table in TABLES:
+        await connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text)")
+    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    return connection
+
+
+@pytest.fixture
+def load(connections, slot_name: str) -> Callable[[int, int], Any]:
+    """Sessions that do so many steps, thrown by a seed."""
+
+    async def load(seed: int, steps: int) -> Load:
+        dice = Random(seed)
+        load = Load([Session(each, dice) for each in await connections(4)], dice, slot_name[-20:])
+        await load.run(steps)
+        return load
+
+    return load
+
+
+@pytest.fixture
+def deliver(database: str, tmp_path: Path):
+    """The slices that a pipeline gives a sink, from a slot until now."""
+
+    async def deliver(slot: str, **options: Any) -> list[Slice]:
+        sink = MemorySink()
+        options = {"messages": True, "waiting_bytes": 100_000, "spool": tmp_path} | options
+        await Pipeline(Source(database, slot=slot, publication="p", **options), [sink], until="now").run()
+        return [part for batch in sink.batches for part in batch.transactions]
+
+    return deliver
+
+
+@pytest.fixture
+def plain(tables: asyncpg.Connection):
+    """The slices of what the server's SQL function tells in the first version of the protocol."""
+
+    async def plain(slot: str) -> list[Slice]:
+        rows = await tables.fetch(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', 'p', 'messages', 'true')",
+            slot,
+        )
+        decode = Decoder().decode
+        return Assembler(Types()).feed(decode(row["data"]) for row in rows)
+
+    return plain
+
+
+@pytest.fixture
+def events() -> Callable[[Iterable[Slice]], list[Event]]:
+    """The changes: where in which transaction, what, and the values."""
+    return events_of

@@ -1,0 +1,194 @@
+"""Random sessions on a real server: however they are streamed, what comes is what the server says was committed."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+import asyncpg
+import pytest
+
+STEPS = 150
+SETTINGS = {
+    "small": "logical_decoding_work_mem = '64kB'",
+    "immediate": "debug_logical_replication_streaming = immediate",
+}
+
+
+@pytest.fixture
+def seed(request) -> int:
+    """Another one each time; a failure prints it."""
+    seed = secrets.randbelow(1_000_000)
+    print(f"seed {seed}")
+    return seed
+
+
+async def make_slots(tables: asyncpg.Connection, slot: str, version: int) -> dict[str, dict[str, object]]:
+    """Slots for each way to be sent the same, made before anything is written; slot to options."""
+    slots: dict[str, dict[str, object]] = {}
+    for streaming in ("off", "on", "parallel")[: 3 if version >= 16 else 2]:
+        for setting in SETTINGS if version >= 16 else ["small"]:
+            for two_phase in (False, True):
+                name = f"{slot[-8:]}_{streaming}_{setting}_{two_phase}".lower()
+                slots[name] = {"streaming": streaming, "two_phase": two_phase}
+    slots[f"{slot[-8:]}_delivered"] = {
+        "streaming": "on",
+        "two_phase": True,
+        "deliver_prepared": True,
+    }
+    for name, options in slots.items():
+        statement = "SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, $2)"
+        await tables.execute(statement, name, options["two_phase"])
+    await tables.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
+    return slots
+
+
+async def use(tables: asyncpg.Connection, setting: str) -> None:
+    """Have the database's walsenders decode with this setting."""
+    name = await tables.fetchval("SELECT current_database()")
+    await tables.execute(f'ALTER DATABASE "{name}" RESET ALL')
+    await tables.execute(f'ALTER DATABASE "{name}" SET {SETTINGS[setting]}')
+
+
+@pytest.mark.parametrize("server", [16, 18], indirect=True)
+async def test_every_way_to_be_sent(seed, server, tables, slot_name, load, deliver, plain, events):
+    """Streaming off, on and parallel, with two-phase commit and without, at once or past 64 kB: the same changes with
+    the same identities in the same order as the server's SQL function tells without any of that.
+    """
+    slots = await make_slots(tables, slot_name, server.version)
+    done = await load(seed, STEPS)
+    expected = events(await plain(slot_name))
+    assert len(expected) > 100
+
+    for slot, options in slots.items():
+        await use(tables, "small" if "small" in slot else "immediate")
+        slices = await deliver(slot, **options)
+        if "deliver_prepared" not in options:
+            assert expected == events(slices), f"{options}, seed {seed}"
+            continue
+        assert done.decided == [
+            ({"C": "COMMIT PREPARED", "R": "ROLLBACK PREPARED"}.get(kind[0], "PREPARE"), part.two_phase.gid)
+            for part in slices
+            if part.two_phase is not None
+            for kind in [type(part.two_phase).__name__]
+        ]
+        assert _by_xid(expected).items() <= _by_xid(events(slices)).items(), f"seed {seed}"
+
+    rows = [
+        dict(row)
+        for table in ("one", "two")
+        for row in await tables.fetch(f"SELECT * FROM {table} ORDER BY id")
+    ]
+    assert [_filled(row) for row in rows] == _replayed(expected), f"seed {seed}"
+
+
+@pytest.mark.parametrize("server", [16, 18], indirect=True)
+async def test_it_is_streamed(server, tables, slot_name, load):
+    """The load of these tests makes the server stream, abort what it streamed, and prepare what it streamed."""
+    await tables.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, true)", slot_name)
+    await load(1, 3 * STEPS)
+
+    await tables.execute("SET debug_logical_replication_streaming = immediate")
+    kinds = await tables.fetch(
+        "SELECT DISTINCT chr(get_byte(data, 0)) AS kind FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, "
+        "'proto_version', '4', 'publication_names', 'p', 'streaming', 'parallel', 'messages', 'true')",
+        slot_name,
+    )
+
+    assert set("SEcApKrRIUDM") <= {row["kind"] for row in kinds}
+
+
+@pytest.mark.parametrize("server", [15], indirect=True)
+async def test_as_test_decoding_says(seed, server, tables, slot_name, load, deliver, events):
+    """The server's own output plugin for tests, which has nothing to do with pgoutput, tells the same."""
+    slots = await make_slots(tables, slot_name, server.version)
+    await tables.execute(
+        "SELECT pg_create_logical_replication_slot($1, 'test_decoding')", f"{slot_name[-8:]}_td"
+    )
+    await load(seed, STEPS)
+    rows = await tables.fetch(
+        "SELECT xid::text::int AS xid, data FROM pg_logical_slot_peek_changes($1, NULL, NULL, 'skip-empty-xacts', '1')",
+        f"{slot_name[-8:]}_td",
+    )
+    expected = [told for row in rows if (told := _read(row["xid"], row["data"])) is not None]
+    assert len(expected) > 100
+
+    await use(tables, "small")
+    for slot, options in slots.items():
+        if "deliver_prepared" not in options:
+            found = [_as_test_decoding(event) for event in events(await deliver(slot, **options))]
+            assert expected == found, f"{options}, seed {seed}"
+
+
+async def test_columns_published_meanwhile(server, tables, connections, slot_name, deliver, events):
+    """A stream that began before a publication changed does not bring the old form of its tables back at its commit."""
+    await tables.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
+    (writer,) = await connections(1)
+    async with writer.transaction():
+        await writer.execute("INSERT INTO one VALUES (1, 'both columns')")
+        await tables.execute("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE one (id)")
+        await tables.execute("INSERT INTO one VALUES (2, 'not published')")
+    await tables.execute("INSERT INTO one VALUES (3, 'not published')")
+    await use(tables, "immediate")
+
+    found = events(await deliver(slot_name, streaming="on"))
+
+    assert [{"id": 2}, {"id": 1, "note": "both columns"}, {"id": 3}] == [new for *_, new in found]
+
+
+def _by_xid(events) -> dict:
+    rows: dict = {}
+    for event in events:
+        if event[0] is not None:
+            rows.setdefault(event[0], []).append(event[2:])
+    return rows
+
+
+def _filled(row) -> dict:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _replayed(events) -> list:
+    """The rows of both tables once all of this was done to them. A column that came later has its default there."""
+    tables: dict[str, dict[int, dict]] = {"one": {}, "two": {}}
+    for _, _, _, kind, what, *rows in events:
+        if kind == "truncate":
+            for table in what:
+                tables[table].clear()
+        elif kind != "message":
+            old, new = rows
+            if kind == "delete":
+                del tables[what][old["id"]]
+            else:
+                tables[what][new["id"]] = new
+    added = {what: new for _, _, _, kind, what, *rows in events for new in rows[1:] if new is not None}
+    return [
+        {name: int(name[1:]) for name in added[table] if name[0] == "c"} | _filled(tables[table][key])
+        for table in ("one", "two")
+        for key in sorted(tables[table])
+    ]
+
+
+COLUMN = re.compile(r"(\w+)\[[^\]]+\]:('(?:[^']|'')*'|\S+)")
+
+
+def _read(xid: int, line: str):
+    if line.startswith("message: "):
+        transactional = "transactional: 1" in line
+        return xid if transactional else None, "message", line.split("prefix: ")[1].split(",", maxsplit=1)[0]
+    if not line.startswith("table "):
+        return None
+    where, kind, columns = line.removeprefix("table public.").split(": ", 2)
+    if kind == "TRUNCATE":
+        return xid, "truncate", where.replace("public.", "").split(", ")
+    values = {name: raw.strip("'") for name, raw in COLUMN.findall(columns) if raw != "null"}
+    return xid, kind.lower(), where, values
+
+
+def _as_test_decoding(event):
+    xid, _, _, kind, what, *rest = event
+    if kind in ("message", "truncate"):
+        return xid, kind, what
+    old, new = rest
+    values = {"id": old["id"]} if kind == "delete" else new
+    return xid, kind, what, {name: str(value) for name, value in values.items() if value is not None}
