@@ -42,6 +42,8 @@ def create_slot(
     :param snapshot: ``"export"``, ``"use"`` or ``"nothing"``.
     :raises ConfigurationError: for what this server cannot do.
     """
+    if snapshot not in ("export", "use", "nothing"):
+        raise ConfigurationError(f"snapshot {snapshot!r} does not exist: it is export, use or nothing")
     if two_phase and server < 15:
         raise ConfigurationError(f"a two_phase slot needs PostgreSQL 15 or later; this server is {server}")
     if failover and server < 17:

@@ -1,6 +1,5 @@
 """Fuzz target: any bytes give messages or ProtocolError. ``test_decoder.py`` replays the corpus; to go on from there:
 
-    python -m pip install atheris
     python tests/fuzz/decoder.py -max_total_time=60 /tmp/found tests/fuzz/corpus
 
 The first byte chooses ``streaming``; then come messages, each behind its length in two bytes.

@@ -1,0 +1,35 @@
+"""The fuzz target under atheris, guided by coverage, for a few seconds from the kept corpus."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SECONDS = 8
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no atheris wheel for this Python")
+def test_a_few_seconds_find_nothing(tmp_path):
+    """Bytes that atheris thinks up give messages or ProtocolError, each within 5 seconds and half a gigabyte."""
+    limits = [f"-max_total_time={SECONDS}", "-timeout=5", "-rss_limit_mb=512", "-max_len=4096"]
+    found = subprocess.run(
+        [
+            sys.executable,
+            HERE / "decoder.py",
+            *limits,
+            f"-artifact_prefix={tmp_path}/",
+            tmp_path,
+            HERE / "corpus",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (0, []) == (found.returncode, list(tmp_path.glob("crash-*"))), found.stderr[-2000:]
+    assert "DONE" in found.stderr
