@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.delivery.delivery import Delivery
     from aiorepl.delivery.pipeline import Pipeline, PipelineStatistics
     from aiorepl.delivery.retry import RetryPolicy
+    from aiorepl.delivery.selection import Selection
     from aiorepl.delivery.source import Source
     from aiorepl.delivery.stream import ReplicationStream, ReplicationTransaction, connect
     from aiorepl.errors import (
@@ -33,14 +35,16 @@ if TYPE_CHECKING:
     from aiorepl.lsn import LSN
     from aiorepl.pgoutput.tuples import UNCHANGED
     from aiorepl.position import Position
-    from aiorepl.sink import Batch, Sink, SinkContext
+    from aiorepl.sink import Batch, Sink, SinkContext, SyncSink
     from aiorepl.transactions.changes import Change, Delete, Insert, Message, Truncate, Update
     from aiorepl.transactions.transaction import Slice, Transaction
 
 _HOMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
+    "aiorepl.delivery.delivery": ("Delivery",),
     "aiorepl.delivery.pipeline": ("Pipeline", "PipelineStatistics"),
     "aiorepl.delivery.retry": ("RetryPolicy",),
+    "aiorepl.delivery.selection": ("Selection",),
     "aiorepl.delivery.source": ("Source",),
     "aiorepl.delivery.stream": ("ReplicationStream", "ReplicationTransaction", "connect"),
     "aiorepl.errors": (
@@ -60,7 +64,7 @@ _HOMES = {
     "aiorepl.lsn": ("LSN",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),
     "aiorepl.position": ("Position",),
-    "aiorepl.sink": ("Batch", "Sink", "SinkContext"),
+    "aiorepl.sink": ("Batch", "Sink", "SinkContext", "SyncSink"),
     "aiorepl.transactions.changes": ("Change", "Delete", "Insert", "Message", "Truncate", "Update"),
     "aiorepl.transactions.transaction": ("Slice", "Transaction"),
 }
@@ -75,7 +79,10 @@ __all__ = [  # noqa: RUF022 - by theme
     "Source",
     "BatchPolicy",
     "RetryPolicy",
+    "Delivery",
+    "Selection",
     "Sink",
+    "SyncSink",
     "SinkContext",
     "Batch",
     "Slice",

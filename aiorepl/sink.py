@@ -47,6 +47,9 @@ sink must be as it was before the call, or its writes idempotent.
 
 **Shutdown** is flush, then close. After a permanent error it is close alone.
 
+**Blocking** the event loop stalls every other sink. A sink whose client is synchronous derives from ``SyncSink``: the
+same four calls without ``async``, made in a worker thread.
+
 A sink never logs or raises the contents of rows.
 """
 
@@ -108,6 +111,11 @@ class Sink:
     takes_prepared: bool = False
     """Whether it keeps prepared transactions until they are decided."""
 
+    @property
+    def durable_on_write(self) -> bool:
+        """Whether a batch is durable when ``write`` returns, since ``flush`` was left as it is."""
+        return type(self).flush is Sink.flush
+
     async def open(self, context: SinkContext) -> Position | None:
         """Get ready. Return the position the target holds with its data, or ``None`` if it keeps none.
 
@@ -133,3 +141,28 @@ class Sink:
 
     async def close(self) -> None:
         """Let go of everything. Also called after a failure, and when ``open`` did not finish."""
+
+
+class SyncSink:
+    """A sink whose calls block; see ``Sink``, whose contract it keeps. They run in a worker thread, one at a time."""
+
+    takes_prepared: bool = False
+
+    @property
+    def durable_on_write(self) -> bool:
+        """As for ``Sink``."""
+        return type(self).flush is SyncSink.flush
+
+    def open(self, context: SinkContext) -> Position | None:
+        """Get ready."""
+        return None
+
+    def write(self, batch: Batch) -> None:
+        """Accept a batch."""
+        raise NotImplementedError(f"{type(self).__name__} must define write")
+
+    def flush(self) -> None:
+        """Make everything accepted durable."""
+
+    def close(self) -> None:
+        """Let go of everything."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
-from aiorepl.delivery.lanes import SOURCE, InLedger, Lanes, require_no_gap
+from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.lanes import SOURCE, InLedger, Lanes, first_of, require_no_gap
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.source import Readied
@@ -26,10 +28,11 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.sink import JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.sink import Sink
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.transactions.transaction import Slice
 from aiorepl.wire.connection import connect_sql
+
+_log = logging.getLogger("aiorepl.sink")
 
 JOURNAL = "journal"
 
@@ -40,28 +43,32 @@ class JournaledLanes(Lanes):
     def __init__(
         self,
         capture: Capture,
-        sinks: Mapping[str, Sink],
-        journal: str,
+        sinks: Mapping[str, Served],
+        memory: int,
         *,
-        snapshot: bool,
+        journal: str,
         batches: BatchPolicy,
         retry: RetryPolicy,
-        memory: int,
+        snapshot: bool,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
-        super().__init__(capture, sinks, batches=batches, retry=retry, memory=memory // (1 + len(sinks)))
+        super().__init__(capture, sinks, memory // (1 + len(sinks)))
         self._url = journal
+        self._journal = Served(JournalSink(journal), None, batches, retry)
         self._snapshot = snapshot
         self._followers: list[_Follower] = []
+        self._failed: dict[str, Exception] = {}
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        """Connect, open the journal and the sinks, load what was there before, deliver."""
+        """Connect, open the journal and the sinks, load what was there before, deliver.
+
+        :raises SinkError: a sink failed for good; the others went on to the end.
+        """
         self._capture.take_prepared()
         readied = await self._capture.connect(snapshot="export" if self._snapshot else "nothing")
         begin = readied.position
-        journal = JournalSink(self._url)
-        held = await self._open(JOURNAL, journal, begin, cleanup)
+        held = await self._open(JOURNAL, self._journal, begin, cleanup)
         require_no_gap(f"journal {self._url}", held, begin)
         load = await self._initial_load(readied, held, cleanup)
         after = begin.lsn if held is None else held.lsn
@@ -70,14 +77,28 @@ class JournaledLanes(Lanes):
         self.ledger = await self._capture.begin(after, (JOURNAL,), start=start)
         window = self._window(SOURCE, self._memory)
         runner = self._runner(
-            JOURNAL, journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
+            JOURNAL, self._journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
         )
-        outward = [await self._outward(name, sink, begin, cleanup) for name, sink in self._sinks.items()]
+        outward = [await self._outward(name, serve, begin, cleanup) for name, serve in self._sinks.items()]
         self.started.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._inward(window, runner, load))
             for follower, sink_runner in outward:
-                group.create_task(self._lane(follower.window, follower.run(), [sink_runner]))
+                group.create_task(self._apart(follower, sink_runner))
+        for error in self._failed.values():
+            raise error
+
+    async def _apart(self, follower: _Follower, runner: SinkRunner) -> None:
+        """A lane whose failure is its own: the journal and the other sinks go on, and its cursor stays."""
+        try:
+            await self._lane(follower.window, follower.run(), [runner])
+        except ExceptionGroup as group:
+            name = runner.statistics.name
+            error = self._failed[name] = first_of(group)
+            runner.statistics.failed = str(error)
+            _log.error("sink %s stops, the others go on: %s", name, error)
+            if len(self._failed) == len(self._sinks):
+                self.ending.set()
 
     async def _inward(self, window: Window, runner: SinkRunner, load: InitialLoad | None) -> None:
         await self._lane(window, self._load_and_read(window, load), [runner])
@@ -86,17 +107,16 @@ class JournaledLanes(Lanes):
             follower.end_at(end)
 
     async def _outward(
-        self, name: str, sink: Sink, begin: Position, cleanup: contextlib.AsyncExitStack
+        self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> tuple[_Follower, SinkRunner]:
-        own = await self._open(name, sink, begin, cleanup)
+        own = await self._open(name, serve, begin, cleanup)
         cursors = Cursors(self._url)
         kept = await asyncio.to_thread(cursors.get, name)
         at = own or kept or begin.at(LSN(0))
         await asyncio.to_thread(cursors.advance, name, at)
         window = self._window(name, self._memory)
-        runner = self._runner(
-            name, sink, window, _AtCursor(cursors, name, at), after=at.lsn, keeps_position=own is not None
-        )
+        progress = _AtCursor(cursors, name, at)
+        runner = self._runner(name, serve, window, progress, after=at.lsn, keeps_position=own is not None)
         follower = _Follower(JournalReader(self._url), window, at.lsn)
         self._followers.append(follower)
         return follower, runner

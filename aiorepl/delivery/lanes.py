@@ -13,16 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.ledger import Ledger
-from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.window import Window
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.sink import Sink, SinkContext
+from aiorepl.sink import SinkContext
 
 SOURCE = "source"
 
@@ -33,15 +32,7 @@ class Lanes(ABC):
     :param memory: bytes that all windows together may hold.
     """
 
-    def __init__(
-        self,
-        capture: Capture,
-        sinks: Mapping[str, Sink],
-        *,
-        batches: BatchPolicy,
-        retry: RetryPolicy,
-        memory: int,
-    ) -> None:
+    def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int) -> None:
         self.ledger = Ledger(LSN(0), ())
         self.windows: dict[str, Window] = {}
         self.runners: dict[str, SinkRunner] = {}
@@ -50,8 +41,6 @@ class Lanes(ABC):
         self.failure: Exception | None = None
         self._capture = capture
         self._sinks = sinks
-        self._batches = batches
-        self._retry = retry
         self._memory = memory
         self._fillers: list[asyncio.Task[None]] = []
         self._stopped = False
@@ -67,13 +56,13 @@ class Lanes(ABC):
             filler.cancel()
 
     async def _open(
-        self, name: str, sink: Sink, begin: Position, cleanup: contextlib.AsyncExitStack
+        self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
-        cleanup.push_async_callback(sink.close)
+        cleanup.push_async_callback(serve.sink.close)
         held: Position | None = None
-        async for attempt in self._retry.sink():
+        async for attempt in serve.retry.sink():
             with attempt:
-                held = await sink.open(SinkContext(name, begin))
+                held = await serve.sink.open(SinkContext(name, begin))
         if held is not None:
             held.require_same_source(begin, f"sink {name}")
         return held
@@ -83,17 +72,17 @@ class Lanes(ABC):
         return window
 
     def _runner(
-        self, name: str, sink: Sink, window: Window, progress: Progress, *, after: LSN, keeps_position: bool
+        self,
+        name: str,
+        serve: Served,
+        window: Window,
+        progress: Progress,
+        *,
+        after: LSN,
+        keeps_position: bool,
     ) -> SinkRunner:
         runner = self.runners[name] = SinkRunner(
-            name,
-            sink,
-            window.cursor(),
-            progress,
-            after=after,
-            keeps_position=keeps_position,
-            batches=self._batches,
-            retry=self._retry,
+            name, serve, window.cursor(), progress, after=after, keeps_position=keeps_position
         )
         return runner
 
@@ -132,10 +121,10 @@ class DirectLanes(Lanes):
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, deliver."""
-        if all(sink.takes_prepared for sink in self._sinks.values()):
+        if all(serve.sink.takes_prepared for serve in self._sinks.values()):
             self._capture.take_prepared()
         begin = (await self._capture.connect()).position
-        held = {name: await self._open(name, sink, begin, cleanup) for name, sink in self._sinks.items()}
+        held = {name: await self._open(name, serve, begin, cleanup) for name, serve in self._sinks.items()}
         for name, position in held.items():
             require_no_gap(f"sink {name}", position, begin)
         after = min(begin.lsn if position is None else position.lsn for position in held.values())
@@ -144,16 +133,25 @@ class DirectLanes(Lanes):
         runners = [
             self._runner(
                 name,
-                sink,
+                serve,
                 window,
                 InLedger(self.ledger, name),
                 after=(held[name] or begin).lsn,
                 keeps_position=held[name] is not None,
             )
-            for name, sink in self._sinks.items()
+            for name, serve in self._sinks.items()
         ]
         self.started.set()
         await self._lane(window, self._read(window), runners)
+
+
+def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
+    """Task groups raise groups; our callers are told the first thing that went wrong."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
 
 
 def require_no_gap(holder: str, held: Position | None, begin: Position) -> None:

@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.delivery import Given, served
 from aiorepl.delivery.journaled import JournaledLanes
-from aiorepl.delivery.lanes import DirectLanes, Lanes
+from aiorepl.delivery.lanes import DirectLanes, Lanes, first_of
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkStatistics
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.window import WindowStatistics
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.sink import Sink
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -47,7 +47,8 @@ class PipelineStatistics:
 class Pipeline:
     """Use ``await pipeline.run()``, or ``async with pipeline:`` to have it run beside other work.
 
-    :param sinks: sinks, or sinks by name. A name is what the sink's position is kept under: do not change it.
+    :param sinks: sinks, or deliveries (a sink with choices of its own), perhaps by name. A name is what the sink's
+        position is kept under: do not change it.
     :param journal: the folder (or ``file://`` URL) of a journal.
     :param snapshot: if the slot is created now, begin with the rows that are in the tables already. Needs a journal.
     :param until: stop there: an LSN, or ``"now"`` for the end of WAL at the start.
@@ -61,7 +62,7 @@ class Pipeline:
     def __init__(
         self,
         source: Source,
-        sinks: Sequence[Sink] | Mapping[str, Sink] = (),
+        sinks: Sequence[Given] | Mapping[str, Given] = (),
         *,
         journal: str | None = None,
         snapshot: bool = False,
@@ -81,13 +82,19 @@ class Pipeline:
         self._source = source
         self._grace = grace
         self._capture = Capture(source, retry=reconnect, until=until)
-        named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
+        serving = served(sinks, batches, retry)
         self._lanes: Lanes = (
-            DirectLanes(self._capture, named, batches=batches, retry=retry, memory=memory)
+            DirectLanes(self._capture, serving, memory)
             if journal is None
             else JournaledLanes(
-                self._capture, named, journal, snapshot=snapshot, batches=batches, retry=retry, memory=memory
+                self._capture,
+                serving,
+                memory,
+                journal=journal,
+                batches=batches,
+                retry=retry,
+                snapshot=snapshot,
             )
         )
         self._stopping = asyncio.Event()
@@ -114,8 +121,10 @@ class Pipeline:
                 work.cancel()
                 await asyncio.wait({work})
             else:
-                with _one_error():
+                try:
                     work.result()
+                except BaseExceptionGroup as group:
+                    raise first_of(group) from None
             if self._lanes.failure is not None:
                 raise self._lanes.failure
         finally:
@@ -165,28 +174,3 @@ class Pipeline:
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(self._capture.stop)
             await self._lanes.run(cleanup)
-
-
-def _named(sinks: Sequence[Sink]) -> dict[str, Sink]:
-    """Names after the classes, numbered from the second of a kind on."""
-    named: dict[str, Sink] = {}
-    for sink in sinks:
-        base = name = type(sink).__name__.lower()
-        count = 1
-        while name in named:
-            count += 1
-            name = f"{base}-{count}"
-        named[name] = sink
-    return named
-
-
-@contextlib.contextmanager
-def _one_error() -> Iterator[None]:
-    """Task groups raise groups; our callers are told the first thing that went wrong."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from aiorepl.delivery.batching import Batcher, BatchPolicy
-from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.batching import Batcher
+from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.window import Cursor
 from aiorepl.errors import AioreplError, SinkError
 from aiorepl.lsn import LSN
-from aiorepl.sink import Batch, Sink
+from aiorepl.sink import Batch
 from aiorepl.transactions.transaction import Slice
 
 _log = logging.getLogger("aiorepl.sink")
@@ -32,7 +32,7 @@ class Progress(Protocol):
 @dataclass(slots=True)
 class SinkStatistics:
     """What one sink has done. ``retries`` counts the calls that were made again; ``committed`` is when the last
-    transaction that is durable with it was committed on the source.
+    transaction that is durable with it was committed on the source; ``failed`` is why it stopped, if it has.
     """
 
     name: str
@@ -43,6 +43,7 @@ class SinkStatistics:
     accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
     durable: LSN = LSN(0)  # noqa: RUF009
     committed: datetime | None = None
+    failed: str | None = None
 
 
 class SinkRunner:
@@ -55,32 +56,31 @@ class SinkRunner:
     def __init__(
         self,
         name: str,
-        sink: Sink,
+        serve: Served,
         cursor: Cursor,
         progress: Progress,
         *,
         after: LSN,
         keeps_position: bool,
-        batches: BatchPolicy,
-        retry: RetryPolicy,
     ) -> None:
         self.statistics = SinkStatistics(name, accepted=after, durable=after)
         self._name = name
-        self._sink = sink
+        self._sink = serve.sink
+        self._selection = serve.selection
         self._cursor = cursor
         self._progress = progress
         self._after = after
         self._keeps_position = keeps_position
-        self._policy = batches
-        self._retry = retry
-        self._batcher = Batcher(batches.bytes)
+        self._policy = serve.batches
+        self._retry = serve.retry
+        self._batcher = Batcher(serve.batches.bytes)
         self._skipped = 0
         self._unflushed = 0
         self._flush_at: float | None = None
         self._accepted: LSN | None = None
         self._committed: datetime | None = None
         # Who overrides write alone is durable when it returns: nothing to wait for.
-        self._durable_on_write = type(sink).flush is Sink.flush
+        self._durable_on_write = serve.sink.durable_on_write
 
     async def run(self) -> None:
         """Write and flush until the window is closed and empty; the last flush included.
@@ -112,7 +112,7 @@ class SinkRunner:
             if self._has(part):
                 self._skipped += 1
             else:
-                self._batcher.add(part)
+                self._batcher.add(part if self._selection is None else self._selection.apply(part))
         batch = self._batcher.take()
         if batch is None and self._skipped:
             self._cursor.release(self._skipped)
@@ -135,7 +135,7 @@ class SinkRunner:
             pass
 
     async def _write(self, batch: Batch) -> None:
-        if self._keeps_position or any(part.changes for part in batch.transactions):
+        if self._keeps_position or any(map(_says_something, batch.transactions)):
             await self._insist("write", batch)
         self._cursor.release(len(batch.transactions) + self._skipped)
         self._skipped = 0
@@ -175,6 +175,13 @@ class SinkRunner:
             # The exception's own text may quote what was written, so only its type is told.
             _log.error("sink %s: %s raised %s", self._name, call, type(error).__name__)
             raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+
+
+def _says_something(part: Slice) -> bool:
+    # How a prepared transaction ended comes without changes, and may come alone.
+    return bool(part.changes) or (
+        part.two_phase is not None and part.transaction is not None and part.transaction.prepared
+    )
 
 
 def _last_commit(batch: Batch) -> datetime | None:

@@ -1,0 +1,89 @@
+"""Sinks apart: one that fails for good with a journal harms nobody, and one that blocks does so in its own thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from aiorepl import BatchPolicy, Delivery, Pipeline, Selection, SyncSink
+from aiorepl.errors import PermanentError
+from aiorepl.testing.faults import FaultySink, MemorySink, Reject
+
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):
+    """The journal and the other sink go on; the end tells of it, and the next start goes on from its cursor."""
+    await published.create_slot()
+    good, bad = MemorySink(), MemorySink()
+    sinks = {"good": good, "bad": FaultySink(bad, write=[None, Reject(PermanentError("no"))])}
+    pipeline = Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON)
+    with pytest.raises(PermanentError):
+        async with pipeline:
+            await published.execute("INSERT INTO items VALUES (1)")
+            await bad.wait_for_changes(1, durable=True)
+            await published.execute("INSERT INTO items VALUES (2)")
+            await good.wait_for_changes(2, durable=True)
+            await published.execute("INSERT INTO items VALUES (3)")
+            await good.wait_for_changes(3, durable=True)
+            end = await published.wal()
+            await published.confirmed_past(end)
+            assert "no" == pipeline.statistics().sinks["bad"].failed
+    async with Pipeline(published.source(), {"good": good, "bad": bad}, journal=str(tmp_path), batches=SOON):
+        await bad.wait_for_changes(3, durable=True)
+    assert [1, 2, 3] == [change.key["id"] for change in bad.changes]
+    assert [1, 2, 3] == [change.key["id"] for change in good.changes]
+
+
+async def test_when_all_sinks_have_failed_the_pipeline_ends(published, tmp_path):
+    """A journal that nobody reads any more is no reason to go on unnoticed."""
+    await published.create_slot()
+    sinks = {"only": FaultySink(MemorySink(), write=[Reject(PermanentError("no"))])}
+    pipeline = Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON)
+    await published.execute("INSERT INTO items VALUES (1)")
+    with pytest.raises(PermanentError, match=r"^no$"):
+        await pipeline.run()
+
+
+class Blocking(SyncSink):
+    """Notes which thread it is called in."""
+
+    def __init__(self):
+        self.threads = set()
+        self.keys = []
+
+    def write(self, batch):
+        self.threads.add(threading.get_ident())
+        self.keys += [change.key["id"] for change in batch.changes]
+
+
+async def test_a_synchronous_sink_runs_in_a_worker_thread(published):
+    """It gets everything in order, never in the loop's thread, and counts as durable when write returns."""
+    await published.create_slot()
+    sink = Blocking()
+    async with Pipeline(published.source(), [sink], batches=SOON):
+        for key in range(5):
+            await published.execute(f"INSERT INTO items VALUES ({key})")
+        await published.confirmed_past(await published.wal())
+    assert list(range(5)) == sink.keys
+    assert threading.get_ident() not in sink.threads
+
+
+async def test_each_sink_gets_its_selection(published):
+    """One sees all, the other a table and columns of its own; both keep the identities."""
+    await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text, note text)")
+    await published.create_slot()
+    everything, some = MemorySink(), MemorySink()
+    selection = Selection(
+        tables=("public.people",), drop=("public.people.note",), mask=("public.people.email",), secret="s"
+    )
+    async with Pipeline(published.source(), [everything, Delivery(some, selection=selection)], batches=SOON):
+        await published.commit(
+            "INSERT INTO items VALUES (1)", "INSERT INTO people VALUES (2, 'a@b.example', 'private')"
+        )
+        await published.confirmed_past(await published.wal())
+    assert ["items", "people"] == [change.table for change in everything.changes]
+    (change,) = some.changes
+    assert (1, ["id", "email"]) == (change.ordinal, list(change.new))
+    assert 64 == len(change.new["email"])

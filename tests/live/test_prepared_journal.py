@@ -1,0 +1,44 @@
+"""Prepared transactions with a journal: confirmed once they are there, and in the stream when they commit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from aiorepl import BatchPolicy, Pipeline
+from aiorepl.journal.prepared import INDEX
+from aiorepl.testing.faults import MemorySink
+
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+def kept(folder):
+    """How many prepared transactions the journal keeps."""
+    return sum(path.name.endswith(INDEX) for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("streaming", ["off", "on"])
+async def test_a_prepare_is_confirmed_and_its_rows_come_with_the_commit(published, tmp_path, streaming):
+    """Also over a restart in between, when the server sends no rows any more; one rolled back never comes."""
+    await published.create_slot()
+    source = dataclasses.replace(published.source(), two_phase=True, streaming=streaming)
+    sink = MemorySink()
+    async with Pipeline(source, {"memory": sink}, journal=str(tmp_path), batches=SOON):
+        await published.execute(
+            "BEGIN", "INSERT INTO items SELECT generate_series(1, 5000)", "PREPARE TRANSACTION 'kept'"
+        )
+        await published.execute("BEGIN", "INSERT INTO items VALUES (7001)", "PREPARE TRANSACTION 'dropped'")
+        await published.execute("INSERT INTO items VALUES (9001)")
+        await sink.wait_for_changes(1, durable=True)
+        await published.confirmed_past(await published.wal())
+        assert 2 == kept(tmp_path)
+    assert [9001] == [change.key["id"] for change in sink.changes]
+    async with Pipeline(source, {"memory": sink}, journal=str(tmp_path), batches=SOON):
+        await published.execute("COMMIT PREPARED 'kept'")
+        await published.execute("ROLLBACK PREPARED 'dropped'")
+        await sink.wait_for_changes(5001, durable=True)
+        await published.confirmed_past(await published.wal())
+    assert [9001, *range(1, 5001)] == [change.key["id"] for change in sink.changes]
+    assert list(range(5000)) == [change.ordinal for change in sink.changes[1:]]
+    assert 0 == kept(tmp_path)
