@@ -14,6 +14,7 @@ from aiorepl.errors import PermanentError
 from aiorepl.journal import format as wire
 from aiorepl.journal.index import Block, Description, Midway, SegmentIndex
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.transaction import Slice, Transaction
@@ -120,16 +121,16 @@ class SegmentBuilder:
                 self._binary = self._binary or layout.binary
             block.run += 1
             message = change.message
-            payload = message.payload if message.xid is None else wire.plain(message.payload, message.xid)
+            payload = message.payload if message.xid is None else without_xid(message.payload, message.xid)
         elif isinstance(change, Truncate):
             for relation in change.relations:
                 self._switch(relation, None)
                 block.run += 1
             # It came without types, so the next row has to bring its own.
             block.relation = None
-            payload = wire.plain(change.message.payload, change.message.xid)
+            payload = without_xid(change.message.payload, change.message.xid)
         elif isinstance(change, Message):
-            payload = wire.plain(change.message.payload, change.message.xid)
+            payload = without_xid(change.message.payload, change.message.xid)
         else:
             raise AssertionError(  # noqa: TRY004 - a kind of change was added and not here
                 f"{type(change).__name__} is no change that a journal keeps"
@@ -245,8 +246,8 @@ class _Descriptions:
 
     def _describe(self, relation: Relation) -> int:
         description = Description(
-            wire.plain(relation.payload, relation.xid),
-            tuple(wire.plain(described.payload, described.xid) for described in relation.types),
+            without_xid(relation.payload, relation.xid),
+            tuple(without_xid(described.payload, described.xid) for described in relation.types),
         )
         number = self._numbers.get(description)
         if number is None:

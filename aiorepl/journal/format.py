@@ -44,11 +44,6 @@ def origin(name: str) -> bytes:
     return _ORIGIN.pack(b"O", 0) + name.encode() + b"\0"
 
 
-def plain(payload: bytes, xid: int | None) -> bytes:
-    """The message without the xid prefix that it has when it came in a stream block."""
-    return payload if xid is None else payload[:1] + payload[5:]
-
-
 def frames(block: bytes) -> Iterator[bytes]:
     """The messages of a block.
 
