@@ -100,7 +100,7 @@ def _type(column: Column) -> tuple[int, int]:
 def _key(old: Relation, new: Relation, renamed: dict[str, str]) -> tuple[Names, Names] | None:
     before = tuple(old.names[place] for place in old.key)
     after = tuple(new.names[place] for place in new.key)
-    # An index may have its columns in any order: as sent they are in the table's.
+    # Without their order: a column that was dropped and made again stands elsewhere.
     same = {renamed.get(name, name) for name in before} == set(after)
     return None if same else (before, after)
 

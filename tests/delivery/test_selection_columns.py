@@ -1,0 +1,354 @@
+"""Columns left out and masked: by each replica identity, in both wire forms, and down to the bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import orjson
+import pytest
+
+from aiorepl.delivery.selection import Selection
+from aiorepl.errors import DataError
+from aiorepl.formats.native import NativeFormat
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.testing import messages as build
+from aiorepl.testing.messages import Binary, column
+from aiorepl.testing.stream import Stream
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.changes import RowChange
+from aiorepl.values import Types
+
+BOOL, BYTEA, INT4, FLOAT8, DATE, NUMERIC, JSONB = 16, 17, 23, 701, 1082, 1700, 3802
+DROP = Selection(drop=("*.*.note",))
+MASK = Selection(mask=("*.*.note",), secret="s3cr3t")
+
+
+def masked(text: str, secret: str = "s3cr3t") -> str:
+    """What a value of this text is masked as."""
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+A, B = masked("a"), masked("b")
+
+
+def selected(
+    selection: Selection, payload: bytes, *columns, identity: str = "d", binary: bool = False
+) -> RowChange:
+    """What becomes of one change of a table with these columns, ``(id, note, more)`` unless given."""
+    if not columns:
+        full = identity == "f"
+        key = column("id", INT4, key=identity in "dif")
+        columns = (key, column("note", key=full), column("more", key=full))
+    decoder, assembler = Decoder(), Assembler(Types(), binary=binary)
+    payloads = [
+        build.begin(final_lsn=0x10, xid=3),
+        build.relation(oid=7, name="orders", replica_identity=identity, columns=columns),
+        payload,
+        build.commit(commit_lsn=0x10, end_lsn=0x20),
+    ]
+    (part,) = assembler.feed([decoder.decode(payload) for payload in payloads])
+    (change,) = selection.apply(part).changes
+    return change
+
+
+INSERT = build.insert(relation=7, new=["1", "a", "x"])
+NULL = build.insert(relation=7, new=["1", None, "x"])
+UPDATE = build.update(relation=7, new=["1", "b", None])
+TOAST = build.update(relation=7, new=["1", UNCHANGED, UNCHANGED])
+REKEY = build.update(relation=7, new=["2", "b", "x"], old=["1", None, None], old_kind="K")
+FULL = build.update(relation=7, new=["2", "b", "x"], old=["1", "a", "x"], old_kind="O")
+FULL_TOAST = build.update(relation=7, new=["2", UNCHANGED, UNCHANGED], old=["1", "a", "x"], old_kind="O")
+DELETE = build.delete(relation=7, old=["1", None, None])
+DELETE_FULL = build.delete(relation=7, old=["1", "a", "x"], old_kind="O")
+
+
+@pytest.mark.parametrize(
+    ("selection", "identity", "payload", "key", "old", "new", "unchanged"),
+    [
+        (DROP, "d", INSERT, {"id": 1}, None, {"id": 1, "more": "x"}, ()),
+        (DROP, "d", UPDATE, {"id": 1}, None, {"id": 1, "more": None}, ()),
+        (DROP, "i", TOAST, {"id": 1}, None, {"id": 1, "more": UNCHANGED}, ("more",)),
+        (DROP, "d", REKEY, {"id": 1}, {"id": 1}, {"id": 2, "more": "x"}, ()),
+        (DROP, "d", DELETE, {"id": 1}, {"id": 1}, None, ()),
+        (DROP, "n", INSERT, None, None, {"id": 1, "more": "x"}, ()),
+        (DROP, "f", FULL, None, {"id": 1, "more": "x"}, {"id": 2, "more": "x"}, ()),
+        (DROP, "f", FULL_TOAST, None, {"id": 1, "more": "x"}, {"id": 2, "more": "x"}, ("more",)),
+        (DROP, "f", DELETE_FULL, None, {"id": 1, "more": "x"}, None, ()),
+        (MASK, "d", INSERT, {"id": 1}, None, {"id": 1, "note": A, "more": "x"}, ()),
+        (MASK, "d", NULL, {"id": 1}, None, {"id": 1, "note": None, "more": "x"}, ()),
+        (
+            MASK,
+            "d",
+            TOAST,
+            {"id": 1},
+            None,
+            {"id": 1, "note": UNCHANGED, "more": UNCHANGED},
+            ("note", "more"),
+        ),
+        (MASK, "d", REKEY, {"id": 1}, {"id": 1}, {"id": 2, "note": B, "more": "x"}, ()),
+        (MASK, "d", DELETE, {"id": 1}, {"id": 1}, None, ()),
+        (MASK, "f", FULL, None, {"id": 1, "note": A, "more": "x"}, {"id": 2, "note": B, "more": "x"}, ()),
+        (
+            MASK,
+            "f",
+            FULL_TOAST,
+            None,
+            {"id": 1, "note": A, "more": "x"},
+            {"id": 2, "note": A, "more": "x"},
+            ("note", "more"),
+        ),
+        (MASK, "f", DELETE_FULL, None, {"id": 1, "note": A, "more": "x"}, None, ()),
+    ],
+)
+def test_by_replica_identity(selection, identity, payload, key, old, new, unchanged):
+    """Key, old and new row lack the dropped column and have the mask of the masked one, NULL and UNCHANGED kept."""
+    change = selected(selection, payload, identity=identity)
+
+    assert (key, old, new, unchanged) == (change.key, change.old, change.new, change.unchanged)
+
+
+@pytest.mark.parametrize("payload", [INSERT, TOAST, REKEY, FULL_TOAST, DELETE, DELETE_FULL])
+@pytest.mark.parametrize("selection", [DROP, MASK], ids=["drop", "mask"])
+def test_bytes(selection, payload):
+    """The relation and the message, decoded from their bytes, are what they say they are."""
+    change = selected(selection, payload, identity="f" if payload in (FULL_TOAST, DELETE_FULL) else "d")
+
+    decoder = Decoder()
+    relation, message = decoder.decode(change.relation.payload), decoder.decode(change.message.payload)
+    assert change.relation.columns == relation.columns
+    assert (change.relation.oid, "public", "orders", change.relation.replica_identity) == (
+        relation.oid,
+        relation.namespace,
+        relation.name,
+        relation.replica_identity,
+    )
+    assert message._replace(relation=change.relation) == change.message
+
+
+def test_bytes_of_a_stream():
+    """What came in a stream block keeps the subtransaction that it belongs to."""
+    decoder, assembler = Decoder(Streaming.ON), Assembler(Types())
+    start = build.stream_start(xid=3, first_segment=True)
+    columns = [column("id", INT4, key=True), column("note")]
+    block = [
+        start,
+        build.relation(oid=7, name="orders", columns=columns, xid=4),
+        build.update(relation=7, new=["2", "b"], old=["1", None], old_kind="K", xid=4),
+        build.stream_stop(),
+        build.stream_commit(xid=3, commit_lsn=1, end_lsn=2),
+    ]
+    (part,) = assembler.feed([decoder.decode(payload) for payload in block])
+
+    (change,) = MASK.apply(part).changes
+
+    again = Decoder(Streaming.ON)
+    again.decode(start)
+    relation, message = again.decode(change.relation.payload), again.decode(change.message.payload)
+    assert (4, 4) == (relation.xid, message.xid)
+    assert message._replace(relation=change.relation) == change.message
+    assert ({"id": 1}, {"id": 2, "note": B}) == (change.key, change.new)
+
+
+def test_derived_relation():
+    """Other columns keep their types and key flags; masked ones are text, their length forgotten."""
+    columns = (
+        column("id", INT4, key=True),
+        column("email", 1043, type_modifier=104, key=True),
+        column("price", NUMERIC, type_modifier=655366),
+        column("gone"),
+    )
+    payload = build.insert(relation=7, new=["1", "a", "1.50", "x"])
+
+    change = selected(Selection(drop=("*.*.gone",), mask=("*.*.email",), secret="s"), payload, *columns)
+
+    assert (columns[0], column("email", key=True), columns[2]) == change.relation.columns
+    assert {"id": 1, "email": masked("a", "s")} == change.key
+
+
+def test_named_types():
+    """The types that the remaining columns are of stay with the relation, those of others go."""
+    stream = Stream()
+    stream.type_(60001, "mood")
+    stream.type_(60002, "shade")
+    table = stream.table("orders", column("id", INT4, key=True), column("mood", 60001), column("note", 60002))
+    stream.transaction(table.insert("1", "glad", "dark"))
+    (part,) = stream.slices()
+
+    for selection in (DROP, MASK):
+        (change,) = selection.apply(part).changes
+        assert ["mood"] == [named.name for named in change.relation.types]
+
+
+@pytest.mark.parametrize("selection", [DROP, MASK], ids=["drop", "mask"])
+def test_one_layout_a_relation(selection):
+    """Changes of one relation share their derived one; a relation that is described anew makes a new one."""
+    stream = Stream()
+    table = stream.table("orders", column("id", INT4, key=True), column("note"))
+    stream.transaction(table.insert("1", "a"), table.insert("2", "a"))
+    stream.transaction(table.update("2", "b"))
+    table = stream.table("orders", column("note"), column("id", INT4, key=True), replaces=table)
+    stream.transaction(table.insert("a", "3"))
+
+    changes = [change for part in stream.slices() for change in selection.apply(part).changes]
+
+    assert 1 == len({id(change.layout) for change in changes[:3]})
+    assert changes[2].layout is not changes[3].layout
+    assert [1, 2, 2, 3] == [change.new["id"] for change in changes]
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "binary"),
+    [
+        (25, "a", b"a"),
+        (25, "", b""),
+        (25, "größe", "größe".encode()),
+        (BOOL, "t", b"\1"),
+        (BYTEA, "\\x00ff", b"\0\xff"),
+        (INT4, "-7", b"\xff\xff\xff\xf9"),
+        (FLOAT8, "0.1", b"\x3f\xb9\x99\x99\x99\x99\x99\x9a"),
+        (DATE, "2000-01-02", b"\0\0\0\1"),
+        (NUMERIC, "1.50", b"\0\2\0\0\0\0\0\2\0\1\x13\x88"),
+        (JSONB, '{"a": 1}', b'\1{"a": 1}'),
+        (
+            1007,
+            "{1,NULL}",
+            bytes.fromhex("00000001 00000001 00000017 00000002 00000001 00000004 00000001 ffffffff"),
+        ),
+    ],
+)
+def test_text_and_binary_have_one_mask(oid, text, binary):
+    """A value has the mask of its text, in whichever form it was sent."""
+    columns = column("id", INT4, key=True), column("note", oid)
+
+    as_text = selected(MASK, build.insert(relation=7, new=["1", text]), *columns)
+    as_binary = selected(
+        MASK, build.insert(relation=7, new=[Binary(b"\0\0\0\1"), Binary(binary)]), *columns, binary=True
+    )
+
+    assert {"id": 1, "note": masked(text)} == as_text.new == as_binary.new
+    assert b"bt" == as_binary.new_kinds
+
+
+def test_binary_old_rows():
+    """Unchanged columns in a binary stream are filled from the old row, each read by the kind it came in."""
+    one = Binary(b"\0\0\0\1")
+    payload = build.update(
+        relation=7, old=["7", Binary(b"a"), Binary(b"x")], old_kind="O", new=[one, UNCHANGED, UNCHANGED]
+    )
+
+    change = selected(MASK, payload, identity="f", binary=True)
+
+    assert ({"id": 7, "note": A, "more": "x"}, {"id": 1, "note": A, "more": "x"}) == (change.old, change.new)
+    assert (b"ttb", b"btb") == (change.old_kinds, change.new_kinds)
+
+
+@pytest.mark.parametrize("payload", [INSERT, TOAST, REKEY, DELETE])
+def test_a_masked_key(payload):
+    """A key that is masked identifies as it did, before and after it changed."""
+    change = selected(Selection(mask=("*.*.id",), secret="s3cr3t"), payload)
+
+    assert {"id": masked("1")} == change.key
+    assert payload is not REKEY or masked("2") == change.new["id"]
+
+
+KEYS = (column("tenant", INT4, key=True), column("id", INT4, key=True), column("note"))
+
+
+@pytest.mark.parametrize(
+    ("drop", "key"), [(("*.*.tenant",), {"id": 2}), (("*.*.tenant", "*.*.id"), None), (("*.*.*",), None)]
+)
+@pytest.mark.parametrize(
+    "payload",
+    [
+        build.insert(relation=7, new=["1", "2", "a"]),
+        build.update(relation=7, new=["1", "2", UNCHANGED]),
+        build.update(relation=7, new=["4", "5", "a"], old=["1", "2", None], old_kind="K"),
+        build.delete(relation=7, old=["1", "2", None]),
+    ],
+    ids=["insert", "update", "rekey", "delete"],
+)
+def test_a_key_without_its_columns(payload, drop, key):
+    """A key that lost a column is the rest of it, one that lost all is none, and the old row by it is empty."""
+    change = selected(Selection(drop=drop), payload, *KEYS)
+
+    event = orjson.loads(NativeFormat().event(change))
+    assert (key, key) == (change.key, event["key"])
+    if change.old is not None:
+        assert (key or {}, key or {}) == (change.old, event["old"])
+
+
+def test_no_column_left():
+    """A row without its columns is an empty row, and still an event."""
+    change = selected(Selection(drop=("*.*.*",)), INSERT)
+
+    assert {} == change.new
+    assert b'"key":null,"new":{},"old":null' in NativeFormat().event(change)
+
+
+def test_dropping_wins():
+    """A column that is to be dropped and masked is dropped."""
+    change = selected(Selection(drop=("*.*.note",), mask=("*.*.*",), secret="s3cr3t"), INSERT)
+
+    assert {"id": masked("1"), "more": masked("x")} == change.new
+
+
+def test_another_secret():
+    """Masks of one secret are equal for equal values in whatever column, of another secret they differ."""
+    payload = build.insert(relation=7, new=["1", "a", "a"])
+    one, other = (
+        selected(Selection(mask=("*.*.*",), secret=secret), payload).new for secret in ("one", "other")
+    )
+
+    assert one["note"] == one["more"]
+    assert one["note"] != other["note"]
+
+
+def test_a_truncated_table_as_its_rows():
+    """The table of a truncation is described as those of the rows."""
+    stream = Stream()
+    table = stream.table("orders", column("id", INT4, key=True), column("note"))
+    stream.transaction(table.insert("1", "a"), table.truncate())
+    (part,) = stream.slices()
+
+    insert, truncate = DROP.apply(part).changes
+
+    assert (insert.relation,) == truncate.relations
+    assert ("id",) == truncate.relations[0].names
+
+
+@pytest.mark.parametrize(
+    ("oid", "value", "binary", "problem"),
+    [
+        (60001, Binary(b"p4ssword"), True, "the binary form of type with oid 60001 is not known"),
+        (INT4, Binary(b"p4ssword"), True, "type int4 .* in binary"),
+        (25, b"p4ssword\xff", False, "type text .* in text"),
+    ],
+)
+def test_what_cannot_be_masked(oid, value, binary, problem):
+    """A column that cannot be read is refused, naming it and its type and not its value, and never passes unmasked."""
+    payload = build.insert(relation=7, new=["1", value])
+
+    with pytest.raises(DataError, match=rf"public\.orders\.note: {problem}") as error:
+        selected(MASK, payload, column("id", INT4, key=True), column("note", oid), binary=binary)
+
+    assert "p4ssword" not in str(error.value)
+    assert error.value.__cause__ is None
+    change = selected(DROP, payload, column("id", INT4, key=True), column("note", oid), binary=binary)
+    assert {"id": 1} == change.new
+
+
+@pytest.mark.parametrize("selection", [DROP, MASK], ids=["drop", "mask"])
+@pytest.mark.parametrize("payload", [INSERT, FULL, DELETE_FULL], ids=["insert", "update", "delete"])
+def test_nothing_of_the_value_is_left(selection, payload):
+    """The bytes of a dropped or masked value are nowhere in the change, nor is anything of a row in its repr."""
+    secret = payload.replace(b"\x01a", b"\x01\x07").replace(b"\x01b", b"\x01\x07")
+
+    change = selected(selection, secret, identity="f")
+
+    assert b"\x07" in secret.replace(b"\0\0\0\x07", b"")
+    assert b"\x07" not in change.message.payload.replace(b"\0\0\0\x07", b"")
+    assert "<" == repr(change)[0] == repr(change.message)[0]
+    assert "x" not in repr(change).replace("0x", "")
