@@ -80,19 +80,28 @@ class Rewriting:
 
     def _tuple(self, payload: bytes, at: int, types: Types) -> tuple[bytes, int]:
         """The tuple at ``at`` rewritten, and the offset behind it as it was."""
+        kept, masked = Fate.KEPT, Fate.MASKED
         parts = [len(self.target.columns).to_bytes(2, "big")]
-        position = at + 2
+        # Columns that stay side by side are copied together: ``run`` is where those not copied yet begin.
+        position = run = at + 2
         for place, fate in enumerate(self._fates):
             start, kind = position, payload[position]
-            position += 1
             if kind == TEXT or kind == BINARY:
-                position += 4 + int.from_bytes(payload[position : position + 4], "big")
-                if fate is Fate.MASKED:
-                    parts.append(self._mask(place, payload[start + 5 : position], kind, types))
+                position = start + 5
+                position += int.from_bytes(payload[start + 1 : position], "big")
+                if fate is kept:
                     continue
-            # NULL and what was not sent have nothing to mask: they stay, and so tell that they are.
-            if fate is not Fate.DROPPED:
-                parts.append(payload[start:position])
+                parts.append(payload[run:start])
+                run = position
+                if fate is masked:
+                    parts.append(self._mask(place, payload[start + 5 : position], kind, types))
+            else:
+                position = start + 1
+                # NULL and what was not sent have nothing to mask: they stay, and so tell that they are.
+                if fate is Fate.DROPPED:
+                    parts.append(payload[run:start])
+                    run = position
+        parts.append(payload[run:position])
         return b"".join(parts), position
 
     def _mask(self, place: int, raw: bytes, kind: int, types: Types) -> bytes:
