@@ -124,6 +124,15 @@ def nothing_unhandled() -> Iterator[None]:
         pytest.fail("unhandled in the event loop:\n" + "\n".join(_unhandled), pytrace=False)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests of one ``xdist_group`` together: xdist notes the group in an attribute that pytest 9.2 ignores."""
+    for item in items:
+        grouped = vars(item).get("_nodeid")
+        if grouped is not None and grouped != item.nodeid:
+            item._id = type(item._id).parse(grouped)
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Under which loops an async test runs."""
     factories = {"asyncio": _watched(asyncio.new_event_loop)}
