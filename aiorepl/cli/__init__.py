@@ -1,4 +1,5 @@
-"""The command line: parse, call, print. Whatever goes wrong is one line on standard error and an exit code.
+"""The command line: parse, call, print. Whatever goes wrong is one line on standard error and an exit code;
+the mistakes in a file are a line each.
 
 Exit codes: 0 done, 1 data that cannot be decoded or a fault of ours, 2 usage or configuration, 3 cannot connect or a
 slot problem, 4 a sink failed for good, 130 interrupted.
@@ -12,8 +13,10 @@ import sys
 
 import click
 
+from aiorepl.cli.config import Mistakes
 from aiorepl.cli.demo import demo
 from aiorepl.cli.journal import journal
+from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
 from aiorepl.cli.tail import tail
@@ -37,6 +40,7 @@ def command(verbose: int) -> None:
 
 command.add_command(demo)
 command.add_command(tail)
+command.add_command(run)
 command.add_command(slots)
 command.add_command(journal)
 command.add_command(sinks)
@@ -56,11 +60,12 @@ def _run(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""
-        return _fail(f"{error.format_message()}{hint}", 2)
+        return _fail(f"{error.format_message()}{hint}", code=2)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except AioreplError as error:
-        return _fail(str(error), error.exit_code)
+        # The mistakes in a file are told together, a line each.
+        return _fail(*(error.lines if isinstance(error, Mistakes) else [str(error)]), code=error.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone. Python would complain again while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,10 +73,11 @@ def _run(arguments: list[str] | None) -> int:
     except Exception as error:
         if os.environ.get("AIOREPL_DEBUG"):
             raise
-        return _fail(f"a fault of aiorepl: {type(error).__name__}: AIOREPL_DEBUG=1 shows where", 1)
+        return _fail(f"a fault of aiorepl: {type(error).__name__}: AIOREPL_DEBUG=1 shows where", code=1)
     return code if isinstance(code, int) else 0
 
 
-def _fail(text: str, code: int) -> int:
-    click.echo(f"aiorepl: {' '.join(text.split())}", err=True)
+def _fail(*lines: str, code: int) -> int:
+    for line in lines:
+        click.echo(f"aiorepl: {' '.join(line.split())}", err=True)
     return code

@@ -1,0 +1,262 @@
+"""``aiorepl run``: a pipeline from a TOML file; all that is wrong with the file is told before anything is connected."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from aiorepl.cli.config import Checker, Mistakes, Options, below, suggestion
+from aiorepl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aiorepl.delivery.delivery import Delivery
+    from aiorepl.delivery.pipeline import Pipeline
+    from aiorepl.delivery.source import Source
+
+_log = logging.getLogger("aiorepl.run")
+
+_SECTIONS: Final = ("source", "journal", "pipeline", "sinks")
+# What every sink has beside its own options, for this file alone; the rest is Delivery's.
+_OURS: Final = ("type", "name")
+
+# The same as examples/aiorepl.toml, which no wheel has.
+EXAMPLE: Final = """\
+# aiorepl run: a pipeline from a file. `aiorepl run --check` says whether it is in order.
+#
+# Any string may hold ${NAME} or ${NAME:-default} from the environment, and "file:/run/secrets/dsn" stands for the text
+# of that file. Numbers of bytes may be written "16m".
+
+[source]
+dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
+slot = "orders"
+publication = ["shop"]          # CREATE PUBLICATION shop FOR ALL TABLES;
+create_slot = true
+# temporary, proto_version, streaming, two_phase, binary, messages, origin, route, spool, waiting_bytes
+
+# With a journal the slot waits for nobody else, and every sink goes at its own pace.
+# [journal]
+# url = "/var/lib/aiorepl/journal"
+# snapshot = true               # begin with the rows that are there when the slot is created
+
+# [pipeline]
+# grace = 10                    # seconds that sinks have to finish when we are stopped
+# memory = "16m"                # between the source and the sinks
+# reconnect = true              # false: end with exit code 3 when the connection is lost
+# [pipeline.batches]
+# bytes = "1m"
+# flush_bytes = "64m"
+# flush_seconds = 1
+# [pipeline.retry]
+# seconds = 300                 # inf: for ever
+# attempts = 100
+# first = 0.1
+# longest = 30
+
+# As many as you like: `aiorepl sinks` lists what is installed. All but type and name are the sink's own options.
+[[sinks]]
+type = "jsonl"
+name = "archive"                # what its position is kept under: do not change it
+path = "events"
+# rotate_bytes = "128m"
+# [sinks.batches]               # the pipeline's unless given; so are [sinks.retry]
+# flush_seconds = 5
+# [sinks.selection]             # everything unless given
+# tables = ["public.*", "!public.sessions"]
+# kinds = ["insert", "update", "delete"]
+# drop = ["*.*.password"]
+# mask = ["public.customers.email"]
+# secret = "file:/run/secrets/mask"
+"""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
+@click.option("--check", is_flag=True, help="Say whether the file is in order, and connect to nothing.")
+@click.option("--example", is_flag=True, help="Print a file to begin with.")
+def run(file: Path, check: bool, example: bool) -> int:
+    """Run the pipeline that FILE describes, aiorepl.toml unless given, until SIGINT or SIGTERM.
+
+    To begin: aiorepl run --example > aiorepl.toml. A DSN that is not in the file is AIOREPL_DSN, or the PG*
+    environment.
+    """
+    if example:
+        click.echo(EXAMPLE, nl=False)
+        return 0
+    configured = load(file)
+    if check:
+        click.echo(f"{file} is in order")
+        return 0
+
+    from aiorepl.cli.loop import run as run_loop
+    from aiorepl.cli.loop import run_until_signal
+
+    for name, kind in configured.sinks.items():
+        _log.info("sink %s: %s", name, kind)
+    return 130 if run_loop(run_until_signal(configured.pipeline)) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What a file describes: the pipeline, not started, its source, and the types of its sinks by their names."""
+
+    pipeline: Pipeline
+    source: Source
+    sinks: Mapping[str, str]
+
+
+def load(path: Path) -> Configured:
+    """Read a file, check all of it, and make what it describes. Nothing is connected.
+
+    :raises ConfigurationError: the file cannot be read, or is not TOML.
+    :raises Mistakes: what is in it is wrong.
+    """
+    checker = Checker()
+    configured = _configured(checker, _document(path))
+    if configured is None or checker.mistakes:
+        raise Mistakes([f"{path}: {mistake}" for mistake in checker.mistakes])
+    return configured
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        begin = f"aiorepl run --example > {shlex.quote(str(path))}"
+        raise ConfigurationError(f"{path} does not exist; to begin with an example: {begin}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not TOML: it is not text in UTF-8") from None
+
+
+def _configured(checker: Checker, document: dict[str, Any]) -> Configured | None:
+    from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.delivery.pipeline import FOR_EVER, Pipeline
+    from aiorepl.delivery.retry import RetryPolicy
+    from aiorepl.journal.store import open_store
+
+    for key in document:
+        if key not in _SECTIONS:
+            checker.wrong(below("", key), f"unknown, {suggestion(key, _SECTIONS)}")
+
+    source: Source | None = None
+    if "source" in document:
+        source = checker.make("source", _source, document["source"], _source_options())
+    else:
+        checker.wrong("source", "missing: a table with slot and publication")
+
+    options: dict[str, Any] = {}
+    if "journal" in document:
+        journal = Options({"url": str, "snapshot": bool}, frozenset({"url"}))
+        given = checker.arguments("journal", document["journal"], journal)
+        if given is not None:
+            checker.call("journal.url", open_store, {"url": given["url"]})
+            options |= {"journal": given["url"], "snapshot": given.get("snapshot", False)}
+
+    hints = {"grace": float, "memory": int, "reconnect": bool, "batches": BatchPolicy, "retry": RetryPolicy}
+    options |= checker.arguments("pipeline", document.get("pipeline", {}), Options(hints)) or {}
+    options["reconnect"] = FOR_EVER if options.get("reconnect", True) else None
+
+    sinks = _sinks(checker, document.get("sinks", []), journal="journal" in document)
+    if checker.mistakes or source is None:
+        return None
+    made = {name: sink for name, (_, sink) in sinks.items()}
+    pipeline = checker.call("pipeline", Pipeline, {"source": source, "sinks": made, **options})
+    return Configured(pipeline, source, {name: kind for name, (kind, _) in sinks.items()})
+
+
+def _source(**options: Any) -> Source:
+    from aiorepl.delivery.source import Source
+
+    return Source(**{"dsn": os.environ.get("AIOREPL_DSN")} | options)
+
+
+def _source_options() -> Options:
+    from aiorepl.delivery.source import Source
+
+    known = Options.of(Source)
+    # The pipeline finds out the first, and the second is for programs.
+    hints = {name: hint for name, hint in known.hints.items() if name not in ("deliver_prepared", "connect")}
+    # Source would say the same, but one after the other.
+    hints |= {
+        "proto_version": Literal[1, 2, 3, 4],
+        "streaming": Literal["off", "on", "parallel"],
+        "origin": Literal["any", "none"],
+        "route": Literal["walsender", "sql"],
+    }
+    return replace(known, hints=hints, required=known.required - {"dsn"})
+
+
+def _sinks(checker: Checker, tables: Any, *, journal: bool) -> dict[str, tuple[str, Delivery]]:
+    """Types and sinks by name, of those that are right."""
+    from aiorepl.delivery.journaled import JOURNAL
+    from aiorepl.delivery.plugins import sinks as installed
+
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        checker.wrong("sinks", "wants tables, each under [[sinks]]")
+        return {}
+    if not tables and not journal:
+        checker.wrong("sinks", "missing: at least one [[sinks]] with a type, or a [journal]")
+    kinds: dict[str, str] = {}
+    made: dict[str, Delivery] = {}
+    names: dict[str, str] = {JOURNAL: "the journal itself"} if journal else {}
+    for place, table in ((f"sinks[{number}]", table) for number, table in enumerate(tables, 1)):
+        if "name" in table:
+            name = checker.value(f"{place}.name", str, table["name"])
+            if name in names:
+                checker.wrong(f"{place}.name", f"is that of {names[name]}")
+            elif name == "":
+                checker.wrong(f"{place}.name", "is empty")
+            elif name is not None:
+                names[name] = place
+        if "type" not in table:
+            checker.wrong(f"{place}.type", f"missing: one of {', '.join(sorted(installed()))}")
+            continue
+        kind = checker.value(f"{place}.type", str, table["type"])
+        sink = None if kind is None else _sink(checker, place, kind, table)
+        if sink is not None:
+            kinds[place], made[place] = kind, sink
+    # Those without a name are called by their types, numbered from the second of a kind on.
+    named = {place: name for name, place in names.items() if place in made}
+    for place, kind in kinds.items():
+        if place not in named:
+            numbered = itertools.chain([kind], (f"{kind}-{count}" for count in itertools.count(2)))
+            named[place] = next(name for name in numbered if name not in names)
+            names[named[place]] = place
+    return {named[place]: (kinds[place], sink) for place, sink in made.items()}
+
+
+def _sink(checker: Checker, place: str, kind: str, table: dict[str, Any]) -> Delivery | None:
+    from aiorepl.delivery.delivery import Delivery
+    from aiorepl.delivery.plugins import load as load_sink
+    from aiorepl.delivery.plugins import sinks as installed
+
+    if kind not in (known := installed()):
+        checker.wrong(f"{place}.type", f"is not installed, {suggestion(kind, known)}")
+        return None
+    found = checker.call(f"{place}.type", load_sink, {"name": kind})
+    if found is None:
+        return None
+    served = {name: hint for name, hint in Options.of(Delivery).hints.items() if name != "sink"}
+
+    def deliver(**options: Any) -> Delivery:
+        return Delivery(found(**{name: options.pop(name) for name in options.keys() - served}), **options)
+
+    options = Options.of(found)
+    # Type and name are read already; among the hints they are there to be suggested.
+    ours = served | dict.fromkeys(_OURS, str)
+    options = replace(options, hints=options.hints | ours, required=options.required - ours.keys())
+    rest = {name: value for name, value in table.items() if name not in _OURS}
+    made: Delivery | None = checker.make(place, deliver, rest, options)
+    return made
