@@ -46,6 +46,11 @@ class Batcher:
         """Whether to take a batch before adding more."""
         return self._whole_size + self._part_size >= self._limit
 
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a part of a transaction whose end has not come."""
+        return bool(self._part)
+
     def take(self) -> Batch | None:
         """What makes a batch now, or ``None``: a transaction that may yet fit is waited for."""
         if self._whole:

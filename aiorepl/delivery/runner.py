@@ -114,6 +114,9 @@ class SinkRunner:
             else:
                 self._batcher.add(part if self._selection is None else self._selection.apply(part))
         batch = self._batcher.take()
+        if batch is None and self._cursor.holds_back and self._batcher.under_way:
+            # The rest of the transaction waits for room, which this part has to make.
+            batch = self._batcher.take_part()
         if batch is None and self._skipped:
             self._cursor.release(self._skipped)
             self._skipped = 0

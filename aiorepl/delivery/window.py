@@ -102,6 +102,11 @@ class Cursor:
         """How many slices are there to be taken."""
         return len(self._window._slices) - (self._next - self._window._base)
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether the window's source waits for room, and this reader has taken all there is."""
+        return not self._window._room.is_set() and self.waiting == 0
+
     def take(self) -> Slice | None:
         """The next slice, or ``None`` when there is none just now."""
         window = self._window
