@@ -63,13 +63,15 @@ class MemorySink(Sink):
         del self.batches[self._flushed :]
         self.position = self._durable_position
 
-    async def wait_for_changes(self, count: int) -> list[Change]:
-        """All changes, once there are ``count`` of them or more."""
-        return await self._wait(lambda: changes if len(changes := self.changes) >= count else None)
+    async def wait_for_changes(self, count: int, *, durable: bool = False) -> list[Change]:
+        """All changes, once ``count`` of them or more are accepted, or durable."""
+        await self._wait(lambda: sum(map(len, self.durable_batches if durable else self.batches)) >= count)
+        return self.changes
 
     async def wait_until_durable(self, lsn: int) -> LSN:
-        """``durable``, once it is ``lsn`` or more."""
-        return await self._wait(lambda: self.durable if self.durable >= lsn else None)
+        """``durable``, once it is ``lsn`` or more. A sink without a position hears of no WAL behind its changes."""
+        await self._wait(lambda: self.durable >= lsn)
+        return self.durable
 
     async def open(self, context: SinkContext) -> Position | None:
         self.context = context
@@ -100,11 +102,9 @@ class MemorySink(Sink):
         async with self._changed:
             self._changed.notify_all()
 
-    async def _wait(self, look: Callable[[], _T | None]) -> _T:
+    async def _wait(self, satisfied: Callable[[], bool]) -> None:
         async with self._changed:
-            while (found := look()) is None:
-                await self._changed.wait()
-            return found
+            await self._changed.wait_for(satisfied)
 
 
 @dataclass(frozen=True)

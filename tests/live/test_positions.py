@@ -83,8 +83,8 @@ async def test_confirmed_never_passes_what_is_durable(published):
     sink = FaultySink(memory, flush=[None, hang])
     async with Pipeline(published.source(), [sink]) as pipeline:
         await published.execute("INSERT INTO items VALUES (1)")
-        first = await memory.wait_until_durable(await published.wal())
-        await published.confirmed_past(first)
+        await memory.wait_for_changes(1, durable=True)
+        await published.confirmed_past(memory.durable)
         await published.execute("INSERT INTO items VALUES (2)")
         await hang.reached.wait()
 
@@ -122,7 +122,8 @@ async def test_the_slot_waits_for_the_slowest_sink(published):
     async with Pipeline(published.source(), sinks) as pipeline:
         begin = await published.confirmed()
         await published.execute("INSERT INTO items VALUES (1)")
-        end = await quick.wait_until_durable(await published.wal())
+        await quick.wait_for_changes(1, durable=True)
+        end = quick.durable
 
         assert (begin, LSN(0)) == (await published.confirmed(), slow.durable)
         statistics = pipeline.statistics()

@@ -54,7 +54,7 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i"
         )
-        await sink.wait_until_durable(await published.wal())
+        await sink.wait_for_changes(5000, durable=True)
 
         window = pipeline.statistics().windows["source"]
         assert (0, 0, False) == (window.bytes, window.slices, window.held_back)
@@ -71,15 +71,28 @@ async def test_a_large_transaction_comes_in_slices(published):
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 3000) i"
         )
-        end = await published.wal()
         await hang.reached.wait()
         assert [None, None] == [batch.end_lsn for batch in memory.batches]
         assert begin == pipeline.statistics().flushed
         hang.release()
-        await memory.wait_until_durable(end)
+        await memory.wait_for_changes(3000, durable=True)
 
     assert list(range(3000)) == [change.ordinal for change in memory.changes]
     assert 1 == len({change.transaction.commit_lsn for change in memory.changes})
     slices = [part for batch in memory.batches for part in batch.transactions if part.transaction is not None]
     assert [True, *[False] * (len(slices) - 1)] == [part.first for part in slices]
     assert [*[False] * (len(slices) - 1), True] == [part.last for part in slices]
+
+
+async def test_a_transaction_larger_than_memory_and_smaller_than_a_batch(published):
+    """It is not waited for until it is whole, which it could not become: it comes in parts."""
+    await published.create_slot()
+    sink = MemorySink()
+    policy = BatchPolicy(bytes=1024 * MEMORY)
+    async with Pipeline(published.source(), [sink], batches=policy, memory=MEMORY):
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 10000) i"
+        )
+        await sink.wait_for_changes(10_000, durable=True)
+    assert list(range(10_000)) == [change.ordinal for change in sink.changes]
+    assert max(batch.size for batch in sink.batches) <= 4 * MEMORY

@@ -1,0 +1,130 @@
+"""Pipelines with a journal: sinks at their own pace, and an initial load that fits the stream."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from aiorepl import BatchPolicy, Delete, Insert, Pipeline, SlotError, Update
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+def fold(changes):
+    """The table that the changes leave, failing on an insert of what is there or a change of what is not."""
+    rows = {}
+    for change in changes:
+        key = change.key["id"]
+        match change:
+            case Insert():
+                assert key not in rows
+                rows[key] = change.new["note"]
+            case Update():
+                assert rows.pop(key) is not None
+                rows[change.new["id"]] = change.new["note"]
+            case Delete():
+                del rows[key]
+    return rows
+
+
+async def test_a_stalled_sink_holds_nobody_back(published, tmp_path):
+    """The slot follows the journal, and another sink gets everything, while one stands still."""
+    await published.create_slot()
+    quick, slow, hang = MemorySink(), MemorySink(), Hang()
+    sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
+    async with Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await hang.reached.wait()
+        await published.execute("INSERT INTO items VALUES (2)", "INSERT INTO items VALUES (3)")
+        end = await published.wal()
+        await quick.wait_for_changes(3)
+        await published.confirmed_past(end)
+        assert [] == slow.batches
+        hang.release()
+        await slow.wait_for_changes(3)
+    assert [1, 2, 3] == [change.key["id"] for change in slow.changes]
+
+
+async def test_each_sink_goes_on_from_its_own_cursor(published, tmp_path):
+    """After a restart the one that was behind gets the rest from the journal, the other only what is new."""
+    await published.create_slot()
+    quick, slow = MemorySink(), MemorySink()
+    hang = Hang()
+    sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
+    async with Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON, grace=0.5):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await hang.reached.wait()
+        await quick.wait_for_changes(1, durable=True)
+    await published.execute("INSERT INTO items VALUES (2)")
+    sinks = {"quick": quick, "slow": slow}
+    await Pipeline(published.source(), sinks, journal=str(tmp_path), until="now").run()
+
+    assert ([1, 2], [1, 2]) == tuple([change.key["id"] for change in sink.changes] for sink in (quick, slow))
+
+
+@pytest.mark.parametrize("server", [15, 18], indirect=True)
+async def test_initial_load_and_stream_fit(published, tmp_path):
+    """Under writers that do not stop, the load and what follows lose nothing and bring nothing twice."""
+    await published.execute("INSERT INTO items SELECT i, 'old' FROM generate_series(1, 3000) i")
+    stop = asyncio.Event()
+
+    async def write(first):
+        connection = await asyncpg.connect(published.dsn)
+        number = first
+        while not stop.is_set():
+            number += 1
+            async with connection.transaction():
+                await connection.execute("INSERT INTO items VALUES ($1, 'new')", number)
+                await connection.execute(
+                    "UPDATE items SET note = note || '.' WHERE id = $1", number % 1500 + first // 10**6
+                )
+                await connection.execute("DELETE FROM items WHERE id = $1", number - 7 if number % 3 else -1)
+            if number % 5 == 0:
+                await connection.execute("BEGIN; INSERT INTO items VALUES (-5, 'never'); ROLLBACK")
+        await connection.close()
+
+    sink = MemorySink()
+    writers = [asyncio.create_task(write(first)) for first in (1_000_000, 2_000_000)]
+    try:
+        async with Pipeline(published.source(), [sink], journal=str(tmp_path), snapshot=True, batches=SOON):
+            await sink.wait_for_changes(3000 + 500)
+            stop.set()
+            await asyncio.gather(*writers)
+            last = await published.wal()
+            await published.execute("INSERT INTO items VALUES (0, 'last')")
+            await published.until(
+                lambda: asyncio.sleep(0, sink.changes[-1].transaction.commit_lsn), lambda lsn: lsn >= last
+            )
+    finally:
+        stop.set()
+        await asyncio.gather(*writers, return_exceptions=True)
+
+    source = {row["id"]: row["note"] for row in await published.connection.fetch("SELECT * FROM items")}
+    assert source == fold(sink.changes)
+    identities = [(change.transaction.commit_lsn, change.ordinal) for change in sink.changes]
+    assert sorted(set(identities)) == identities
+
+
+async def test_an_initial_load_that_was_cut_short_is_refused(published, tmp_path):
+    """The slot is there and the journal empty: said, with what to do, and nothing delivered."""
+    await published.create_slot()
+    sink = MemorySink()
+    with pytest.raises(SlotError, match=f"pg_drop_replication_slot\\('{published.slot}'\\)"):
+        await Pipeline(published.source(), [sink], journal=str(tmp_path), snapshot=True).run()
+    assert [] == sink.batches
+
+
+async def test_a_second_start_does_not_load_again(published, tmp_path):
+    """The load is made once; a restart goes on with the stream."""
+    await published.execute("INSERT INTO items VALUES (1, 'before')")
+    sink = MemorySink()
+    for number in (2, 3):
+        async with Pipeline(published.source(), [sink], journal=str(tmp_path), snapshot=True, batches=SOON):
+            await published.execute(f"INSERT INTO items VALUES ({number}, 'live')")
+            await sink.wait_for_changes(number, durable=True)
+
+    assert [1, 2, 3] == [change.key["id"] for change in sink.changes]
+    assert [0, *[sink.changes[1].transaction.xid]] == [change.transaction.xid for change in sink.changes[:2]]
