@@ -21,9 +21,9 @@ the same identities, though perhaps cut into other batches. A sink that can keep
 atomic step* as the data returns that position from ``open``, and gets every change exactly once.
 
 **Whole transactions.** A batch holds whole transactions, with one exception: a transaction larger than the batch
-limit, or than the memory there is, comes as several batches of slices, of which only the last has ``slice.last`` set. A sink that must be atomic
-over transactions keeps such slices aside until that one. ``batch.end_lsn`` is the end of the last whole
-transaction, ``None`` when the batch completes none.
+limit, or than the memory there is, comes as several batches of slices, of which only the last has ``slice.last``
+set. A sink that must be atomic over transactions keeps such slices aside until that one. ``batch.end_lsn`` is the
+end of the last whole transaction, ``None`` when the batch completes none.
 
 **Empty batches.** A transaction without changes for us, and WAL without transactions, still move ``end_lsn``. A sink
 that returned a position from ``open`` gets them, to keep its position up with what the slot is told; others do not.
