@@ -71,7 +71,8 @@ def _expression(option: str, given: str, pattern: str, parts: int) -> str:
         else:
             # Runs of stars mean no more than one, and cost a search that grows with each.
             pieces = re.split(r"\*+", bare)
-            expressions.append(f"[^{_BETWEEN}]*".join(re.escape(piece) for piece in pieces))
+            # They cannot run over into another part: name and pattern have as many, and so as many gaps.
+            expressions.append(".*".join(re.escape(piece) for piece in pieces))
         at = part.end()
         if pattern[at : at + 1] != ".":
             break

@@ -148,6 +148,13 @@ def test_size(selection):
     assert sum(len(change.message.payload) + OVERHEAD for change in part.changes) == part.size
 
 
+def test_size_is_never_negative():
+    """A slice that was made without its size does not get one below nothing."""
+    part = mixed()
+
+    assert 0 == Selection(kinds=("insert",)).apply(Slice(part.transaction, part.changes, True, None, 0)).size
+
+
 def test_what_stands_between():
     """A message that is not transactional may be left out; where it stood stays known."""
     stream = Stream()

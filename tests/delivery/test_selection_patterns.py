@@ -49,6 +49,8 @@ def quoted(name: str) -> str:
         (["!public.secret", "*.*"], "public", "orders", True),
         (["!public.secret"], "public", "secret", False),
         (["!public.secret"], "public", "orders", True),
+        (["!public.secret"], "public", "two\nlines", True),
+        (["!public.s*"], "public", "secret\nlines", False),
         (["public.*", "!*.a*", "!*.b*"], "public", "bee", False),
         (["public.*", "!*.a*", "!*.b*"], "public", "cat", True),
         (['"my.schema"."table"'], "my.schema", "table", True),

@@ -21,7 +21,7 @@ ID = column("id", 23, key=True)
 @pytest.fixture
 def spooled(tmp_path) -> Slice:
     """A transaction of orders and audit rows that is on disk."""
-    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=3 * OVERHEAD, spool=tmp_path)
+    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=4 * OVERHEAD, spool=tmp_path)
     block = [
         build.stream_start(xid=3, first_segment=True),
         build.relation(oid=7, name="orders", columns=[ID, column("note")], xid=3),
@@ -29,6 +29,7 @@ def spooled(tmp_path) -> Slice:
         build.insert(relation=7, new=["1", "a"], xid=3),
         build.insert(relation=8, new=["2"], xid=3),
         build.update(relation=7, new=["3", "c"], old=["1", None], old_kind="K", xid=3),
+        build.truncate(relations=[8], xid=3),
         build.stream_stop(),
         build.stream_commit(xid=3, commit_lsn=1, end_lsn=2),
     ]
@@ -68,7 +69,9 @@ def test_spooled_changes_stay_on_disk(spooled, monkeypatch):
         ({"tables": ["*.orders"]}, [0, 2]),
         ({"kinds": ["update"]}, [2]),
         ({"kinds": ["delete"]}, []),
-        ({"drop": ["*.*.note"]}, [0, 1, 2]),
+        ({"kinds": ["truncate"]}, [3]),
+        ({"tables": ["*.audit_*"]}, [1, 3]),
+        ({"drop": ["*.*.note"]}, [0, 1, 2, 3]),
         ({"tables": ["*.orders"], "drop": ["*.*.*"]}, [0, 2]),
     ],
     ids=str,
