@@ -1,0 +1,173 @@
+"""The file of ``aiorepl run``: what each of its tables becomes. Nothing connects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aiorepl import BatchPolicy, RetryPolicy, Selection
+from aiorepl.cli import main
+from aiorepl.cli.run import EXAMPLE, load
+from aiorepl.delivery.pipeline import FOR_EVER
+
+SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
+ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch, tmp_path):
+    """An empty folder, and none of our variables."""
+    monkeypatch.delenv("AIOREPL_DSN", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text):
+    """The file, in the current folder and under its usual name."""
+    path = Path("aiorepl.toml")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """``made(text)``: the arguments that the file's pipeline is made with."""
+
+    def arguments(text):
+        given = {}
+        monkeypatch.setattr("aiorepl.delivery.pipeline.Pipeline", lambda **options: given.update(options))
+        load(written(text))
+        return given
+
+    return arguments
+
+
+def command(capsys, *arguments):
+    """Exit code, output and errors of ``aiorepl run``."""
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *arguments])
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+def test_the_smallest(made):
+    """A source and a sink are enough; all else is as in Python."""
+    given = made(SOURCE + ARCHIVE)
+
+    assert {"source", "sinks", "reconnect"} == given.keys()
+    assert ("orders", "shop", None) == (
+        given["source"].slot,
+        given["source"].publication,
+        given["source"].dsn,
+    )
+    assert ["jsonl"] == list(given["sinks"])
+    assert FOR_EVER is given["reconnect"]
+
+
+def test_everything_of_the_source(made, monkeypatch):
+    """Each option arrives."""
+    monkeypatch.setenv("SLOT", "orders")
+    options = {
+        "dsn": "postgresql://localhost",
+        "publication": ["shop", "audit"],
+        "create_slot": True,
+        "temporary": True,
+        "proto_version": 4,
+        "streaming": "parallel",
+        "two_phase": True,
+        "binary": True,
+        "messages": True,
+        "origin": "none",
+        "route": "sql",
+        "spool": "/tmp",
+        "waiting_bytes": 8000,
+    }
+    lines = [
+        f"{name} = {str(value).lower()}" for name, value in options.items() if not isinstance(value, str)
+    ]
+    lines += [f"{name} = '{value}'" for name, value in options.items() if isinstance(value, str)]
+    source = made("[source]\nslot = '${SLOT}'\n" + "\n".join(lines) + ARCHIVE)["source"]
+
+    assert "orders" == source.slot
+    assert options | {"spool": Path("/tmp")} == {name: getattr(source, name) for name in options}
+
+
+def test_everything_else(made):
+    """Journal, pipeline and what a sink has beside its own options; sizes in words, and inf for what never ends."""
+    given = made(
+        SOURCE
+        + """
+        [journal]
+        url = "file:///var/lib/journal"
+        snapshot = true
+        [pipeline]
+        grace = 3
+        memory = "32mb"
+        reconnect = false
+        batches = { bytes = "1K", flush_seconds = 0.5 }
+        retry = { attempts = 3, seconds = inf }
+        [[sinks]]
+        type = "jsonl"
+        name = "archive"
+        path = "events"
+        rotate_bytes = "1g"
+        [sinks.batches]
+        flush_bytes = 100
+        [sinks.retry]
+        longest = 5
+        [sinks.selection]
+        tables = ["public.*"]
+        mask = ["*.*.email"]
+        secret = "salt"
+        """
+    )
+    del given["source"]
+    delivery = given.pop("sinks")["archive"]
+
+    assert {
+        "journal": "file:///var/lib/journal",
+        "snapshot": True,
+        "grace": 3,
+        "memory": 32 * 1024**2,
+        "reconnect": None,
+        "batches": BatchPolicy(bytes=1024, flush_seconds=0.5),
+        "retry": RetryPolicy(attempts=3, seconds=None),
+    } == given
+    assert BatchPolicy(flush_bytes=100) == delivery.batches
+    assert RetryPolicy(longest=5) == delivery.retry
+    assert Selection(("public.*",), mask=("*.*.email",), secret="salt") == delivery.selection
+    assert 1024**3 == delivery.sink._rotate_bytes
+
+
+def test_a_journal_alone(made):
+    """Sinks may come later, or never, when Spark reads the journal."""
+    assert {} == made(SOURCE + "[journal]\nurl = '/var/lib/journal'")["sinks"]
+
+
+def test_names(made):
+    """Types are names, numbered from the second on, past those that are given."""
+    given = made(SOURCE + ARCHIVE * 3 + "name = 'jsonl-2'" + ARCHIVE)
+
+    assert ["jsonl", "jsonl-3", "jsonl-2", "jsonl-4"] == list(given["sinks"])
+
+
+def test_dsn_of_the_environment(made, monkeypatch):
+    """A file that names no server leaves that to AIOREPL_DSN, as the other commands do."""
+    monkeypatch.setenv("AIOREPL_DSN", "postgresql://elsewhere")
+
+    assert "postgresql://elsewhere" == made(SOURCE + ARCHIVE)["source"].dsn
+
+
+def test_the_example(capsys):
+    """It is printed as it stands in the repository, and is in order, also with everything in it switched on."""
+    assert (0, EXAMPLE, "") == command(capsys, "--example")
+    assert EXAMPLE == (Path(__file__).parents[2] / "examples" / "aiorepl.toml").read_text(encoding="utf-8")
+
+    lines = EXAMPLE.splitlines()
+    switched_on = [
+        line[2:] if line.startswith("# ") and ("=" in line or "[" in line) else line for line in lines
+    ]
+    assert {"[journal]", "[sinks.selection]"} < set(switched_on)
+    for text in (EXAMPLE, "\n".join(switched_on)):
+        written(text.replace("file:/run/secrets/mask", "salt"))
+        assert (0, "aiorepl.toml is in order\n", "") == command(capsys, "--check")

@@ -1,0 +1,189 @@
+"""The file of ``aiorepl run``: how each thing that is wrong in it is told. Nothing connects."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from aiorepl.cli import main
+from aiorepl.cli.config import Mistakes
+from aiorepl.cli.run import load
+from aiorepl.delivery import plugins
+
+SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
+ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch, tmp_path):
+    """An empty folder, two sinks of which one cannot be imported, and none of our variables."""
+    installed = {
+        "jsonl": EntryPoint("jsonl", "aiorepl_sinks.jsonl:JsonLines", plugins.GROUP),
+        "broken": EntryPoint("broken", "no_such_module:Sink", plugins.GROUP),
+    }
+    monkeypatch.setattr(plugins, "sinks", lambda: installed)
+    monkeypatch.delenv("AIOREPL_DSN", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text):
+    """The file, in the current folder and under its usual name."""
+    path = Path("aiorepl.toml")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def command(capsys, *arguments):
+    """Exit code, output and errors of ``aiorepl run``."""
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *arguments])
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "",
+            [
+                "source: missing: a table with slot and publication",
+                "sinks: missing: at least one [[sinks]] with a type, or a [journal]",
+            ],
+        ),
+        ("[source]" + ARCHIVE, ["source.publication: missing", "source.slot: missing"]),
+        ("source = 1" + ARCHIVE, ["source: wants a table"]),
+        ("sorce = 1\n" + SOURCE + ARCHIVE, ["sorce: unknown, did you mean source?"]),
+        ("zzz = 1\n" + SOURCE + ARCHIVE, ["zzz: unknown, there are journal, pipeline, sinks, source"]),
+        (
+            SOURCE
+            + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\nroute = true\nspool = 1"
+            + ARCHIVE,
+            [
+                "source.slt: unknown, did you mean slot?",
+                "source.proto_version: wants 1, 2, 3 or 4",
+                "source.streaming: wants off, on or parallel",
+                "source.origin: wants any or none",
+                "source.route: wants walsender or sql",
+                "source.spool: wants a path",
+            ],
+        ),
+        (
+            SOURCE + "temporary = true" + ARCHIVE,
+            ["source: a temporary slot has to be created: add create_slot (--create-slot)"],
+        ),
+        (SOURCE + "waiting_bytes = 0" + ARCHIVE, ["source.waiting_bytes: wants at least 1"]),
+        ("[source]\nslot=''\npublication='p'" + ARCHIVE, ["source: name a replication slot"]),
+        (SOURCE + "[journal]\nsnapshot = true", ["journal.url: missing"]),
+        ("journal = 1\n" + SOURCE, ["journal: wants a table"]),
+        (
+            SOURCE + "[journal]\nurl = 's3://bucket/key'",
+            ["journal.url: a journal is a folder: s3://bucket is no path or file:///path"],
+        ),
+        (
+            SOURCE + ARCHIVE + "[pipeline]\ngrace = -1\nmemory = '16q'\nreconnect = 'no'\nretries = 1",
+            [
+                "pipeline.grace: wants at least 0",
+                'pipeline.memory: wants a number of bytes like 1048576 or "16m"',
+                "pipeline.reconnect: wants true or false",
+                "pipeline.retries: unknown, did you mean retry?",
+            ],
+        ),
+        (SOURCE + ARCHIVE + "[pipeline]\ngrace = inf", ["pipeline.grace: wants a finite number"]),
+        (
+            SOURCE + ARCHIVE + "[pipeline.retry]\nattempts = 0\nseconds = -1\nfrist = 1",
+            [
+                "pipeline.retry.attempts: wants at least 1",
+                "pipeline.retry.seconds: wants at least 0",
+                "pipeline.retry.frist: unknown, did you mean first?",
+            ],
+        ),
+        (SOURCE + "[sinks]\ntype = 'jsonl'", ["sinks: wants tables, each under [[sinks]]"]),
+        (
+            SOURCE
+            + "[[sinks]]\npath = 'x'\n[[sinks]]\ntype = 'json'\n[[sinks]]\ntype = 'zzz'\n[[sinks]]\ntype = 1\n"
+            + "[[sinks]]\ntype = 'broken'",
+            [
+                "sinks[1].type: missing: one of broken, jsonl",
+                "sinks[2].type: is not installed, did you mean jsonl?",
+                "sinks[3].type: is not installed, there are broken, jsonl",
+                "sinks[4].type: wants a string",
+                "sinks[5].type: sink '…' needs no_such_module: pip install 'aiorepl[broken]'",
+            ],
+        ),
+        (
+            SOURCE + ARCHIVE + "[[sinks]]\ntype = 'jsonl'\npth = 'x'\nnam = 'x'\n[sinks.batches]\nbyts = 1",
+            [
+                "sinks[2].pth: unknown, did you mean path?",
+                "sinks[2].nam: unknown, did you mean name?",
+                "sinks[2].batches.byts: unknown, did you mean bytes?",
+                "sinks[2].path: missing",
+            ],
+        ),
+        (
+            SOURCE + (ARCHIVE + "name = 'a'") * 2 + ARCHIVE + "name = ''" + ARCHIVE + "name = 1",
+            [
+                "sinks[2].name: is that of sinks[1]",
+                "sinks[3].name: is empty",
+                "sinks[4].name: wants a string",
+            ],
+        ),
+        (
+            SOURCE + "[journal]\nurl = '/x'" + ARCHIVE + "name = 'journal'",
+            ["sinks[1].name: is that of the journal itself"],
+        ),
+        (
+            SOURCE + ARCHIVE + "values = 'zzz'" + ARCHIVE + "[sinks.selection]\nkinds = ['insrt']",
+            [
+                "sinks[1]: values '…' does not exist: it is typed or text",
+                "sinks[2].selection: kinds: '…' does not exist: they are insert, update, delete, truncate, message",
+            ],
+        ),
+    ],
+)
+def test_mistakes(text, expected):
+    """Each is told at its place, and all of them at once."""
+    with pytest.raises(Mistakes) as caught:
+        load(written(text))
+
+    assert [f"aiorepl.toml: {line}" for line in expected] == caught.value.lines
+
+
+def test_mistakes_on_the_command_line(capsys):
+    """A line each on standard error, and exit code 2."""
+    written("[source]\nslot = 1" + ARCHIVE)
+
+    assert (
+        2,
+        "",
+        """\
+aiorepl: aiorepl.toml: source.slot: wants a string
+aiorepl: aiorepl.toml: source.publication: missing
+""",
+    ) == command(capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "my.toml does not exist; to begin with an example: aiorepl run --example > my.toml"),
+        (
+            b"[source",
+            "my.toml is not TOML: Expected ']' at the end of a table declaration (at end of document)",
+        ),
+        (b"a = '\xff'", "my.toml is not TOML: it is not text in UTF-8"),
+    ],
+)
+def test_no_such_file(capsys, content, expected):
+    """What is missing or no TOML is told on one line, with how to begin."""
+    if content is not None:
+        Path("my.toml").write_bytes(content)
+
+    assert (2, "", f"aiorepl: {expected}\n") == command(capsys, "my.toml")
+
+
+def test_a_folder(capsys):
+    """Nor is a folder a file."""
+    assert (2, "", "aiorepl: . cannot be read: Is a directory\n") == command(capsys, ".")
