@@ -27,6 +27,24 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def require_slot(*, server: int, temporary: bool, two_phase: bool, failover: bool) -> None:
+    """What a slot is to be, held against what the server can do, by whichever route.
+
+    :raises ConfigurationError: for what this server cannot do.
+    """
+    if two_phase and server < 15:
+        raise ConfigurationError(f"a two_phase slot needs PostgreSQL 15 or later; this server is {server}")
+    if failover and server < 17:
+        raise ConfigurationError(f"a failover slot needs PostgreSQL 17 or later; this server is {server}")
+    if failover and two_phase and server == 17:
+        raise ConfigurationError(
+            "PostgreSQL 17 does not create a slot with both two_phase and failover: create it with two_phase alone and "
+            "alter it to failover, or use 18"
+        )
+    if failover and temporary:
+        raise ConfigurationError("a failover slot cannot be temporary: leave one of the two out")
+
+
 def create_slot(
     name: str,
     *,
@@ -44,17 +62,7 @@ def create_slot(
     """
     if snapshot not in ("export", "use", "nothing"):
         raise ConfigurationError(f"snapshot {snapshot!r} does not exist: it is export, use or nothing")
-    if two_phase and server < 15:
-        raise ConfigurationError(f"a two_phase slot needs PostgreSQL 15 or later; this server is {server}")
-    if failover and server < 17:
-        raise ConfigurationError(f"a failover slot needs PostgreSQL 17 or later; this server is {server}")
-    if failover and two_phase and server == 17:
-        raise ConfigurationError(
-            "PostgreSQL 17 does not create a slot with both two_phase and failover: create it with two_phase alone and "
-            "alter it to failover, or use 18"
-        )
-    if failover and temporary:
-        raise ConfigurationError("a failover slot cannot be temporary: leave one of the two out")
+    require_slot(server=server, temporary=temporary, two_phase=two_phase, failover=failover)
     kind = " TEMPORARY" if temporary else ""
     head = f"CREATE_REPLICATION_SLOT {identifier(name)}{kind} LOGICAL pgoutput"
     if server < 15:

@@ -18,6 +18,7 @@ import asyncpg
 
 from aiorepl.errors import ConfigurationError, ConnectionLost, ServerError
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.wire.commands import require_slot
 from aiorepl.wire.connection import Again, CreatedSlot, System, connect_sql, slot_problem
 from aiorepl.wire.frames import Keepalive, XLogData
 
@@ -104,15 +105,12 @@ class SqlConnection:
             raise ConfigurationError(
                 "an initial load needs a replication connection: use the walsender source"
             )
+        require_slot(server=self.server_version, temporary=temporary, two_phase=two_phase, failover=failover)
         arguments: list[Any] = [name, "pgoutput", temporary]
         if self.server_version >= 14:
             arguments.append(two_phase)
         if self.server_version >= 17:
             arguments.append(failover)
-        elif failover:
-            raise ConfigurationError(
-                f"a failover slot needs PostgreSQL 17 or later; this server is {self.server_version}"
-            )
         places = ", ".join(f"${place}" for place in range(1, len(arguments) + 1))
         try:
             (row,) = await self._fetch(
