@@ -206,9 +206,9 @@ class ReplicationConnection:
     async def alter_slot(
         self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
     ) -> None:
-        """ALTER_REPLICATION_SLOT; ``None`` leaves an option as it is.
+        """ALTER_REPLICATION_SLOT; ``None`` leaves an option as it is. The server waits until nobody uses the slot.
 
-        :raises SlotError: it does not exist, or is in use.
+        :raises SlotError: it does not exist.
         :raises ConfigurationError: the server cannot do what was asked.
         """
         command = commands.alter_slot(
