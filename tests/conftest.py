@@ -182,8 +182,10 @@ async def _drop(server: Server, name: str) -> None:
     connection = await asyncpg.connect(server.dsn)
     try:
         slots = "FROM pg_replication_slots WHERE database = $1"
-        # With a timeout it returns when the process is gone, so that its slot can be dropped.
-        await connection.execute(f"SELECT pg_terminate_backend(active_pid, 10000) {slots} AND active", name)
+        await connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", name)
+        async with asyncio.timeout(10):  # a slot can be dropped when the process is gone
+            while await connection.fetchval(f"SELECT count(*) {slots} AND active", name):
+                await asyncio.sleep(0.01)
         await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
         prepared = await connection.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
         await _execute(server.dsn_for(name), *(f"ROLLBACK PREPARED '{gid}'" for (gid,) in prepared))
