@@ -37,6 +37,7 @@ BESIDE = {"cli", "testing", "__init__"}
 PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
     *("delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
+    *("delivery/selection.py", "delivery/masking.py", "delivery/patterns.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}

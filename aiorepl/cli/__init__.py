@@ -66,10 +66,6 @@ def _run(arguments: list[str] | None) -> int:
     except AioreplError as error:
         # The mistakes in a file are told together, a line each.
         return _fail(*(error.lines if isinstance(error, Mistakes) else [str(error)]), code=error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output has gone. Python would complain again while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if os.environ.get("AIOREPL_DEBUG"):
             raise

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, SinkError
 from aiorepl.lsn import LSN
 
 
@@ -125,4 +126,11 @@ def tail(
         until=until,
         reconnect=None if no_reconnect else FOR_EVER,
     )
-    return 130 if run(run_until_signal(pipeline)) else 0
+    try:
+        return 130 if run(run_until_signal(pipeline)) else 0
+    except SinkError as error:
+        if isinstance(error.__cause__, BrokenPipeError):
+            # `aiorepl tail | head` is done when head is. Python would stumble once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        raise

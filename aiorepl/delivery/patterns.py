@@ -36,7 +36,8 @@ class Patterns:
     def __init__(
         self, option: str, patterns: tuple[str, ...], parts: int, *, exclusions: bool = False
     ) -> None:
-        included, excluded = [], []
+        included: list[str] = []
+        excluded: list[str] = []
         for pattern in patterns:
             negative = pattern.startswith("!")
             if negative and not exclusions:

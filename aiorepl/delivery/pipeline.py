@@ -124,7 +124,8 @@ class Pipeline:
                 try:
                     work.result()
                 except BaseExceptionGroup as group:
-                    raise first_of(group) from None
+                    # Not "from None": what caused it is for those who ask.
+                    raise first_of(group)  # noqa: B904
             if self._lanes.failure is not None:
                 raise self._lanes.failure
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -15,8 +14,6 @@ from aiorepl.errors import AioreplError, SinkError
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
 from aiorepl.transactions.transaction import Slice
-
-_log = logging.getLogger("aiorepl.sink")
 
 
 class Progress(Protocol):
@@ -171,12 +168,10 @@ class SinkRunner:
                     if attempt.num > 1:
                         self.statistics.retries += 1
                     await (self._sink.flush() if batch is None else self._sink.write(batch))
-        except AioreplError as error:
-            _log.error("sink %s: %s failed for good: %s", self._name, call, error)
+        except AioreplError:
             raise
         except Exception as error:
             # The exception's own text may quote what was written, so only its type is told.
-            _log.error("sink %s: %s raised %s", self._name, call, type(error).__name__)
             raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
 
 

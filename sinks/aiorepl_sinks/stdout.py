@@ -42,4 +42,4 @@ class Stdout(Sink):
             self._file.write(lines)
             self._file.flush()
         except OSError as error:
-            raise PermanentError(f"standard output cannot be written: {error.strerror}") from None
+            raise PermanentError(f"standard output cannot be written: {error.strerror}") from error

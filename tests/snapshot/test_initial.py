@@ -1,0 +1,136 @@
+"""The initial load: consistent with the slot, in the form of the stream, whatever the tables are like."""
+
+from __future__ import annotations
+
+import pytest
+
+AWKWARD = [
+    "tab\there",
+    "new\nline",
+    "return\rhere",
+    "back\\slash",
+    "\\N",
+    "\\.",
+    "",
+    " ",
+    "quote'\"",
+    "ünïcode ☃",
+    "\b\f\v",
+]
+
+
+async def test_it_is_one_transaction_that_ends_where_the_slot_begins(loaded):
+    """First and last are marked once, ordinals count on over tables, and the identity is no real commit's."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); "
+        "INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (3)"
+    )
+    slices = await loaded.load()
+    assert 3 == loaded.rows
+    assert [True] + [False] * (len(slices) - 1) == [part.first for part in slices]
+    assert [None] * (len(slices) - 1) + [loaded.consistent_point] == [part.end_lsn for part in slices]
+    assert {(0, loaded.consistent_point - 1)} == {
+        (part.transaction.xid, part.transaction.commit_lsn) for part in slices
+    }
+    assert [("a", 1, 0), ("a", 2, 1), ("b", 3, 2)] == [
+        (change.table, change.key["id"], change.ordinal) for part in slices for change in part.changes
+    ]
+
+
+async def test_what_is_committed_after_the_slot_is_not_in_it(loaded):
+    """The stream brings that."""
+    await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    assert {"public.a": [{"id": 1}]} == await loaded.tables(meanwhile="INSERT INTO a VALUES (2)")
+
+
+async def test_empty_tables_bring_an_empty_transaction(loaded):
+    """Nothing but its end."""
+    await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    (part,) = await loaded.load()
+    assert ([], loaded.consistent_point) == (list(part.changes), part.end_lsn)
+
+
+async def test_text_that_copy_escapes(loaded):
+    """Tabs, line ends, backslashes and what looks like NULL come as they are; NULL is NULL."""
+    await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    values = [*AWKWARD, None]
+    await loaded.connection.executemany("INSERT INTO a VALUES ($1, $2)", list(enumerate(values)))
+    rows = (await loaded.tables())["public.a"]
+    assert values == [row["v"] for row in sorted(rows, key=lambda row: row["id"])]
+
+
+async def test_names_of_any_spelling(loaded):
+    """Schemas, tables and columns with quotes, spaces, dots, capitals and other scripts."""
+    await loaded.connection.execute(
+        'CREATE SCHEMA "Odd.schema"; CREATE TABLE "Odd.schema"."ta ""ble"" é" ("Id" int PRIMARY KEY, "se lect" text); '
+        'INSERT INTO "Odd.schema"."ta ""ble"" é" VALUES (1, \'x\')'
+    )
+    assert {'Odd.schema.ta "ble" é': [{"Id": 1, "se lect": "x"}]} == await loaded.tables()
+
+
+async def test_column_lists_and_row_filters(loaded):
+    """What a publication leaves out is left out; a row in either of two filters is in."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, open text, secret text); "
+        "INSERT INTO a SELECT g, 'o', 's' FROM generate_series(1, 9) g; "
+        "CREATE PUBLICATION low FOR TABLE a (id, open) WHERE (id < 3); "
+        "CREATE PUBLICATION high FOR TABLE a (id, open) WHERE (id > 8)"
+    )
+    assert {"public.a": [{"id": key, "open": "o"} for key in (1, 2, 9)]} == await loaded.tables("low", "high")
+
+
+@pytest.mark.parametrize(
+    ("root", "expected"), [("true", ["public.a"]), ("false", ["public.a_high", "public.a_low"])]
+)
+async def test_partitioned_tables(loaded, root, expected):
+    """Rows come under the root or under their partitions, as the stream will bring them, and once."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY) PARTITION BY RANGE (id); "
+        "CREATE TABLE a_low PARTITION OF a FOR VALUES FROM (0) TO (10); "
+        "CREATE TABLE a_high PARTITION OF a FOR VALUES FROM (10) TO (20); INSERT INTO a VALUES (1), (11); "
+        f"CREATE PUBLICATION parts FOR TABLE a WITH (publish_via_partition_root = {root})"
+    )
+    tables = await loaded.tables("parts")
+    assert expected == sorted(tables)
+    assert [1, 11] == sorted(row["id"] for rows in tables.values() for row in rows)
+
+
+async def test_inherited_rows_come_once(loaded):
+    """A parent's rows are its own; its children are tables of theirs."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (more text) INHERITS (a); "
+        "INSERT INTO a VALUES (1); INSERT INTO b VALUES (2, 'x')"
+    )
+    assert {"public.a": [{"id": 1}], "public.b": [{"id": 2, "more": "x"}]} == await loaded.tables()
+
+
+async def test_generated_columns_are_left_out(loaded):
+    """As the stream leaves them out unless the publication asks for them."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED); INSERT INTO a VALUES (1)"
+    )
+    assert {"public.a": [{"id": 1}]} == await loaded.tables()
+
+
+@pytest.mark.parametrize(
+    ("identity", "key"),
+    [("DEFAULT", {"id": 1}), ("USING INDEX other", {"code": "c"}), ("FULL", None), ("NOTHING", None)],
+)
+async def test_replica_identity(loaded, identity, key):
+    """A row's key is what the stream will call it by."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, code text NOT NULL, more text); "
+        "CREATE UNIQUE INDEX other ON a (code) INCLUDE (more); "
+        f"INSERT INTO a VALUES (1, 'c', 'm'); ALTER TABLE a REPLICA IDENTITY {identity}"
+    )
+    (change,) = [change for part in await loaded.load() for change in part.changes]
+    assert key == (None if change.key is None else dict(change.key))
+
+
+async def test_types_of_one_s_own_are_looked_up(loaded):
+    """A domain reads as its base type, a composite by its fields."""
+    await loaded.connection.execute(
+        "CREATE DOMAIN positive AS int CHECK (value > 0); CREATE TYPE pair AS (x int, y text); "
+        "CREATE TABLE a (id int PRIMARY KEY, n positive, p pair); INSERT INTO a VALUES (1, 5, (2, 'z'))"
+    )
+    assert {"public.a": [{"id": 1, "n": 5, "p": {"x": 2, "y": "z"}}]} == await loaded.tables()
