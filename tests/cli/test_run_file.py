@@ -167,7 +167,7 @@ def test_the_example(capsys):
     switched_on = [
         line[2:] if line.startswith("# ") and ("=" in line or "[" in line) else line for line in lines
     ]
-    assert {"[journal]", "[sinks.selection]"} < set(switched_on)
+    assert {"[journal]", "[pipeline.retry]"} < set(switched_on)
     for text in (EXAMPLE, "\n".join(switched_on)):
         written(text.replace("file:/run/secrets/mask", "salt"))
         assert (0, "aiorepl.toml is in order\n", "") == command(capsys, "--check")

@@ -1,0 +1,181 @@
+"""``aiorepl run`` as a process on a real server: it delivers, stops in order when it is told to, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+COMMAND = (sys.executable, "-c", "from aiorepl.cli import main; main()", "--verbose", "run")
+DEADLINE = 30.0
+
+JOURNAL = """
+[journal]
+url = "journal"
+snapshot = true
+"""
+FILE = """
+[source]
+dsn = "file:${SECRETS}/dsn"
+slot = "${SLOT}"
+publication = "p"
+create_slot = true
+[pipeline]
+memory = "1m"
+[[sinks]]
+type = "jsonl"
+name = "archive"
+path = "events"
+[sinks.batches]
+flush_seconds = 0.05
+[[sinks]]
+type = "jsonl"
+path = "few"
+[sinks.selection]
+kinds = ["delete"]
+"""
+
+
+class Deployment:
+    """A published table ``items``, and a folder with ``aiorepl.toml`` in which the command is run."""
+
+    def __init__(self, folder, connection, slot):
+        self.folder = folder
+        self.connection = connection
+        self.slot = slot
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """The command, once it streams."""
+        environment = {"SECRETS": str(self.folder), "SLOT": self.slot}
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, cwd=self.folder, env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            await self.until(self.streams, process)
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
+
+    async def streams(self):
+        """Whether somebody has the slot."""
+        return await self.connection.fetchval(
+            "SELECT active FROM pg_replication_slots WHERE slot_name = $1", self.slot
+        )
+
+    async def until(self, good, process) -> None:
+        """Look again and again until it is ``good``, or the process has ended."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while not await good():
+                    if process.returncode is not None:
+                        pytest.fail((await process.stderr.read()).decode())
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            pytest.fail(f"not within {DEADLINE} s")
+
+    async def delivers(self, rows: int, process, sink: str = "archive") -> None:
+        """Wait until so many rows are in the sink's files."""
+
+        async def enough():
+            return len(self.events(sink)) >= rows
+
+        await self.until(enough, process)
+
+    def events(self, sink: str):
+        """What is in a sink's files, of whole lines."""
+        folder = self.folder / {"archive": "events", "jsonl": "few"}[sink]
+        texts = [path.read_text() for path in sorted(folder.glob("*"))]
+        return [json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()]
+
+    async def stop(self, process, number) -> str:
+        """Send a signal; what was told until the end."""
+        process.send_signal(number)
+        _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
+        assert 130 == process.returncode, told.decode()
+        return told.decode()
+
+
+@pytest.fixture
+async def deployment(database, slot_name, tmp_path) -> AsyncIterator[Deployment]:
+    """One with a row in its table."""
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    await connection.execute("INSERT INTO items VALUES (0)")
+    (tmp_path / "dsn").write_text(database + "\n")
+    yield Deployment(tmp_path, connection, slot_name)
+    await connection.close()
+
+
+@pytest.mark.parametrize("journal", ["", JOURNAL], ids=["direct", "journal"])
+async def test_run_stop_and_go_on(deployment, journal):
+    """Stopped by SIGTERM and started again, everything was delivered once and in order, rows of before with a journal."""
+    (deployment.folder / "aiorepl.toml").write_text(FILE + journal)
+    first = 0 if journal else 1
+    insert = "INSERT INTO items SELECT * FROM generate_series($1::int, $2::int)"
+
+    async with deployment.running() as process:
+        for begin in range(1, 100, 10):
+            await deployment.connection.execute(insert, begin, begin + 9)
+        await deployment.delivers(101 - first, process)
+        told = await deployment.stop(process, signal.SIGTERM)
+    await deployment.connection.execute(insert, 101, 200)
+    async with deployment.running() as process:
+        await deployment.delivers(201 - first, process)
+        await deployment.connection.execute("DELETE FROM items WHERE id = 7")
+        await deployment.delivers(202 - first, process)
+        await deployment.delivers(1, process, "jsonl")
+        await deployment.stop(process, signal.SIGINT)
+
+    events = deployment.events("archive")
+    assert [*range(first, 201), 7] == [event["key"]["id"] for event in events]
+    assert [("delete", 7)] == [(event["kind"], event["key"]["id"]) for event in deployment.events("jsonl")]
+    assert "aiorepl: sink archive: jsonl\naiorepl: sink jsonl: jsonl\n" in told
+    assert not list(deployment.folder.glob("*/*.part"))
+    assert not await deployment.streams()
+
+
+async def test_check_connects_to_nothing(deployment):
+    """A file in order is said to be so, and neither slot nor folder has been made."""
+    (deployment.folder / "aiorepl.toml").write_text(FILE + JOURNAL)
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        "--check",
+        cwd=deployment.folder,
+        env={"SECRETS": str(deployment.folder), "SLOT": deployment.slot},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await process.communicate()
+
+    assert (0, b"aiorepl.toml is in order\n") == (process.returncode, told)
+    assert {"aiorepl.toml", "dsn"} == {path.name for path in deployment.folder.iterdir()}
+    assert await deployment.streams() is None
+
+
+async def test_without_reconnect(deployment, database):
+    """A connection that is cut ends the command with exit code 3 where that was asked for."""
+    (deployment.folder / "aiorepl.toml").write_text(
+        FILE.replace("[pipeline]", "[pipeline]\nreconnect = false")
+    )
+    async with deployment.running() as process:
+        await deployment.connection.execute("INSERT INTO items VALUES (1)")
+        await deployment.delivers(1, process)
+        await deployment.connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1",
+            deployment.slot,
+        )
+        _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
+
+    assert 3 == process.returncode
+    assert "\naiorepl: " in told.decode()
+    assert "Traceback" not in told.decode()
+    assert database not in told.decode()
