@@ -1,0 +1,61 @@
+"""``docs/protocol.md`` names every message, option and command, and only tests and code that exist."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import pkgutil
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from aiorepl.pgoutput import messages
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Options
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[^`]+::[^`]+)`", PAGE))))
+def test_tests(name):
+    """A test that the page names is a test."""
+    path, function = name.split("::")
+    defined = [
+        node.name
+        for node in ast.parse((ROOT / path).read_text()).body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    assert function.startswith("test_")
+    assert function in defined
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(aiorepl\.[\w.]+)`", PAGE))))
+def test_code(name):
+    """A name of ours that the page says is one."""
+    assert callable(pkgutil.resolve_name(name))
+
+
+def test_every_message():
+    """There is a row for each message that is read, with the byte it is known by and a test of its own."""
+    rows = [
+        row.split("|")
+        for row in ROWS
+        if "aiorepl.pgoutput.messages." in row or "aiorepl.pgoutput.relations." in row
+    ]
+    assert set(get_args(messages.AnyMessage)) == {pkgutil.resolve_name(row[5].strip(" `")) for row in rows}
+    assert set(Decoder()._readers) == {ord(row[2].strip(" `")) for row in rows}
+    assert 19 == len(rows)
+    assert all("tests/" in row[6] for row in rows)
+
+
+def test_every_option():
+    """There is a row for each option."""
+    described = {found[1] for row in ROWS if (found := re.match(r"\| `(\w+)`", row))}
+    options = {
+        field.name.replace("publications", "publication_names") for field in dataclasses.fields(Options)
+    }
+    assert options <= described
