@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -12,6 +14,9 @@ from aiorepl.delivery.pipeline import Pipeline
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED = 130
+# For what remains to be done when the sinks have finished or were cancelled.
+_MARGIN = 2.0
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
@@ -62,6 +67,16 @@ def _handling(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+def _exit_after(seconds: float) -> None:
+    """End the process then, if it is still there.
+
+    A thread cannot be cancelled, and Python waits for it at exit: one may be writing to a pipe that nobody reads.
+    """
+    timer = threading.Timer(seconds, os._exit, (_INTERRUPTED,))
+    timer.daemon = True
+    timer.start()
+
+
 async def run_until_signal(pipeline: Pipeline) -> bool:
     """Run the pipeline; SIGINT or SIGTERM stops it in order, a second one at once.
 
@@ -74,6 +89,7 @@ async def run_until_signal(pipeline: Pipeline) -> bool:
         nonlocal signalled
         if signalled:
             work.cancel()
+        _exit_after(_MARGIN if signalled else pipeline.grace + _MARGIN)
         signalled = True
         pipeline.stop()
 

@@ -80,7 +80,7 @@ class Pipeline:
                 "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
             )
         self._source = source
-        self._grace = grace
+        self.grace = grace
         self._capture = Capture(source, retry=reconnect, until=until)
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         serving = served(sinks, batches, retry)
@@ -115,9 +115,9 @@ class Pipeline:
             await asyncio.wait({work, stop, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._lanes.stop_reading()
-                await asyncio.wait({work}, timeout=self._grace)
+                await asyncio.wait({work}, timeout=self.grace)
             if not work.done():
-                _log.warning("the grace period of %s s is over: sinks are cancelled", self._grace)
+                _log.warning("the grace period of %s s is over: sinks are cancelled", self.grace)
                 work.cancel()
                 await asyncio.wait({work})
             else:
