@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="The sinks that are installed.")
 def sinks() -> None:
     """List the sinks that are installed, built in or not, and where each comes from."""
     from aiorepl.delivery.plugins import sinks as installed

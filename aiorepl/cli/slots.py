@@ -27,7 +27,7 @@ SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temp
 """
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="List, create, alter or drop slots.")
 @_dsn
 @click.pass_context
 def slots(context: click.Context, dsn: str | None) -> None:

@@ -9,7 +9,7 @@ import click
 from aiorepl.errors import ConfigurationError
 
 
-@click.command()
+@click.command(short_help="A shop under load, delivered and mirrored, compared row by row.")
 @click.option(
     "--keep", is_flag=True, help="Leave the server up when done, and say how to reach and to stop it."
 )
