@@ -176,9 +176,13 @@ class SinkRunner:
 
 
 def _says_something(part: Slice) -> bool:
-    # How a prepared transaction ended comes without changes, and may come alone.
-    return bool(part.changes) or (
-        part.two_phase is not None and part.transaction is not None and part.transaction.prepared
+    # The end of a transaction whose changes came in earlier batches, and how a prepared one ended, come without
+    # changes, and may come alone.
+    ends = part.last and not part.first and part.transaction is not None
+    return (
+        bool(part.changes)
+        or ends
+        or (part.two_phase is not None and part.transaction is not None and part.transaction.prepared)
     )
 
 
