@@ -91,6 +91,9 @@ class Lanes(ABC):
     ) -> None:
         async with asyncio.TaskGroup() as group:
             filler = group.create_task(self._fill(window, filling), name="aiorepl reader")
+            # Not in the task itself: one that is cancelled before its first step never gets to its finally.
+            filler.add_done_callback(lambda _: window.close())
+            filler.add_done_callback(lambda _: filling.close())
             self._fillers.append(filler)
             if self._stopped:
                 filler.cancel()
@@ -106,9 +109,6 @@ class Lanes(ABC):
         except Exception as error:  # noqa: BLE001 - raised again once the sinks are done
             self.failure = error
             self.ending.set()
-        finally:
-            filling.close()
-            window.close()
 
     async def _read(self, window: Window) -> None:
         while (slices := await self._capture.receive()) is not None:

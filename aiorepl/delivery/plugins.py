@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.sink import Sink
+from aiorepl.sink import Sink, SyncSink
 
 GROUP = "aiorepl.sinks"
 
@@ -16,7 +16,7 @@ def sinks() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def load(name: str) -> Callable[..., Sink]:
+def load(name: str) -> Callable[..., Sink | SyncSink]:
     """The sink class registered as ``name``, to be called with its options.
 
     :raises ConfigurationError: there is none, or it cannot be imported; says what to install.
@@ -32,8 +32,8 @@ def load(name: str) -> Callable[..., Sink]:
         raise ConfigurationError(
             f"sink {name!r} needs {error.name or 'a package'}: pip install 'aiorepl[{name}]'"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Sink)):
+    if not (isinstance(found, type) and issubclass(found, (Sink, SyncSink))):
         raise ConfigurationError(
-            f"entry point {name!r} is {point.value}, which is not a subclass of aiorepl.Sink"
+            f"entry point {name!r} is {point.value}, which is no subclass of aiorepl.Sink or aiorepl.SyncSink"
         )
     return found

@@ -62,7 +62,7 @@ class NativeFormat:
         """
         for part in parts:
             transaction = part.transaction
-            boundaries = self._boundaries and transaction is not None
+            boundaries = self._boundaries and not _is_empty(part)
             if boundaries and transaction is not None and part.first and not _decides(part):
                 yield orjson.dumps({"kind": "begin", **_fields(transaction)})
             for change in part.changes:
@@ -234,6 +234,13 @@ def _fields(transaction: Transaction) -> dict[str, Any]:
         "commit_lsn": str(transaction.commit_lsn),
         "commit_time": _time(transaction.commit_timestamp),
     }
+
+
+def _is_empty(part: Slice) -> bool:
+    """Whether the slice is a whole transaction without changes. Some servers send such, others leave them out, and
+    sinks are given them or not as it happens to batch, so they have no boundaries either.
+    """
+    return part.first and part.last and part.two_phase is None and not part.changes
 
 
 def _decides(part: Slice) -> bool:

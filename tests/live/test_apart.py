@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -87,3 +88,12 @@ async def test_each_sink_gets_its_selection(published):
     (change,) = some.changes
     assert (1, ["id", "email"]) == (change.ordinal, list(change.new))
     assert 64 == len(change.new["email"])
+
+
+async def test_a_stop_before_the_first_read_ends_at_once(published):
+    """Stopped before it began to read, a pipeline does not wait for its grace period."""
+    await published.create_slot()
+    pipeline = Pipeline(published.source(), [MemorySink()], grace=60)
+    pipeline.stop()
+    async with asyncio.timeout(20):
+        await pipeline.run()
