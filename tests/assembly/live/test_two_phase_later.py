@@ -54,5 +54,7 @@ async def test_rolled_back(tables, slot_name, deliver, delivered):
     slices = await deliver(slot_name, **options)
 
     assert [2] == [change.new["id"] for part in slices for change in part.changes]
-    confirmed = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2"
+    confirmed = (
+        "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2"
+    )
     assert await tables.fetchval(confirmed, str(slices[-1].end_lsn), slot_name)

@@ -1,0 +1,105 @@
+"""What is prepared and undecided holds the confirmation: under its gid and its PREPARE, for gids are used again."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.delivery.ledger import Ledger
+from aiorepl.lsn import LSN
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A ledger of one sink that has everything up to 10."""
+    return Ledger(LSN(10), ["sink"])
+
+
+def ended(ledger: Ledger, *ends: int, durable: bool = True) -> None:
+    """Transactions were received up to these ends, and perhaps are durable."""
+    for end in ends:
+        ledger.ended(LSN(end))
+        if durable:
+            ledger.durable("sink", LSN(end))
+
+
+def test_held_until_durable(ledger):
+    """Nothing from the PREPARE on is confirmed until the end of its transaction is durable."""
+    ended(ledger, 20)
+    ledger.hold("g", LSN(28))
+    ended(ledger, 30, 40)
+    assert (20, 20) == (ledger.flushed, ledger.resend_from)
+
+    ledger.release("g", LSN(50))
+    ended(ledger, 50, durable=False)
+    assert 20 == ledger.flushed
+    ledger.durable("sink", LSN(50))
+
+    assert (50, None) == (ledger.flushed, ledger.resend_from)
+
+
+def test_a_gid_again(ledger):
+    """The second transaction of a gid is held from its own PREPARE on, also while the first is not durable yet."""
+    ended(ledger, 20)
+    ledger.hold("g", LSN(28))
+    ledger.release("g", LSN(40))
+    ended(ledger, 40, durable=False)
+    ledger.hold("g", LSN(48))
+
+    ledger.durable("sink", LSN(40))
+    ended(ledger, 60)
+
+    assert (40, 40) == (ledger.flushed, ledger.resend_from)
+
+
+def test_a_gid_again_and_sent_again(ledger):
+    """When both come again after a reconnect, the first one's end does not let go of the second one."""
+    ended(ledger, 20)
+    ledger.hold("g", LSN(28))
+    ledger.release("g", LSN(40))
+    ended(ledger, 40, durable=False)
+    ledger.hold("g", LSN(48))
+
+    ledger.hold("g", LSN(28))
+    ledger.release("g", LSN(40))
+    ledger.hold("g", LSN(48))
+    ended(ledger, 60)
+
+    assert (40, 40) == (ledger.flushed, ledger.resend_from)
+    ledger.release("g", LSN(70))
+    ended(ledger, 70)
+    assert (70, None) == (ledger.flushed, ledger.resend_from)
+
+
+def test_known_and_sent_again(ledger):
+    """A PREPARE and its end that come again, long durable, hold nothing."""
+    ended(ledger, 20, 40, 60)
+
+    ledger.hold("g", LSN(28))
+    ledger.release("g", LSN(40))
+    ended(ledger, 70)
+
+    assert (70, None) == (ledger.flushed, ledger.resend_from)
+
+
+def test_the_first_of_several(ledger):
+    """Of several that are held the first to be prepared counts, whichever ends first."""
+    ended(ledger, 20)
+    ledger.hold("a", LSN(28))
+    ended(ledger, 30)
+    ledger.hold("b", LSN(38))
+    ledger.release("b", LSN(50))
+    ended(ledger, 50)
+    assert (20, 20) == (ledger.flushed, ledger.resend_from)
+
+    ledger.release("a", LSN(60))
+    ended(ledger, 60)
+
+    assert 60 == ledger.flushed
+
+
+def test_the_end_of_the_unknown(ledger):
+    """How a transaction ended that is not held changes nothing."""
+    ledger.release("g", LSN(20))
+    ended(ledger, 20)
+
+    assert (20, None) == (ledger.flushed, ledger.resend_from)
