@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,7 @@ from aiorepl.errors import PermanentError, TransientError
 from aiorepl.formats.native import NativeFormat
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext
+from aiorepl.transactions.changes import Message
 
 _PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
 
@@ -48,6 +50,8 @@ class JsonLines(Sink):
         self._name: Path | None = None
         self._written = 0
         self._whole = True
+        # A cancelled call leaves its thread at work: the next call waits for it.
+        self._lock = threading.RLock()
 
     async def open(self, context: SinkContext) -> Position | None:
         """Make the folder, and close what a crash left open."""
@@ -61,20 +65,15 @@ class JsonLines(Sink):
         """Append the batch's lines."""
         lines = b"".join(event + b"\n" for event in self._format.events(batch.transactions))
         if lines:
-            first = next(part for part in batch.transactions if part.changes)
-            at = first.changes[0].lsn if first.transaction is None else first.transaction.commit_lsn  # type: ignore[attr-defined]
             try:
-                await asyncio.to_thread(self._append, lines, at)
+                await asyncio.to_thread(self._append, lines, _begin(batch))
             except OSError as error:
                 raise _problem(self._folder, error) from None
         self._whole = batch.transactions[-1].last
 
     async def flush(self) -> None:
         """Fsync."""
-        try:
-            await asyncio.to_thread(self._sync)
-        except OSError as error:
-            raise _problem(self._folder, error) from None
+        await asyncio.to_thread(self._sync)
 
     async def close(self) -> None:
         """Finish the file being written."""
@@ -86,39 +85,64 @@ class JsonLines(Sink):
             left.rename(_free(left.with_suffix("")))
 
     def _append(self, lines: bytes, at: int) -> None:
-        if self._file is not None and self._written >= self._rotate_bytes and self._whole:
-            self._finish()
-        if self._file is None:
-            self._name = _free(self._folder / f"{at:016X}.jsonl.part")
-            self._file = self._name.open("xb", buffering=0)
-            self._written = 0
-            _sync_folder(self._folder)
+        with self._lock:
+            if self._file is not None and self._written >= self._rotate_bytes and self._whole:
+                self._finish()
+            if self._file is None:
+                self._name = _free(self._folder / f"{at:016X}.jsonl.part")
+                self._file = self._name.open("xb", buffering=0)
+                self._written = 0
+                _sync_folder(self._folder)
+            self._put(self._file, lines)
+
+    def _put(self, file: BinaryIO, lines: bytes) -> None:
         before = self._written
         view = memoryview(lines)
         try:
             while view:
-                count = self._file.write(view) or 0
+                count = file.write(view) or 0
                 self._written += count
                 view = view[count:]
         except OSError:
             # Back to before the batch: it will be written again.
-            self._file.truncate(before)
-            self._file.seek(before)
+            file.truncate(before)
+            file.seek(before)
             self._written = before
             raise
 
     def _sync(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file.fileno())
+        with self._lock:
+            if self._file is not None:
+                _fsync(self._file, self._folder)
 
     def _finish(self) -> None:
-        if self._file is None or self._name is None:
-            return
-        file, self._file = self._file, None
-        with file:
-            os.fsync(file.fileno())
-        self._name.rename(_free(self._name.with_suffix("")))
-        _sync_folder(self._folder)
+        with self._lock:
+            if self._file is None or self._name is None:
+                return
+            file, self._file = self._file, None
+            with file:
+                _fsync(file, self._folder)
+            self._name.rename(_free(self._name.with_suffix("")))
+            _sync_folder(self._folder)
+
+
+def _begin(batch: Batch) -> int:
+    """The LSN that a file which begins with this batch is called by."""
+    for part in batch.transactions:
+        if part.transaction is not None:
+            return part.transaction.commit_lsn
+        for change in part.changes:
+            if isinstance(change, Message):
+                return change.lsn
+    raise AssertionError("a batch without events has no lines")
+
+
+def _fsync(file: BinaryIO, folder: Path) -> None:
+    try:
+        os.fsync(file.fileno())
+    except OSError as error:
+        # Never tried again: a second fsync succeeds although what the first could not write is gone.
+        raise PermanentError(f"jsonl: {folder}: fsync: {error.strerror}") from None
 
 
 def _free(path: Path) -> Path:
