@@ -1,161 +1,227 @@
-"""``jsonl``: rotation, what a flush means, what a crash leaves, and a disk that is full for a while."""
+"""Rotating files of lines: what is in which, when they are safe, and what a crash or a full disk leaves."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import io
 import json
 import os
+import threading
 
 import pytest
 
-from aiorepl.errors import PermanentError, TransientError
-from aiorepl.sink import Batch, SinkContext
-from aiorepl.testing import messages as build
-from aiorepl.testing.stream import Stream
+from aiorepl import PermanentError, TransientError
+from aiorepl_sinks import jsonl
 from aiorepl_sinks.jsonl import JsonLines
 
 
-@pytest.fixture
-def stream():
-    """A stream with one table."""
-    return Stream()
+def ids(folder):
+    """The ids in each file, by the files' order; every line has to be whole."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        text = path.read_text()
+        assert text == "" or text.endswith("\n")
+        found[path.name] = [json.loads(line)["new"]["id"] for line in text.splitlines()]
+    return found
 
 
-@pytest.fixture
-def table(stream):
-    """Its table."""
-    return stream.table("items", build.column("id", 23, key=True), build.column("note"))
-
-
-def events(folder):
-    """Every event of the folder, file by file."""
-    return {
-        path.name: [json.loads(line) for line in path.read_bytes().splitlines()]
-        for path in sorted(folder.iterdir())
-    }
-
-
-async def opened(folder, stream, **options):
-    """A sink at work in the folder."""
-    sink = JsonLines(folder, **options)
-    await sink.open(SinkContext("jsonl", stream.position))
-    return sink
-
-
-def batch(stream, table, *keys, at_once=None):
-    """One transaction that inserts these."""
-    stream.transaction(*(table.insert(str(key), "x" * 50) for key in keys))
-    return Batch(tuple(stream.slices(at_once)))
-
-
-async def test_lines_are_native_events_in_a_file_named_by_the_first_commit(tmp_path, stream, table):
-    """One JSON object a line; the file is called after the first commit LSN once it is closed."""
-    sink = await opened(tmp_path / "new" / "folder", stream)
-    written = batch(stream, table, 1, 2)
-    await sink.write(written)
+async def test_a_file_and_its_name(tmp_path, source):
+    """Lines go to a part file, called by the first commit LSN, which loses its suffix at the end."""
+    sink = JsonLines(tmp_path / "new" / "folder")
+    assert await sink.open(source.context) is None
+    batch = source.batch([1, 2], [3])
+    await sink.write(batch)
+    name = f"{batch.transactions[0].transaction.commit_lsn:016X}.jsonl"
+    assert {f"{name}.part": [1, 2, 3]} == ids(tmp_path / "new" / "folder")
     await sink.close()
-    first = written.transactions[0].transaction.commit_lsn
-    ((name, lines),) = events(tmp_path / "new" / "folder").items()
-    assert f"{first:016X}.jsonl" == name
-    assert [("insert", {"id": 1}, 0), ("insert", {"id": 2}, 1)] == [
-        (line["kind"], line["key"], line["ordinal"]) for line in lines
-    ]
+    assert {name: [1, 2, 3]} == ids(tmp_path / "new" / "folder")
 
 
-async def test_flush_returns_after_fsync(tmp_path, stream, table, monkeypatch):
-    """What was written is synced by flush, and by nothing before it."""
+async def test_rotation(tmp_path, source):
+    """A file that is large enough is followed by another, at a transaction's boundary."""
+    sink = JsonLines(tmp_path, rotate_bytes=1)
+    await sink.open(source.context)
+    for number in range(3):
+        await sink.write(source.batch([number, number + 10]))
+    await sink.close()
+    assert [[0, 10], [1, 11], [2, 12]] == list(ids(tmp_path).values())
+    assert all(name.endswith(".jsonl") for name in ids(tmp_path))
+
+
+async def test_a_transaction_in_parts_stays_in_its_file(tmp_path, source):
+    """However large it is; its end, which may come alone, lets the file be rotated."""
+    sink = JsonLines(tmp_path, rotate_bytes=1)
+    await sink.open(source.context)
+    for batch in source.parts([1, 2, 3]):
+        await sink.write(batch)
+    await sink.write(source.batch([4]))
+    await sink.close()
+    assert [[1, 2, 3], [4]] == list(ids(tmp_path).values())
+
+
+async def test_boundaries(tmp_path, source):
+    """Also where a commit comes in a batch of its own."""
+    sink = JsonLines(tmp_path, boundaries=True)
+    await sink.open(source.context)
+    for batch in source.parts([1, 2]):
+        await sink.write(batch)
+    await sink.close()
+    (path,) = tmp_path.iterdir()
+    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+    assert ["begin", "insert", "insert", "commit"] == kinds
+
+
+async def test_a_message_between_transactions_can_begin_a_file(tmp_path, source):
+    """The file is called by the message's LSN."""
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    source.batch()
+    lsn = source.stream.message("prefix", b"content")
+    await sink.write(source.batch())
+    await sink.close()
+    assert [f"{lsn:016X}.jsonl"] == [path.name for path in tmp_path.iterdir()]
+
+
+async def test_nothing_to_write_makes_no_file(tmp_path, source):
+    """Batches without changes, flushes and the end."""
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    await sink.write(source.batch([]))
+    await sink.flush()
+    await sink.close()
+    assert {} == ids(tmp_path)
+
+
+async def test_flush_returns_after_fsync(tmp_path, source, monkeypatch):
+    """What was written is synced, the file itself and not only its folder; and each rotated file is too."""
     synced = []
     fsync = os.fsync
-    sink = await opened(tmp_path, stream)
-    await sink.write(batch(stream, table, 1))
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.fstat(handle).st_size), fsync(handle)))
+
+    def record(handle):
+        fsync(handle)
+        synced.append((os.fstat(handle).st_ino, os.fstat(handle).st_size))
+
+    monkeypatch.setattr(jsonl.os, "fsync", record)
+    sink = JsonLines(tmp_path, rotate_bytes=1)
+    await sink.open(source.context)
+    for number in range(2):
+        await sink.write(source.batch([number]))
     await sink.flush()
-    (path,) = tmp_path.iterdir()
-    assert [path.stat().st_size] == synced
+    files = {(path.stat().st_ino, path.stat().st_size) for path in tmp_path.iterdir()}
+    assert 2 == len(files)
+    assert files <= set(synced)
     await sink.close()
 
 
-async def test_files_rotate_between_transactions(tmp_path, stream, table):
-    """A transaction never spans two files, also when it is larger than a file is meant to be."""
-    sink = await opened(tmp_path, stream, rotate_bytes=500)
-    for first in range(0, 30, 10):
-        await sink.write(batch(stream, table, *range(first, first + 10)))
-    await sink.close()
-    assert [list(range(first, first + 10)) for first in range(0, 30, 10)] == [
-        [line["key"]["id"] for line in lines] for lines in events(tmp_path).values()
-    ]
+async def test_what_a_crash_left_is_kept(tmp_path, source, new_source):
+    """Part files are closed under their own names, beside what the same stretch brings again."""
+    crashed = JsonLines(tmp_path)
+    await crashed.open(source.context)
+    await crashed.write(source.batch([1]))
+    crashed._file.close()  # what the end of a process does
+    for _ in range(2):
+        again = new_source()
+        sink = JsonLines(tmp_path)
+        await sink.open(again.context)
+        await sink.write(again.batch([1]))
+        await sink.close()
+    assert [[1], [1], [1]] == list(ids(tmp_path).values())
+    assert all(path.suffix == ".jsonl" for path in tmp_path.iterdir())
 
 
-async def test_slices_of_one_transaction_stay_in_one_file(tmp_path, stream, table):
-    """Rotation waits for the end of a transaction that comes in batches of slices."""
-    sink = await opened(tmp_path, stream, rotate_bytes=200)
-    for part in batch(stream, table, *range(20), at_once=4).transactions:
-        await sink.write(Batch((part,)))
-    await sink.write(batch(stream, table, 100))
-    await sink.close()
-    assert [list(range(20)), [100]] == [
-        [line["key"]["id"] for line in lines] for lines in events(tmp_path).values()
-    ]
+class Full(io.RawIOBase):
+    """A file on a disk that fills up in the middle of a write, and has room again later."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        if self.room is None:
+            return self.file.write(data)
+        if self.room == 0:
+            self.room = None
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self.file.write(bytes(data[: self.room]))
+        self.room = 0
+        return written
+
+    def truncate(self, size=None):
+        return self.file.truncate(size)
+
+    def seek(self, offset, whence=0):
+        return self.file.seek(offset, whence)
+
+    def fileno(self):
+        return self.file.fileno()
+
+    def close(self):
+        self.file.close()
+        super().close()
 
 
-async def test_what_a_crash_left_is_closed_and_kept(tmp_path, stream, table):
-    """The next start gives the open file its name, and what comes again goes into another."""
-    crashed = await opened(tmp_path, stream)
-    again = batch(stream, table, 1)
-    await crashed.write(again)
-    await crashed.flush()
-    sink = await opened(tmp_path, stream)
-    await sink.write(again)
-    await sink.close()
-    lsn = f"{again.transactions[0].transaction.commit_lsn:016X}"
-    assert [f"{lsn}-2.jsonl", f"{lsn}.jsonl"] == sorted(events(tmp_path))
-    first, second = events(tmp_path).values()
-    assert first == second
-    crashed._file.close()
-
-
-async def test_a_full_disk_passes_and_leaves_no_torn_line(tmp_path, stream, table):
-    """ENOSPC in the middle of a batch is transient; written again the batch stands there once."""
-    sink = await opened(tmp_path, stream)
-    await sink.write(batch(stream, table, 1))
-    real = sink._file
-
-    class Full:
-        """Takes some bytes, then none."""
-
-        def __init__(self):
-            self.left = 30
-
-        def __getattr__(self, name):
-            return getattr(real, name)
-
-        def write(self, data):
-            if not self.left:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            count, self.left = real.write(data[: self.left]), 0
-            return count
-
-    sink._file = Full()
-    second = batch(stream, table, 2, 3)
+@pytest.mark.parametrize("room", [0, 1, 300])
+async def test_a_full_disk(tmp_path, source, room):
+    """It may pass; the batch that is written again stands there once, and no line is torn."""
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    sink._file = Full(sink._file, room)
+    batch = source.batch([2, 3])
     with pytest.raises(TransientError, match="No space left"):
-        await sink.write(second)
-    sink._file = real
-    await sink.write(second)
-    await sink.close()
-    ((_, lines),) = events(tmp_path).items()
-    assert [1, 2, 3] == [line["key"]["id"] for line in lines]
-
-
-async def test_a_folder_that_cannot_be_made_is_said(tmp_path, stream):
-    """A path below a file is refused when the sink is opened, by name."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PermanentError, match="file/below: Not a directory"):
-        await opened(tmp_path / "file" / "below", stream)
-
-
-async def test_nothing_written_leaves_nothing(tmp_path, stream):
-    """Opening, flushing and closing make no file."""
-    sink = await opened(tmp_path, stream)
+        await sink.write(batch)
+    assert [[1]] == list(ids(tmp_path).values())
+    await sink.write(batch)
     await sink.flush()
     await sink.close()
-    assert [] == list(tmp_path.iterdir())
+    assert [[1, 2, 3]] == list(ids(tmp_path).values())
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, number):
+    """The next one would succeed although the data is gone: it ends here, nothing having been confirmed."""
+
+    def fail(handle):
+        raise OSError(number, os.strerror(number))
+
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl.os, "fsync", fail)
+        with pytest.raises(PermanentError, match="fsync"):
+            await sink.flush()
+    await sink.close()
+
+
+async def test_a_folder_that_cannot_be_made(tmp_path, source):
+    """It is said which, and why."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermanentError, match=r"file: .*(exists|directory)"):
+        await JsonLines(tmp_path / "file").open(source.context)
+
+
+async def test_close_waits_for_a_write_that_was_cancelled(tmp_path, source, monkeypatch):
+    """The thread at work is not left to write to a file that is closed: its lines stand there whole."""
+    writing, go_on = threading.Event(), threading.Event()
+    put = JsonLines._put
+
+    def slow(self, file, lines):
+        writing.set()
+        assert go_on.wait(10)
+        put(self, file, lines)
+
+    monkeypatch.setattr(JsonLines, "_put", slow)
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    write = asyncio.create_task(sink.write(source.batch([1])))
+    await asyncio.to_thread(writing.wait, 10)
+    write.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await write
+    close = asyncio.create_task(sink.close())
+    await asyncio.sleep(0.05)
+    assert not close.done()
+    go_on.set()
+    await close
+    assert [[1]] == list(ids(tmp_path).values())

@@ -1,65 +1,63 @@
-"""``stdout``: lines as they come, and a reader that has gone."""
+"""Lines to standard output, or to any binary file."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 
 import pytest
 
-from aiorepl.errors import ConfigurationError, PermanentError
-from aiorepl.sink import Batch
-from aiorepl.testing import messages as build
-from aiorepl.testing.stream import Stream
+from aiorepl import PermanentError
+from aiorepl.delivery.plugins import load, sinks
 from aiorepl_sinks.stdout import Stdout
 
 
-def inserted():
-    """A batch of two transactions."""
-    stream = Stream()
-    table = stream.table("items", build.column("id", 23, key=True))
-    stream.transaction(table.insert("1"))
-    stream.transaction(table.insert("2"))
-    return Batch(tuple(stream.slices()))
+async def write(sink, source, *batches):
+    """Open, write and close."""
+    assert await sink.open(source.context) is None
+    for batch in batches:
+        await sink.write(batch)
+    await sink.close()
 
 
-async def test_a_batch_is_printed_when_write_returns():
-    """One event a line, and nothing is left in our buffers."""
+async def test_lines(source):
+    """One object a line, in order, out of our buffers when ``write`` returns."""
     raw = io.BytesIO()
-    buffered = io.BufferedWriter(raw, 1 << 20)
-    await Stdout(file=buffered).write(inserted())
-    assert [1, 2] == [json.loads(line)["new"]["id"] for line in raw.getvalue().splitlines()]
+    file = io.BufferedWriter(raw)
+    await write(Stdout(file=file), source, source.batch([1, 2], [3]))
+    assert [1, 2, 3] == [json.loads(line)["new"]["id"] for line in raw.getvalue().splitlines()]
 
 
-async def test_values_as_text():
-    """``values="text"`` prints PostgreSQL's own text."""
-    raw = io.BytesIO()
-    await Stdout(file=raw, values="text").write(inserted())
-    assert ["1", "2"] == [json.loads(line)["new"]["id"] for line in raw.getvalue().splitlines()]
+async def test_standard_output_is_the_default(source, capfdbinary):
+    """As text or typed."""
+    await write(Stdout(values="text"), source, source.batch([1]))
+    (line,) = capfdbinary.readouterr().out.splitlines()
+    assert {"id": "1", "note": "x"} == json.loads(line)["new"]
 
 
-async def test_boundaries_and_prepared_go_together():
-    """With lines around transactions the sink takes prepared ones when they are prepared."""
-    raw = io.BytesIO()
-    sink = Stdout(file=raw, boundaries=True)
-    await sink.write(inserted())
-    kinds = [json.loads(line)["kind"] for line in raw.getvalue().splitlines()]
+async def test_boundaries(source):
+    """A line before and one behind each transaction, also when its end comes alone."""
+    file = io.BytesIO()
+    await write(Stdout(file=file, boundaries=True), source, *source.parts([1]), source.batch([2]))
+    kinds = [json.loads(line)["kind"] for line in file.getvalue().splitlines()]
     assert ["begin", "insert", "commit"] * 2 == kinds
-    assert (True, False) == (sink.takes_prepared, Stdout(file=raw).takes_prepared)
 
 
-def test_other_values_are_refused():
-    """A form that does not exist is named."""
-    with pytest.raises(ConfigurationError, match="'yaml' does not exist"):
-        Stdout(values="yaml")
+async def test_a_file_that_cannot_be_written(source):
+    """It is permanent, and says what the system does."""
 
-
-async def test_a_reader_that_has_gone_is_permanent():
-    """A broken pipe never heals."""
-
-    class Gone(io.RawIOBase):
+    class Full(io.RawIOBase):
         def write(self, data):
-            raise BrokenPipeError(32, "Broken pipe")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(PermanentError, match="Broken pipe"):
-        await Stdout(file=Gone()).write(inserted())
+    with pytest.raises(PermanentError, match="No space left"):
+        await write(Stdout(file=Full()), source, source.batch([1]))
+
+
+def test_the_built_in_sinks_are_registered_like_anyone_s():
+    """By entry point, under their names."""
+    assert {"stdout", "jsonl"} <= sinks().keys()
+    assert Stdout is load("stdout")
+    assert load("stdout").durable_on_write

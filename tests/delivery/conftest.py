@@ -1,0 +1,103 @@
+"""A lane without a server: a window that a test fills, a sink that reads it, and the ledger that hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from aiorepl import LSN, BatchPolicy, RetryPolicy, Sink
+from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.lanes import InLedger
+from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.runner import SinkRunner
+from aiorepl.delivery.window import Window
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+QUICK = RetryPolicy(attempts=3, first=0.001, longest=0.002)
+
+
+class Lane:
+    """Write down transactions with ``commit``, run with ``start``, and end with ``finish``."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        batches: BatchPolicy | None = None,
+        retry: RetryPolicy = QUICK,
+        after: LSN | None = None,
+        keeps_position: bool = False,
+        limit: int = 1024 * 1024,
+    ) -> None:
+        self.stream = Stream()
+        self.table = self.stream.table("items", column("id", 23, key=True), column("note"))
+        begin = self.stream.position.lsn
+        self.ledger = Ledger(begin, ["s"])
+        self.window = Window(limit)
+        served = Served(sink, None, batches or BatchPolicy(flush_seconds=0.01), retry)
+        self.runner = SinkRunner(
+            "s",
+            served,
+            self.window.cursor(),
+            InLedger(self.ledger, "s"),
+            after=after or begin,
+            keeps_position=keeps_position,
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    def commit(self, *ids: int, at_once: int | None = None) -> LSN:
+        """Commit a transaction that inserts rows with these ids, and have it received."""
+        return self.receive(
+            self.stream.transaction(*(self.table.insert(str(number), f"secret {number}") for number in ids)),
+            at_once,
+        )
+
+    def receive(self, end: LSN, at_once: int | None = None) -> LSN:
+        """Have what was written down received."""
+        slices = self.stream.slices(at_once)
+        for part in slices:
+            if part.end_lsn is not None:
+                self.ledger.ended(part.end_lsn)
+        self.window.extend(slices)
+        return end
+
+    def start(self) -> asyncio.Task[None]:
+        """Run the sink beside the test."""
+        self.task = asyncio.create_task(self.runner.run())
+        return self.task
+
+    async def finish(self) -> None:
+        """Nothing more comes: let the sink finish."""
+        self.window.close()
+        async with asyncio.timeout(10):
+            await (self.task or self.start())
+
+
+@pytest.fixture
+def lane() -> Iterator[type[Lane]]:
+    """A lane for a sink; what still runs when the test ends is cancelled."""
+    made: list[Lane] = []
+
+    class Kept(Lane):
+        def __init__(self, *arguments, **options) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    yield Kept
+    for lane in made:
+        if lane.task is not None:
+            lane.task.cancel()
+
+
+def ids(sink) -> list[list[int]]:
+    """The ids of each batch."""
+    return [[change.new["id"] for change in batch.changes] for batch in sink.batches]
+
+
+@pytest.fixture(name="ids")
+def ids_fixture():
+    """The ids of each batch that a sink was given."""
+    return ids

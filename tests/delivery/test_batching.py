@@ -1,0 +1,73 @@
+"""Batches: every slice once and in order, whole transactions unless one is larger than a batch."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl import LSN, Slice
+from aiorepl.delivery.batching import Batcher
+
+LIMIT = 100
+
+# Transactions as the sizes of their slices.
+transactions = st.lists(st.lists(st.integers(0, 70), min_size=1, max_size=5), max_size=12)
+
+
+def slices(sizes: list[list[int]]) -> list[Slice]:
+    """The slices of these transactions, without changes: only their sizes and ends count."""
+    return [
+        Slice(None, (), place == 0, LSN(number + 1) if place == len(parts) - 1 else None, size)
+        for number, parts in enumerate(sizes)
+        for place, size in enumerate(parts)
+    ]
+
+
+def drain(batcher: Batcher):
+    """Everything that is ready."""
+    while (batch := batcher.take()) is not None:
+        yield batch
+
+
+@given(transactions, st.lists(st.booleans(), min_size=60, max_size=60))
+def test_every_slice_once_in_order(sizes, looks):
+    """Whenever one looks for a batch between slices."""
+    parts, batcher, batches = slices(sizes), Batcher(LIMIT), []
+    for part, look in zip(parts, looks, strict=False):
+        if look or batcher.full:
+            batches += drain(batcher)
+        batcher.add(part)
+    batches += drain(batcher)
+    assert not batcher.under_way
+    assert parts == [part for batch in batches for part in batch.transactions]
+
+
+@given(transactions)
+def test_a_transaction_that_fits_is_not_cut(sizes):
+    """A batch has all of a transaction or none of it, unless that is as large as a batch; and it is not much larger."""
+    parts, batcher, batches = slices(sizes), Batcher(LIMIT), []
+    for part in parts:
+        while batcher.full and (batch := batcher.take()) is not None:
+            batches.append(batch)
+        batcher.add(part)
+    batches += drain(batcher)
+
+    numbers = [number for number, sizes_of_one in enumerate(sizes) for _ in sizes_of_one]
+    number_of = dict(zip(map(id, parts), numbers, strict=True))
+    for batch in batches:
+        held = [number_of[id(part)] for part in batch.transactions]
+        for number in set(held):
+            assert held.count(number) == len(sizes[number]) or sum(sizes[number]) >= LIMIT
+        assert batch.size < LIMIT + 70
+
+
+def test_a_transaction_under_way_can_be_taken_early():
+    """When memory cannot hold the rest of it."""
+    batcher = Batcher(LIMIT)
+    first, last = slices([[10, 10]])
+    batcher.add(first)
+    assert (None, True) == (batcher.take(), batcher.under_way)
+    assert [first] == list(batcher.take_part().transactions)
+    assert not batcher.under_way
+    batcher.add(last)
+    assert [last] == list(batcher.take().transactions)

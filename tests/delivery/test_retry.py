@@ -1,0 +1,100 @@
+"""What is tried again, how often, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import (
+    ConfigurationError,
+    ConnectionFailed,
+    ConnectionLost,
+    DataError,
+    PermanentError,
+    ProtocolError,
+    RetryPolicy,
+    ServerError,
+    SlotError,
+    TransientError,
+)
+from aiorepl.delivery.retry import may_pass
+
+QUICK = RetryPolicy(seconds=None, first=0.001, longest=0.002)
+
+
+def server_error(sqlstate):
+    """What the server says with this SQLSTATE."""
+    return ServerError({"C": sqlstate} if sqlstate else {})
+
+
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        (True, ConnectionLost("gone")),
+        (True, ConnectionResetError()),
+        (True, ConnectionFailed("nobody there")),
+        (False, ConnectionFailed("wrong password", permanent=True)),
+        (True, SlotError("in use", busy=True)),
+        (False, SlotError("missing")),
+        (True, server_error("57P01")),
+        (True, server_error("53300")),
+        (True, server_error("08006")),
+        (False, server_error("42501")),
+        (False, server_error(None)),
+        (False, ProtocolError("nonsense")),
+        (False, ConfigurationError("no")),
+        (False, DataError("no")),
+        (False, ZeroDivisionError()),
+    ],
+    ids=lambda value: str(value) if isinstance(value, bool) else f"{type(value).__name__} {value}",
+)
+def test_may_pass(expected, error):
+    """What may be better a little later, with nothing changed on our side."""
+    assert expected == may_pass(error)
+
+
+async def attempts(policy, error, kind="sink"):
+    """How often it is tried when it always fails."""
+    count = 0
+    try:
+        async for attempt in getattr(policy, kind)():
+            with attempt:
+                count += 1
+                raise error
+    except type(error):
+        return count
+
+
+async def test_a_sink_is_tried_again_after_transient_errors_only():
+    """As often as the policy says."""
+    policy = RetryPolicy(attempts=3, first=0.001)
+    errors = [TransientError("later"), PermanentError("never"), ZeroDivisionError(), OSError()]
+    assert [3, 1, 1, 1] == [await attempts(policy, error) for error in errors]
+
+
+async def test_a_connection_is_tried_again_after_what_may_pass():
+    """And after nothing else."""
+    policy = RetryPolicy(attempts=3, first=0.001)
+    errors = [ConnectionLost("gone"), SlotError("missing"), TransientError("a sink's")]
+    assert [3, 1, 1] == [await attempts(policy, error, "connection") for error in errors]
+
+
+async def test_a_time_limit():
+    """After so many seconds it is given up."""
+    policy = RetryPolicy(seconds=0.2, first=0.01, longest=0.02)
+    async with asyncio.timeout(5):
+        assert 2 < await attempts(policy, TransientError("later")) < 40
+
+
+async def test_retry_after_is_waited_for():
+    """As long as the peer asks, also when that is longer than any pause of our own."""
+    clock = asyncio.get_running_loop().time
+    begin, tries = clock(), 0
+    async for attempt in QUICK.sink():
+        with attempt:
+            tries += 1
+            if tries == 1:
+                raise TransientError("busy", retry_after=0.2)
+    assert 2 == tries
+    assert clock() - begin >= 0.2

@@ -1,0 +1,212 @@
+"""One sink at work: batches, flushes, and what the ledger is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import LSN, BatchPolicy, Position, Sink
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+
+SELDOM = BatchPolicy(flush_seconds=60)
+
+
+async def test_durable_only_after_a_flush(lane):
+    """What was written is accepted; what was flushed is durable."""
+    hang = Hang()
+    sink = FaultySink(flush=[hang])
+    lane = lane(sink)
+    begin = lane.ledger.flushed
+    end = lane.commit(1)
+    lane.start()
+    await hang.reached.wait()
+    assert (end, begin) == (lane.ledger.accepted, lane.ledger.flushed)
+    hang.release()
+    await lane.finish()
+    assert end == lane.ledger.flushed == lane.runner.statistics.durable
+
+
+async def test_a_sink_that_only_writes_is_durable_on_return(lane):
+    """It is taken at its word, batch by batch."""
+
+    class WriteOnly(Sink):
+        written = asyncio.Event()
+
+        async def write(self, batch):
+            self.written.set()
+
+    lane = lane(WriteOnly(), batches=SELDOM)
+    lane.start()
+    for _ in range(2):
+        end = lane.commit(1)
+        await asyncio.wait_for(WriteOnly.written.wait(), 5)
+        WriteOnly.written.clear()
+        await asyncio.sleep(0)
+        assert end == lane.ledger.flushed
+
+
+async def test_what_came_together_is_a_batch(lane, ids):
+    """Whole transactions up to the limit; what comes later is another."""
+    sink = MemorySink()
+    lane = lane(sink)
+    for number in range(3):
+        lane.commit(number, number + 10)
+    lane.start()
+    await sink.wait_for_changes(6)
+    lane.commit(5)
+    await lane.finish()
+    assert [[0, 10, 1, 11, 2, 12], [5]] == ids(sink)
+
+
+async def test_a_transaction_that_is_not_whole_is_waited_for(lane, ids):
+    """Its slices make one batch if it fits."""
+    sink = MemorySink()
+    lane = lane(sink)
+    lane.commit(1, 2, 3, at_once=1)
+    await lane.finish()
+    assert [[1, 2, 3]] == ids(sink)
+
+
+async def test_a_large_transaction_comes_in_parts(lane, ids):
+    """None but the last part has an end, and only that is accepted."""
+    sink = MemorySink()
+    lane = lane(sink, batches=BatchPolicy(bytes=500, flush_seconds=0))
+    end = lane.commit(1, 2, 3, 4, at_once=1)
+    await lane.finish()
+    # The last slice, which says that it is whole, has no change of its own here; it is told all the same.
+    assert [[1, 2], [3, 4], []] == ids(sink)
+    assert [None, None, end] == [batch.end_lsn for batch in sink.batches]
+    assert end == lane.ledger.flushed
+
+
+async def test_a_transaction_without_an_end_is_forgotten_at_the_end(lane, ids):
+    """It comes again whole: nothing of it is confirmed."""
+    sink = MemorySink()
+    lane = lane(sink)
+    end = lane.commit(1)
+    lane.stream.transaction(lane.table.insert("2", "x"), lane.table.insert("3", "y"))
+    lane.window.extend(lane.stream.slices(1)[:2])
+    await lane.finish()
+    assert ([[1]], end) == (ids(sink), lane.ledger.flushed)
+
+
+async def test_flush_by_age(lane):
+    """Without anything new, what was accepted is flushed so long after it was."""
+    sink = MemorySink()
+    lane = lane(sink, batches=BatchPolicy(flush_seconds=0.05))
+    clock = asyncio.get_running_loop().time
+    lane.start()
+    begin = clock()
+    lane.commit(1)
+    async with asyncio.timeout(5):
+        await sink.wait_for_changes(1, durable=True)
+    assert clock() - begin >= 0.05
+
+
+async def test_flush_by_bytes(lane):
+    """Long before its time when enough has come."""
+    sink = FaultySink()
+    lane = lane(sink, batches=BatchPolicy(flush_bytes=2000, flush_seconds=60))
+    lane.start()
+    for number in range(10):
+        lane.commit(number)
+        await sink.inner.wait_for_changes(number + 1)
+    await lane.finish()
+    assert 10 == sink.calls.count("write")
+    # A row counts 400 bytes and something.
+    assert 2 == sink.calls.count("flush")
+
+
+async def test_nothing_is_flushed_that_was_not_written(lane):
+    """A lane on which nothing comes makes no calls."""
+    sink = FaultySink()
+    lane = lane(sink, batches=BatchPolicy(flush_seconds=0))
+    lane.start()
+    await asyncio.sleep(0.05)
+    await lane.finish()
+    assert [] == sink.calls
+
+
+@pytest.mark.parametrize("keeps_position", [True, False])
+async def test_batches_without_changes(lane, keeps_position):
+    """They move the confirmation; only a sink that keeps its position is given them."""
+    sink = MemorySink()
+    lane = lane(sink, keeps_position=keeps_position)
+    end = lane.receive(lane.stream.transaction())
+    await lane.finish()
+    assert ([end] if keeps_position else []) == [batch.end_lsn for batch in sink.batches]
+    assert end == lane.ledger.flushed
+
+
+async def test_what_the_sink_holds_is_not_given_again(lane, ids):
+    """By its position: what ended there or before. The window is let go of all the same."""
+    sink = MemorySink()
+    plain = lane(sink)
+    held = plain.commit(1)
+    lane = lane(sink, after=held, keeps_position=True)
+    lane.commit(1)
+    lane.commit(2)
+    end = lane.commit(3)
+    await lane.finish()
+    assert ([[2, 3]], end) == (ids(sink), lane.ledger.flushed)
+    assert 0 == lane.window.statistics().slices
+
+
+async def test_the_window_is_let_go_of_when_it_is_written(lane):
+    """Not before: what is being written may have to be written again."""
+    hang = Hang()
+    lane = lane(FaultySink(write=[hang]))
+    lane.commit(1)
+    lane.start()
+    await hang.reached.wait()
+    assert 1 == lane.window.statistics().slices
+    hang.release()
+    await lane.finish()
+    assert 0 == lane.window.statistics().slices
+
+
+async def test_a_full_window_is_not_waited_on(lane, ids):
+    """A transaction that is under the batch limit and over the window's comes in parts, however much is to come."""
+    sink = MemorySink()
+    lane = lane(sink, limit=1000)
+    lane.start()
+    end = lane.stream.transaction(*(lane.table.insert(str(number), "x") for number in range(10)))
+    for part in lane.stream.slices(1):
+        if part.end_lsn is not None:
+            lane.ledger.ended(part.end_lsn)
+        lane.window.extend([part])
+        await asyncio.wait_for(lane.window.room(), 5)
+    await lane.finish()
+    assert list(range(10)) == [number for batch in ids(sink) for number in batch]
+    assert len(sink.batches) > 1
+    assert end == lane.ledger.flushed
+
+
+async def test_statistics(lane):
+    """Counts of what was done, and where the sink stands."""
+    lane = lane(MemorySink())
+    lane.commit(1, 2)
+    end = lane.commit(3)
+    await lane.finish()
+    statistics = lane.runner.statistics
+    assert ("s", 3, 1, 1, 0) == (
+        statistics.name,
+        statistics.changes,
+        statistics.batches,
+        statistics.flushes,
+        statistics.retries,
+    )
+    assert (end, end) == (statistics.accepted, statistics.durable)
+    assert statistics.committed is not None
+
+
+async def test_memory_sink_forgets_what_was_not_flushed():
+    """The test sink's crash: its data and its position are those of the last flush."""
+    from aiorepl import SinkContext
+
+    position = Position("1", 1, "s", LSN(1))
+    sink = MemorySink(keeps_position=True)
+    assert position == await sink.open(SinkContext("s", position))
+    sink.crash()
+    assert (position, []) == (sink.position, sink.batches)

@@ -1,0 +1,146 @@
+"""Sinks that fail: what is tried again, what ends, and what nobody may read in a log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from aiorepl import LSN, BatchPolicy, PermanentError, RetryPolicy, SinkError, TransientError
+from aiorepl.testing.faults import FailAfterWrite, FaultySink, Hang, MemorySink, Reject, Slow
+
+
+async def test_a_transient_error_brings_the_same_batch_again(lane, ids):
+    """Not one that has grown meanwhile."""
+    sink = FaultySink(write=[Reject(TransientError("later")), FailAfterWrite(TransientError("lost"))])
+    lane = lane(sink)
+    end = lane.commit(1)
+    lane.start()
+    lane.commit(2)
+    await lane.finish()
+    assert [[1, 2], [1, 2]] == ids(sink.inner)
+    assert sink.inner.batches[0] is sink.inner.batches[1]
+    assert 2 == lane.runner.statistics.retries
+    assert end < lane.ledger.flushed
+
+
+async def test_a_flush_is_tried_again(lane):
+    """Until it succeeds nothing is durable, and no batch is written again."""
+    sink = FaultySink(flush=[Reject(TransientError("later")), FailAfterWrite(TransientError("lost")), None])
+    lane = lane(sink)
+    end = lane.commit(1)
+    await lane.finish()
+    assert ["write", "flush", "flush", "flush"] == sink.calls
+    assert end == lane.ledger.flushed
+
+
+@pytest.mark.parametrize("call", ["write", "flush"])
+async def test_a_permanent_error_ends_it(lane, call):
+    """At once, as it is, and nothing is confirmed."""
+    error = PermanentError("never")
+    sink = FaultySink(**{call: [Reject(error)]})
+    lane = lane(sink)
+    begin = lane.ledger.flushed
+    lane.commit(1)
+    with pytest.raises(PermanentError) as raised:
+        await lane.finish()
+    assert raised.value is error
+    assert (1, begin) == (sink.calls.count(call), lane.ledger.flushed)
+
+
+@pytest.mark.parametrize("call", ["write", "flush"])
+async def test_spent_retries_end_it(lane, call):
+    """With the last error."""
+    sink = FaultySink(**{call: [Reject(TransientError(f"try {number}")) for number in (1, 2, 3)]})
+    lane = lane(sink, retry=RetryPolicy(attempts=3, first=0.001))
+    begin = lane.ledger.flushed
+    lane.commit(1)
+    with pytest.raises(TransientError, match="try 3"):
+        await lane.finish()
+    assert (3, begin) == (sink.calls.count(call), lane.ledger.flushed)
+
+
+async def test_retry_after_is_waited_for(lane):
+    """As long as the sink's peer asks."""
+    sink = FaultySink(write=[Reject(TransientError("busy", retry_after=0.15))])
+    lane = lane(sink)
+    lane.commit(1)
+    clock = asyncio.get_running_loop().time
+    begin = clock()
+    await lane.finish()
+    assert clock() - begin >= 0.15
+    assert 2 == sink.calls.count("write")
+
+
+async def test_rows_are_in_no_message(lane, caplog):
+    """Neither logs nor errors quote what a sink's own exception does."""
+    caplog.set_level(logging.DEBUG)
+    faults = [Reject(TransientError("later")), Reject(ValueError("cannot write 'secret 1' with password"))]
+    sink = FaultySink(write=faults)
+    lane = lane(sink)
+    lane.commit(1)
+    with pytest.raises(SinkError) as raised:
+        await lane.finish()
+    told = str(raised.value) + "".join(
+        f"{record.getMessage()} {vars(record)}" for record in caplog.records if record.exc_info is None
+    )
+    assert "ValueError" in told
+    assert "secret" not in told
+    assert "password" not in told
+
+
+async def test_cancelled_at_every_await(lane, ids):
+    """Wherever it is interrupted: nothing counts that did not happen, and a second run delivers the rest."""
+    policy = BatchPolicy(bytes=700, flush_bytes=900, flush_seconds=0.001)
+
+    async def run(steps: int | None) -> tuple[bool, FaultySink, object]:
+        sink = FaultySink(
+            write=[Slow(0), Reject(TransientError("later")), None] * 5,
+            flush=[Slow(0), Reject(TransientError("x"))],
+        )
+        made = lane(sink, batches=policy)
+        for number in range(6):
+            made.commit(number, at_once=2)
+        made.window.close()
+        task = made.start()
+        done = False
+        for _ in range(10_000 if steps is None else steps):
+            if task.done():
+                break
+            await asyncio.sleep(0)
+        done = task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return done, sink, made
+
+    steps, finished = 0, False
+    while not finished:
+        finished, sink, made = await run(steps)
+        memory = sink.inner
+        assert isinstance(memory, MemorySink)
+        seen = [number for batch in ids(memory) for number in batch]
+        assert sorted(set(seen)) == list(range(len(set(seen))))
+        # The ledger says no more than the sink could answer for.
+        assert made.ledger.flushed <= max(memory.durable, made.stream.position.lsn)
+        ends = [LSN(0), *(batch.end_lsn for batch in memory.batches if batch.end_lsn is not None)]
+        assert made.runner.statistics.accepted <= max(*ends, made.stream.position.lsn)
+        steps += 1
+    assert steps > 10
+    assert made.ledger.flushed == made.ledger.end
+
+
+async def test_cancelled_while_it_hangs(lane):
+    """In ``write`` nothing is accepted, in ``flush`` nothing is durable."""
+    for call in ("write", "flush"):
+        hang = Hang()
+        made = lane(FaultySink(**{call: [hang]}))
+        begin = made.ledger.flushed
+        end = made.commit(1)
+        task = made.start()
+        await hang.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        accepted = begin if call == "write" else end
+        assert (accepted, begin) == (made.ledger.accepted, made.ledger.flushed)

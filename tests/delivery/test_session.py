@@ -1,0 +1,155 @@
+"""One connection's accounts, with frames by hand: quiet WAL, ``until``, and statuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import LSN, Position, Source
+from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.session import Session
+from aiorepl.delivery.source import Readied
+from aiorepl.testing import messages as build
+from aiorepl.transactions.assembler import Resume
+from aiorepl.values.registry import Types
+from aiorepl.wire.frames import Keepalive, XLogData
+
+
+class Connection:
+    """Gives what it is told to give, and remembers the statuses."""
+
+    def __init__(self) -> None:
+        self.reads = []
+        self.statuses = []
+        self.callback = None
+
+    async def start_replication(self, slot, lsn, options):
+        self.started = (slot, lsn)
+
+    async def receive(self):
+        return self.reads.pop(0)
+
+    def on_reply_request(self, callback):
+        self.callback = callback
+
+    def send_status(self, received, flushed, applied, *, reply=False):
+        self.statuses.append((received, flushed, reply))
+
+    async def stop(self):
+        pass
+
+    async def close(self):
+        pass
+
+
+def keepalive(lsn):
+    return Keepalive(wal_end=lsn, sent_at=0, reply_requested=False)
+
+
+def data(lsn, payload):
+    return XLogData(start=lsn, end=lsn, sent_at=0, payload=payload)
+
+
+@pytest.fixture
+async def begin():
+    """A session that has started at 100, its connection and its ledger."""
+    sessions = []
+
+    async def begin(until=None):
+        connection, ledger = Connection(), Ledger(LSN(100), ["s"])
+        session = Session(
+            connection,
+            Source(None, slot="s", publication="p"),
+            Types(),
+            ledger,
+            resume=Resume(LSN(100)),
+            until=until,
+        )
+        await session.start(Readied(Position("1", 1, "s", LSN(100)), None, 60.0, {}))
+        sessions.append(session)
+        return session, connection, ledger
+
+    yield begin
+    for session in sessions:
+        await session.stop()
+
+
+def transaction(commit_lsn, end_lsn):
+    return [
+        data(commit_lsn, build.begin(final_lsn=commit_lsn, xid=7)),
+        data(commit_lsn, build.message(transactional=True, lsn=commit_lsn, prefix="p", content=b"")),
+        data(commit_lsn, build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn)),
+    ]
+
+
+async def test_a_keepalive_between_transactions_is_a_slice(begin):
+    """It ends where the keepalive says that WAL was sent to."""
+    session, connection, ledger = await begin()
+    connection.reads = [[keepalive(150)]]
+    (part,) = await session.receive()
+    assert (None, (), LSN(150)) == (part.transaction, part.changes, part.end_lsn)
+    assert (LSN(150), LSN(150), LSN(100)) == (ledger.received, ledger.end, ledger.flushed)
+
+
+async def test_a_keepalive_within_a_transaction_ends_nothing(begin):
+    """Its WAL was sent, its transaction was not."""
+    session, connection, ledger = await begin()
+    first, *rest = transaction(200, 210)
+    connection.reads = [[first, keepalive(205)], rest]
+    assert [] == await session.receive()
+    assert (LSN(205), LSN(100)) == (ledger.received, ledger.end)
+    (part,) = await session.receive()
+    assert LSN(210) == part.end_lsn == ledger.end
+
+
+async def test_keepalives_in_quick_succession_are_made_good(begin):
+    """Those that are left out have the next status ask for another."""
+    session, connection, ledger = await begin()
+    connection.reads = [[keepalive(150)], [keepalive(160)], [keepalive(170)]]
+    assert [1, 0, 0] == [len(await session.receive()) for _ in range(3)]
+    assert (LSN(170), LSN(150)) == (ledger.received, ledger.end)
+    session.report()
+    session.report()
+    assert [True, False] == [reply for _, _, reply in connection.statuses[-2:]]
+
+
+async def test_a_keepalive_of_what_is_known_is_nothing(begin):
+    """Neither a slice nor a question."""
+    session, connection, _ = await begin()
+    connection.reads = [[keepalive(100), keepalive(90)]]
+    assert [] == await session.receive()
+    session.report()
+    assert (LSN(100), LSN(100), False) == connection.statuses[-1]
+
+
+async def test_a_request_for_a_reply_is_answered_with_what_is_flushed(begin):
+    """At once, by the callback that the connection was given."""
+    session, connection, ledger = await begin()
+    connection.reads = [transaction(200, 210)]
+    await session.receive()
+    connection.callback()
+    assert (LSN(210), LSN(100), False) == connection.statuses[-1]
+    ledger.durable("s", LSN(210))
+    connection.callback()
+    assert (LSN(210), LSN(210), False) == connection.statuses[-1]
+
+
+@pytest.mark.parametrize(
+    "frame", [keepalive(300), *transaction(300, 310)[:1]], ids=["keepalive", "transaction"]
+)
+async def test_until_ends_with_everything_below_it(begin, frame):
+    """Where the server has come so far, with or without a transaction there; and it is confirmed up to there."""
+    session, connection, ledger = await begin(until=LSN(300))
+    rest = [] if isinstance(frame, Keepalive) else transaction(300, 310)[1:]
+    connection.reads = [[*transaction(200, 210), frame, *rest]]
+    slices = await session.receive()
+    assert [LSN(210), LSN(300)] == [part.end_lsn for part in slices]
+    assert LSN(300) == ledger.end
+    assert await session.receive() is None
+
+
+async def test_the_server_may_end_the_stream(begin):
+    """An empty read is the end."""
+    session, connection, _ = await begin()
+    connection.reads = [[]]
+    assert await session.receive() is None
+    assert await session.receive() is None
