@@ -1,0 +1,203 @@
+"""Killed without warning: after a restart nothing is missing, nothing was made up, and what is twice is equal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Self
+
+import asyncpg
+import pytest
+
+from aiorepl import LSN, BatchPolicy, Pipeline, RetryPolicy, Source
+from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.faults import MemorySink
+
+WORKER = Path(__file__).with_name("worker.py")
+MOMENTS = ["torn", "written", "before fsync", "after fsync", "before status", "after status"]
+
+
+class Load:
+    """Transactions of all sizes, a third of them rolled back, until ``stop``."""
+
+    def __init__(self, dsn: str, seed: int = 1) -> None:
+        self.dsn = dsn
+        self._chance = random.Random(seed)
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        connection = await asyncpg.connect(self.dsn)
+        await connection.execute("CREATE TABLE items (id serial PRIMARY KEY, note text NOT NULL)")
+        await connection.execute("CREATE PUBLICATION p FOR TABLE items")
+        await connection.close()
+        self._task = asyncio.create_task(self._write())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping.set()
+        await self._task
+
+    async def rows(self) -> dict[int, str]:
+        """What was committed, once the load has stopped."""
+        self._stopping.set()
+        await self._task
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return dict(await connection.fetch("SELECT id, note FROM items"))
+        finally:
+            await connection.close()
+
+    async def _write(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connection = await asyncpg.connect(self.dsn)
+                try:
+                    await self._write_on(connection)
+                finally:
+                    connection.terminate()
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await asyncio.sleep(0.05)  # the server is away just now
+
+    async def _write_on(self, connection: asyncpg.Connection) -> None:
+        while not self._stopping.is_set():
+            rows = self._chance.choice([1, 1, 1, 5, 200])
+            end = self._chance.choice(["COMMIT", "COMMIT", "ROLLBACK"])
+            await connection.execute(
+                f"BEGIN; INSERT INTO items (note) SELECT '{end} ' || i FROM generate_series(1, {rows}) i; {end}"
+            )
+            await asyncio.sleep(0.005)
+
+
+class Worker:
+    """The process to kill, started again on the same slot and files."""
+
+    def __init__(self, dsn: str, slot: str, folder: Path, journal: Path | None) -> None:
+        self.files = folder / "files"
+        self._arguments = (dsn, slot, str(self.files), "-" if journal is None else str(journal))
+
+    async def start(self, moment: str = "-", passes: int = 0) -> asyncio.subprocess.Process:
+        """Start it, to die at a moment if one is named."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            WORKER,
+            *self._arguments,
+            moment,
+            str(passes),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        await process.stdout.readline()
+        return process
+
+    async def catch_up(self, rows: dict[int, str]) -> None:
+        """Run it until the files have all of these, and stop it in order."""
+        process = await self.start()
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(FileNotFoundError):  # rotated just now
+                    if not rows.keys() - self.delivered().keys():
+                        break
+                await asyncio.sleep(0.1)
+        await process.communicate(b"")
+        assert 0 == process.returncode
+
+    def delivered(self) -> dict[int, str]:
+        """Every row in the files; what is there twice has to be equal, and each file in order."""
+        events: dict[tuple[str, int], bytes] = {}
+        for path in sorted(self.files.iterdir()):
+            before = (LSN(0), -1)
+            *lines, torn = path.read_bytes().split(b"\n")
+            assert torn == b"" or path.suffix == ".part" or not torn.endswith(b"}")
+            for line in lines:
+                event = json.loads(line)
+                identity = (event["commit_lsn"], event["ordinal"])
+                assert line == events.setdefault(identity, line)
+                assert before < (before := (LSN.parse(event["commit_lsn"]), event["ordinal"]))
+        news = [json.loads(line)["new"] for line in events.values()]
+        rows = {new["id"]: new["note"] for new in news}
+        assert len(rows) == len(news)
+        return rows
+
+
+async def create_slot(dsn: str, slot: str) -> None:
+    """Create the slot, so that everything that follows is to be delivered."""
+    connection = await asyncpg.connect(dsn)
+    await connection.fetchval("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
+    await connection.close()
+
+
+@pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journaled"])
+async def test_killed_at_random(database, slot_name, tmp_path, journaled):
+    """Five times under load, wherever it is."""
+    chance = random.Random(5)
+    await create_slot(database, slot_name)
+    worker = Worker(database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
+    async with Load(database) as load:
+        for _ in range(5):
+            process = await worker.start()
+            await asyncio.sleep(chance.uniform(0, 0.6))
+            process.kill()
+            await process.communicate()
+        rows = await load.rows()
+    await worker.catch_up(rows)
+    assert rows == worker.delivered()
+    assert len(rows) > 500
+    assert all(note.startswith("COMMIT") for note in rows.values())
+
+
+@pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journaled"])
+async def test_killed_at_named_moments(database, slot_name, tmp_path, journaled):
+    """In the middle of a line, and on either side of each step from a write to the server's knowledge of it."""
+    await create_slot(database, slot_name)
+    worker = Worker(database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
+    async with Load(database) as load:
+        for moment in MOMENTS:
+            process = await worker.start(moment, passes=2)
+            async with asyncio.timeout(20):
+                await process.stdout.read()
+                assert -signal.SIGKILL == await process.wait()
+            process.stdin.close()
+        rows = await load.rows()
+    await worker.catch_up(rows)
+    assert rows == worker.delivered()
+
+
+async def test_the_server_is_killed(slot_name):
+    """Under load, three times: the pipeline finds it again, and has every committed row once, in order."""
+    with EmbeddedServer() as server:
+        async with Load(server.dsn) as load:
+            await create_slot(server.dsn, slot_name)
+            connection = await asyncpg.connect(server.dsn)
+            before = dict(await connection.fetch("SELECT id, note FROM items"))
+            await connection.close()
+            sink = MemorySink()
+            pipeline = Pipeline(
+                Source(server.dsn, slot=slot_name, publication="p"),
+                [sink],
+                reconnect=RetryPolicy(seconds=None, first=0.05, longest=0.2),
+                batches=BatchPolicy(flush_seconds=0.05),
+            )
+            async with pipeline:
+                for number in range(3):
+                    await sink.wait_for_changes((number + 1) * 400)
+                    await asyncio.to_thread(server.kill)
+                    await asyncio.to_thread(server.start)
+                    async with asyncio.timeout(20):
+                        while pipeline.statistics().reconnects <= number:
+                            await asyncio.sleep(0.02)
+                rows = await load.rows()
+                async with asyncio.timeout(20):
+                    while rows.keys() - before.keys() - {change.key["id"] for change in sink.changes}:
+                        await asyncio.sleep(0.1)
+                assert pipeline.statistics().reconnects >= 3
+    delivered = [(change.new["id"], change.new["note"]) for change in sink.changes]
+    assert len(delivered) == len(dict(delivered))
+    assert rows == before | dict(delivered)
+    identities = [(change.transaction.commit_lsn, change.ordinal) for change in sink.changes]
+    assert sorted(identities) == identities

@@ -1,0 +1,68 @@
+"""The process that is killed: a pipeline into files, by way of a journal if there is one.
+
+Arguments: DSN, slot, folder, journal (or ``-``), the moment of death (or ``-``), how often it passes by before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from functools import partial
+
+from aiorepl import BatchPolicy, Pipeline, Source
+from aiorepl.delivery.session import Session
+from aiorepl_sinks import jsonl
+from aiorepl_sinks.jsonl import JsonLines
+
+dsn, slot, folder, journal, moment, count = sys.argv[1:]
+passes = iter(range(int(count) + 1, 0, -1))
+
+
+def die(moment_here: str) -> None:
+    """Die here, if this is the moment."""
+    if moment == moment_here and next(passes, 1) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def torn(put, self, file, lines):
+    if moment == "torn":
+        file.write(lines[: len(lines) // 2])
+        die("torn")
+        file.seek(-(len(lines) // 2), os.SEEK_CUR)
+    put(self, file, lines)
+    die("written")
+
+
+def synced(fsync, handle):
+    die("before fsync")
+    fsync(handle)
+    die("after fsync")
+
+
+def reported(report, self):
+    die("before status")
+    report(self)
+    die("after status")
+
+
+JsonLines._put = lambda self, file, lines, put=JsonLines._put: torn(put, self, file, lines)
+jsonl.os.fsync = partial(synced, os.fsync)
+Session.report = lambda self, report=Session.report: reported(report, self)
+
+
+async def main() -> None:
+    """Run until killed, or told to stop by the end of standard input."""
+    pipeline = Pipeline(
+        Source(dsn, slot=slot, publication="p"),
+        {"files": JsonLines(folder, rotate_bytes=20_000)},
+        journal=None if journal == "-" else journal,
+        batches=BatchPolicy(bytes=20_000, flush_seconds=0.02),
+    )
+    async with pipeline:
+        print("started", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+asyncio.run(main())
