@@ -17,11 +17,8 @@ import threading
 from pathlib import Path
 from typing import BinaryIO
 
-from aiorepl.errors import PermanentError, TransientError
+from aiorepl import Batch, Message, PermanentError, Position, Sink, SinkContext, TransientError
 from aiorepl.formats.native import NativeFormat
-from aiorepl.position import Position
-from aiorepl.sink import Batch, Sink, SinkContext
-from aiorepl.transactions.changes import Message
 
 _PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
 

@@ -10,9 +10,8 @@ import asyncio
 import sys
 from typing import BinaryIO
 
-from aiorepl.errors import PermanentError
+from aiorepl import Batch, PermanentError, Sink
 from aiorepl.formats.native import NativeFormat
-from aiorepl.sink import Batch, Sink
 
 
 class Stdout(Sink):
