@@ -7,6 +7,7 @@ So downstream nothing comes twice within a process.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Readied, Source, open_connection, ready
-from aiorepl.errors import SlotError
+from aiorepl.errors import SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Resume
@@ -102,7 +103,10 @@ class Capture:
                 self._session = None
                 if self._retry is None or not may_pass(error):
                     raise
-                _log.warning("connection to the source lost, reconnecting: %s", error)
+                _log.warning("reading from the source broke off: %s", error)
+                if isinstance(error, SpoolError):
+                    # Connecting would succeed and the disk be as full: give whoever is to make room some time.
+                    await asyncio.sleep(self._retry.longest)
                 continue
             if slices:
                 self._remember(slices)

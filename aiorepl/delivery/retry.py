@@ -8,7 +8,14 @@ from typing import Any
 
 import stamina
 
-from aiorepl.errors import ConnectionFailed, ConnectionLost, ServerError, SlotError, TransientError
+from aiorepl.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    ServerError,
+    SlotError,
+    SpoolError,
+    TransientError,
+)
 
 # Classes of SQLSTATE after which the same request may succeed: connection, resources, operator intervention.
 _PASSING = ("08", "53", "57", "58")
@@ -63,6 +70,6 @@ def may_pass(error: Exception) -> bool:
             return busy
         case ServerError(sqlstate=sqlstate):
             return sqlstate is not None and sqlstate[:2] in _PASSING
-        case ConnectionLost() | OSError():
+        case ConnectionLost() | SpoolError() | OSError():
             return True
     return False

@@ -1,0 +1,43 @@
+"""A spool that is out of space: reading stops with a warning, and goes on when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import shutil
+
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy
+from aiorepl.testing.faults import MemorySink
+
+
+async def test_a_full_disk_loses_nothing_and_passes(published, tmp_path, monkeypatch, caplog):
+    """The transaction in progress comes again, whole and once; what had come before it stays as it is."""
+    await published.create_slot()
+    tried = asyncio.Event()
+    usage = shutil.disk_usage(tmp_path)
+
+    def full(path):
+        tried.set()
+        return usage._replace(free=0)
+
+    monkeypatch.setattr(shutil, "disk_usage", full)
+    source = dataclasses.replace(published.source(), streaming="on", waiting_bytes=200_000, spool=tmp_path)
+    sink = MemorySink()
+    quickly = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+    caplog.set_level(logging.WARNING, "aiorepl.capture")
+    name = await published.connection.fetchval("SELECT current_database()")
+    await published.execute(f"ALTER DATABASE \"{name}\" SET logical_decoding_work_mem = '64kB'")
+    async with Pipeline(source, [sink], reconnect=quickly, batches=BatchPolicy(flush_seconds=0.1)):
+        await published.execute("INSERT INTO items VALUES (0)")
+        await sink.wait_for_changes(1)
+        large = published.connection.transaction()
+        await large.start()
+        await published.execute("INSERT INTO items SELECT generate_series(1, 20000)")
+        await tried.wait()
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1 << 40))
+        await large.commit()
+        await sink.wait_for_changes(20_001, durable=True)
+        await published.confirmed_past(await published.wal())
+    assert list(range(20_001)) == [change.key["id"] for change in sink.changes]
+    assert "out of space" in caplog.text
