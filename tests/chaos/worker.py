@@ -1,5 +1,7 @@
 """The process that is killed: a pipeline into files, by way of a journal if there is one.
 
+What its sink wrote and did not sync is lost with it, as it would be with the machine.
+
 Arguments: DSN, slot, folder, journal (or ``-``), the moment of death (or ``-``), how often it passes by before.
 """
 
@@ -18,6 +20,7 @@ from aiorepl_sinks.jsonl import JsonLines
 
 dsn, slot, folder, journal, moment, count = sys.argv[1:]
 passes = iter(range(int(count) + 1, 0, -1))
+unsynced: dict[int, bytes] = {}
 
 
 def die(moment_here: str) -> None:
@@ -26,19 +29,21 @@ def die(moment_here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def torn(put, self, file, lines):
-    if moment == "torn":
-        file.write(lines[: len(lines) // 2])
-        die("torn")
-        file.seek(-(len(lines) // 2), os.SEEK_CUR)
-    put(self, file, lines)
+def put(self, file, lines):
+    unsynced[file.fileno()] = unsynced.get(file.fileno(), b"") + lines
+    self._written += len(lines)
     die("written")
 
 
 def synced(fsync, handle):
-    die("before fsync")
+    lines = unsynced.pop(handle, b"")
+    if lines:
+        half = len(lines) // 2
+        os.write(handle, lines[:half])
+        die("torn")
+        os.write(handle, lines[half:])
     fsync(handle)
-    die("after fsync")
+    die("synced")
 
 
 def reported(report, self):
@@ -47,7 +52,7 @@ def reported(report, self):
     die("after status")
 
 
-JsonLines._put = lambda self, file, lines, put=JsonLines._put: torn(put, self, file, lines)
+JsonLines._put = put
 jsonl.os.fsync = partial(synced, os.fsync)
 Session.report = lambda self, report=Session.report: reported(report, self)
 
@@ -58,7 +63,7 @@ async def main() -> None:
         Source(dsn, slot=slot, publication="p"),
         {"files": JsonLines(folder, rotate_bytes=20_000)},
         journal=None if journal == "-" else journal,
-        batches=BatchPolicy(bytes=20_000, flush_seconds=0.02),
+        batches=BatchPolicy(bytes=20_000, flush_seconds=0.15),
     )
     async with pipeline:
         print("started", flush=True)
