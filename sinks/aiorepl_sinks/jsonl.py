@@ -74,7 +74,10 @@ class JsonLines(Sink):
 
     async def close(self) -> None:
         """Finish the file being written."""
-        await asyncio.to_thread(self._finish)
+        try:
+            await asyncio.to_thread(self._finish)
+        except OSError as error:
+            raise _problem(self._folder, error) from None
 
     def _prepare(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
