@@ -12,7 +12,7 @@ from aiorepl.wire.commands import identifier
 # which rows are published, and what its Relation message would say.
 _TABLES: Final = """
 SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
-       array_agg(a.attname::text ORDER BY a.attnum) AS names,
+       array_remove(array_agg(a.attname::text ORDER BY a.attnum), NULL) AS names,
        array_agg(a.atttypid ORDER BY a.attnum) AS types,
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
        array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys
@@ -20,8 +20,8 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
           FROM pg_catalog.pg_publication_tables WHERE pubname = ANY ($1) GROUP BY schemaname, tablename) p
   JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
   JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-   AND (CASE WHEN p.columns IS NULL THEN {published} ELSE a.attname = ANY (p.columns) END)
+  LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+   AND (p.columns IS NULL OR a.attname = ANY (p.columns)) AND {published}
   LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
  GROUP BY c.oid, n.nspname, c.relname, c.relreplident, c.relkind, p.filters
@@ -43,7 +43,11 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
     """Every table of the publications, each once."""
     version = connection.get_server_version().major
     new = version >= 15
+    # Since 18 generated columns may be published, and are among the publication's columns then. Before, they are
+    # listed where all columns are, and never published.
     generated = "true" if version < 12 else "a.attgenerated = ''"
+    if version >= 18:
+        generated = f"(p.columns IS NOT NULL OR {generated})"
     query = _TABLES.format(
         columns="min(attnames::text[])" if new else "NULL::text[]",
         # A table in several publications is published where any of their filters holds, and always without one.
@@ -74,8 +78,9 @@ def _relation(row: Any) -> bytes:
         namespace.encode() + b"\0" + row["relname"].encode() + b"\0",
         row["relreplident"].encode() + struct.pack(">H", len(row["names"])),
     ]
+    # A table without columns has no names, and of the rest one NULL.
     for name, oid, modifier, key in zip(
-        row["names"], row["types"], row["modifiers"], row["keys"], strict=True
+        row["names"], row["types"], row["modifiers"], row["keys"], strict=False
     ):
         parts.append(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", oid, modifier))
     return b"".join(parts)
