@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from aiorepl import PermanentError
+from aiorepl import ConfigurationError, PermanentError
 from aiorepl.delivery.plugins import load, sinks
 from aiorepl_sinks.stdout import Stdout
 
@@ -54,6 +54,26 @@ async def test_a_file_that_cannot_be_written(source):
 
     with pytest.raises(PermanentError, match="No space left"):
         await write(Stdout(file=Full()), source, source.batch([1]))
+
+
+async def test_a_reader_that_has_gone(source):
+    """It is permanent, and known for what it is by its cause."""
+    read, write_end = os.pipe()
+    os.close(read)
+    with io.FileIO(write_end, "w") as file, pytest.raises(PermanentError) as raised:
+        await write(Stdout(file=file), source, source.batch([1]))
+    assert isinstance(raised.value.__cause__, BrokenPipeError)
+
+
+def test_prepared_transactions_are_taken_with_boundaries():
+    """Which tell how each of them ended; without them rows come when they are committed."""
+    assert [True, False] == [Stdout(boundaries=boundaries).takes_prepared for boundaries in (True, False)]
+
+
+def test_other_values_are_refused():
+    """A form that does not exist is named."""
+    with pytest.raises(ConfigurationError, match="'yaml' does not exist"):
+        Stdout(values="yaml")
 
 
 def test_the_built_in_sinks_are_registered_like_anyone_s():

@@ -1,14 +1,19 @@
-"""A database to load from, and the load as rows."""
+"""A database to load from, and the load as rows; and loaded by a pipeline, beside what the stream says of the same."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from aiorepl import LSN
+from aiorepl import LSN, Pipeline, Source
+from aiorepl.formats.native import NativeFormat
 from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.testing.faults import MemorySink
 from aiorepl.values.registry import Types
 from aiorepl.wire.connection import ReplicationConnection, connect_sql
 
@@ -60,4 +65,57 @@ async def loaded(database, slot_name):
     connection = await asyncpg.connect(database)
     await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
     yield Loaded(database, slot_name, connection)
+    await connection.close()
+
+
+class Published:
+    """A database with a publication ``p``."""
+
+    def __init__(self, dsn: str, slot: str, journal: Path, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+        self._source = Source(dsn, slot=slot, publication="p", create_slot=True)
+        self._journal = journal
+
+    async def execute(self, *statements: str) -> None:
+        """Run each in a transaction of its own."""
+        for statement in statements:
+            await self.connection.execute(statement)
+
+    async def deliver(self) -> list[dict[str, Any]]:
+        """The events up to now; the first time those of the initial load."""
+        sink = MemorySink()
+        await Pipeline(self._source, [sink], journal=str(self._journal), snapshot=True, until="now").run()
+        native = NativeFormat()
+        return [json.loads(line) for batch in sink.batches for line in native.events(batch.transactions)]
+
+    async def load_and_stream(self, *statements: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The events of the initial load, and those of ``statements`` after it, less what tells them apart."""
+        loaded = await self.deliver()
+        await self.execute(*statements)
+        return _plain(loaded), _plain(await self.deliver())
+
+
+def _plain(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            name: value
+            for name, value in event.items()
+            if name not in ("xid", "commit_lsn", "commit_time", "ordinal")
+        }
+        for event in events
+    ]
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, server: Any, servers: Any) -> Any:
+    """The usual server; with an indirect parameter one of that version."""
+    version = getattr(request, "param", None)
+    return server if version is None else servers(version)
+
+
+@pytest.fixture
+async def published(database: str, slot_name: str, tmp_path: Path) -> AsyncIterator[Published]:
+    """The test's database; the test creates tables and publication."""
+    connection = await asyncpg.connect(database)
+    yield Published(database, slot_name, tmp_path / "journal", connection)
     await connection.close()

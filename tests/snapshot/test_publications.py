@@ -1,0 +1,111 @@
+"""What a publication leaves out, the initial load leaves out as well."""
+
+from __future__ import annotations
+
+import pytest
+
+VERSIONS = [15, 16, 18]
+
+
+def rows(events):
+    """Tables and rows."""
+    return sorted(((event["table"], event["new"]) for event in events), key=repr)
+
+
+@pytest.mark.parametrize("server", VERSIONS, indirect=True)
+async def test_column_lists(published):
+    """Columns that are not published are not there."""
+    await published.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, public text, secret text)",
+        "CREATE PUBLICATION p FOR TABLE t (public, id)",
+        "INSERT INTO t VALUES (1, 'a', 'b')",
+    )
+    loaded, streamed = await published.load_and_stream("TRUNCATE t", "INSERT INTO t VALUES (1, 'a', 'b')")
+    assert {"id": 1, "public": "a"} == loaded[0]["new"]
+    assert streamed[1:] == loaded
+
+
+@pytest.mark.parametrize("server", VERSIONS, indirect=True)
+async def test_row_filters(published):
+    """Rows that are not published are not there; with quotes and all kinds of operators in the filter."""
+    await published.execute(
+        'CREATE TABLE t (id int PRIMARY KEY, "o\'Name" text)',
+        "CREATE PUBLICATION p FOR TABLE t WHERE (id % 2 = 1 AND \"o'Name\" <> 'it''s %s {0}' OR id = 4)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT i, 'n' FROM generate_series(1, 4) i",
+        "INSERT INTO t VALUES (5, 'it''s %s {0}')",
+    )
+    assert [1, 3, 4] == [event["new"]["id"] for event in await published.deliver()]
+
+
+@pytest.mark.parametrize("server", VERSIONS, indirect=True)
+@pytest.mark.parametrize("root", [False, True])
+async def test_partitioned_tables(published, root):
+    """As their partitions, or as their root, each row once."""
+    await published.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF parent FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE high (v text, id int NOT NULL PRIMARY KEY)",
+        "ALTER TABLE parent ATTACH PARTITION high FOR VALUES FROM (10) TO (20)",
+        f"CREATE PUBLICATION p FOR TABLE parent WITH (publish_via_partition_root = {root})",
+        "INSERT INTO parent VALUES (1, 'a'), (11, 'b')",
+    )
+    loaded, streamed = await published.load_and_stream(
+        "DELETE FROM parent", "INSERT INTO parent VALUES (1, 'a'), (11, 'b')"
+    )
+    expected = ["parent", "parent"] if root else ["high", "low"]
+    assert expected == sorted(event["table"] for event in loaded)
+    assert rows(event for event in streamed if event["kind"] == "insert") == rows(loaded)
+
+
+async def test_inheritance(published):
+    """A plain parent's rows are its own; a child's come as the child's, once."""
+    await published.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)",
+        "CREATE PUBLICATION p FOR TABLE parent",
+        "INSERT INTO parent VALUES (1)",
+        "INSERT INTO child VALUES (2)",
+    )
+    assert [("child", {"id": 2}), ("parent", {"id": 1})] == rows(await published.deliver())
+
+
+@pytest.mark.parametrize("server", VERSIONS, indirect=True)
+async def test_generated_columns(published):
+    """They are left out, as the stream leaves them out."""
+    await published.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, v text)",
+        "CREATE PUBLICATION p FOR TABLE t",
+        "INSERT INTO t (id, v) VALUES (1, 'x')",
+    )
+    loaded, streamed = await published.load_and_stream("TRUNCATE t", "INSERT INTO t (id, v) VALUES (1, 'x')")
+    assert {"id": 1, "v": "x"} == loaded[0]["new"]
+    assert streamed[1:] == loaded
+
+
+async def test_published_generated_columns(published):
+    """PostgreSQL 18 publishes stored ones when it is asked to."""
+    await published.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, "
+        "thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL)",
+        "CREATE PUBLICATION p FOR TABLE t WITH (publish_generated_columns = stored)",
+        "INSERT INTO t (id) VALUES (1)",
+    )
+    loaded, streamed = await published.load_and_stream("TRUNCATE t", "INSERT INTO t (id) VALUES (1)")
+    assert {"id": 1, "twice": 2} == loaded[0]["new"]
+    assert streamed[1:] == loaded
+
+
+@pytest.mark.parametrize("server", VERSIONS, indirect=True)
+@pytest.mark.parametrize("publication", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+async def test_whole_databases_and_schemas(published, publication):
+    """All their tables, and nothing that is not one; none that is unlogged or temporary."""
+    await published.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE u (id int PRIMARY KEY)",
+        "CREATE VIEW v AS SELECT * FROM a",
+        f"CREATE PUBLICATION p {publication}",
+        "INSERT INTO a VALUES (1)",
+        "INSERT INTO u VALUES (2)",
+    )
+    assert [("a", {"id": 1})] == rows(await published.deliver())
