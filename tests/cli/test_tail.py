@@ -215,7 +215,7 @@ async def test_reconnect(start, published):
     finished = await running.finished()
     assert [1, 2] == [line["key"]["id"] for line in lines]
     assert (130, "") == (finished.code, finished.out)
-    assert "reconnecting" in finished.err
+    assert "reconnected to the source" in finished.err
 
 
 async def test_help_needs_no_driver():
