@@ -103,7 +103,7 @@ class Capture:
                 self._session = None
                 if self._retry is None or not may_pass(error):
                     raise
-                _log.warning("reading from the source broke off: %s", error)
+                _log.warning("reading from the source broke off, reconnecting: %s", error)
                 if isinstance(error, SpoolError):
                     # Connecting would succeed and the disk be as full: give whoever is to make room some time.
                     await asyncio.sleep(self._retry.longest)

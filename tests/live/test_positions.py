@@ -127,7 +127,8 @@ async def test_the_slot_waits_for_the_slowest_sink(published):
 
         assert (begin, LSN(0)) == (await published.confirmed(), slow.durable)
         statistics = pipeline.statistics()
-        assert (begin, end) == (statistics.flushed, statistics.sinks["quick"].durable)
+        # WAL of somebody else may have moved it further by now.
+        assert (begin, True) == (statistics.flushed, statistics.sinks["quick"].durable >= end)
         hang.release()
         await published.confirmed_past(end)
         assert slow.durable >= end

@@ -19,7 +19,8 @@ from aiorepl.errors import ConfigurationError, ConnectionFailed
 from aiorepl.testing import EmbeddedServer, installation
 
 OWNER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
 from aiorepl.testing import EmbeddedServer
 with EmbeddedServer() as server:
     print(server.folder, server.pid, flush=True)
