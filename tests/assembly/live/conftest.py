@@ -250,6 +250,8 @@ def plain(tables: asyncpg.Connection):
     """The slices of what the server's SQL function tells in the first version of the protocol."""
 
     async def plain(slot: str) -> list[Slice]:
+        # A message that is not transactional is not flushed by itself, and only what is flushed is decoded.
+        await tables.execute("CHECKPOINT")
         rows = await tables.fetch(
             "SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
             "'publication_names', 'p', 'messages', 'true')",
