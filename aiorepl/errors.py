@@ -19,9 +19,9 @@ No message carries a row, a password or a token: names, positions and lengths on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from aiorepl.lsn import LSN
 
@@ -211,4 +211,11 @@ class TransientError(SinkError):
 
 
 class PermanentError(SinkError):
-    """Raised by a sink: this batch will never succeed as it is."""
+    """Raised by a sink: this batch will never succeed as it is.
+
+    :param refused: if the sink can tell, the changes that never will be taken; then all others of the batch were.
+    """
+
+    def __init__(self, message: str, *, refused: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.refused = tuple(refused)

@@ -42,6 +42,15 @@ you), ``PermanentError`` when it never will; any other exception counts as perma
 engine waits with growing pauses and calls again: ``write`` with the same batch, or ``flush``. So after an error a
 sink must be as it was before the call, or its writes idempotent.
 
+**Poison.** A batch that never will succeed stops the sink, unless the user has chosen dead letters or skipping for it.
+Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
+that can tell the changes apart says ``PermanentError(text, refused=changes)``: these never will be taken, all others of
+the batch were. What a sink refuses it must not have half done.
+
+**Concurrency.** Calls come one at a time, unless the sink sets ``concurrent`` and the user asks for it. Then ``write``
+is called several times at once, with batches that share no key (or no table): order holds where it can be seen. Every
+other call still comes alone.
+
 **Cancellation** may strike at any await, when the pipeline stops before its grace period would let the call finish.
 ``close`` still comes. Nothing of the interrupted batch counts as delivered.
 
@@ -55,7 +64,7 @@ A sink never logs or raises the contents of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -64,6 +73,9 @@ from aiorepl.position import Position
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
 
+RoutingKey = Callable[[Change], tuple[str, ...]]
+"""Where a change belongs, as the user wants it: one key, or of a truncate one for each table."""
+
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
@@ -71,10 +83,13 @@ class SinkContext:
 
     :param name: the sink's name within its pipeline, unique there and the same at every start.
     :param position: the source, and where the stream will begin unless the sink returns a position of its own.
+    :param routing_key: the user's choice of a key for each change, instead of the sink's own (a topic's partition key, a
+        subject, a header); ``None`` where there is no such choice.
     """
 
     name: str
     position: Position
+    routing_key: RoutingKey | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +125,9 @@ class Sink:
 
     takes_prepared: bool = False
     """Whether it keeps prepared transactions until they are decided."""
+
+    concurrent: bool = False
+    """Whether ``write`` may be called again while calls are under way."""
 
     @property
     def durable_on_write(self) -> bool:
