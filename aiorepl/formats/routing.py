@@ -24,7 +24,8 @@ class Routing:
     ``{schema}`` and ``{table}`` are the table's, of a logical decoding message ``message`` and its prefix. ``{kind}`` is
     insert, update, delete, truncate or message. ``{key}`` is the text of the replica identity's columns with commas
     between, ``{key.column}`` of one of them. ``{new.column}`` is the text of a column of the new row, or where there is
-    none, or it was not sent, of the old. What a change does not have, or has as NULL, is the empty text.
+    none, or it was not sent, of the old. What a change does not have, or has as NULL, is the empty text: the key of a
+    table under replica identity FULL or NOTHING, or a column that the table lacks, and every column of a truncate.
 
     :raises ConfigurationError: for an unknown field, or a brace that stands alone.
     """
