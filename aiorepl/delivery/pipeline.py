@@ -21,8 +21,8 @@ from aiorepl.delivery.delivery import Given, served
 from aiorepl.delivery.journaled import JournaledLanes
 from aiorepl.delivery.lanes import DirectLanes, Lanes, first_of
 from aiorepl.delivery.retry import RetryPolicy
-from aiorepl.delivery.runner import SinkStatistics
 from aiorepl.delivery.source import Source
+from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import WindowStatistics
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import Cursor
 from aiorepl.errors import AioreplError, SinkError
 from aiorepl.lsn import LSN
@@ -24,23 +24,6 @@ class Progress(Protocol):
 
     async def durable(self, end_lsn: LSN) -> None:
         """Everything up to ``end_lsn`` would survive the loss of this process."""
-
-
-@dataclass(slots=True)
-class SinkStatistics:
-    """What one sink has done. ``retries`` counts the calls that were made again; ``committed`` is when the last
-    transaction that is durable with it was committed on the source; ``failed`` is why it stopped, if it has.
-    """
-
-    name: str
-    changes: int = 0
-    batches: int = 0
-    flushes: int = 0
-    retries: int = 0
-    accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
-    durable: LSN = LSN(0)  # noqa: RUF009
-    committed: datetime | None = None
-    failed: str | None = None
 
 
 class SinkRunner:
