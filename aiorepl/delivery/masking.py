@@ -10,7 +10,6 @@ import enum
 import hmac
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from aiorepl.errors import DataError
@@ -18,6 +17,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT
 from aiorepl.transactions.changes import Layout, RowChange
+from aiorepl.transactions.rewriting import redescribed
 from aiorepl.values.registry import Types
 
 _TEXT_OID: Final = 25
@@ -124,23 +124,9 @@ def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Trunca
 
 
 def _without(relation: Relation, fates: Sequence[Fate]) -> Relation:
-    columns = tuple(
+    columns = [
         Column(column.key, column.name, _TEXT_OID, -1) if fate is Fate.MASKED else column
         for column, fate in zip(relation.columns, fates, strict=True)
         if fate is not Fate.DROPPED
-    )
-    used = {column.type_oid for column in columns}
-    types = tuple(named for named in relation.types if named.oid in used)
-    return replace(relation, columns=columns, types=types, payload=_described(relation, columns))
-
-
-def _described(relation: Relation, columns: Sequence[Column]) -> bytes:
-    """The Relation message of ``relation`` with these columns."""
-    parts = [b"R", b"" if relation.xid is None else struct.pack(">I", relation.xid)]
-    parts.append(struct.pack(">I", relation.oid))
-    parts += [relation.namespace.encode() + b"\0", relation.name.encode() + b"\0"]
-    parts += [relation.replica_identity.encode(), struct.pack(">H", len(columns))]
-    for column in columns:
-        parts += [bytes([column.key]), column.name.encode() + b"\0"]
-        parts.append(struct.pack(">Ii", column.type_oid, column.type_modifier))
-    return b"".join(parts)
+    ]
+    return redescribed(relation, columns)

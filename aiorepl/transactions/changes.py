@@ -23,7 +23,7 @@ Raw = bytes | Unchanged | None
 class Layout:
     """A relation together with the types of its columns: what it takes to read its tuples."""
 
-    __slots__ = ("all", "binary", "places", "relation", "types")
+    __slots__ = ("all", "binary", "derived", "places", "relation", "types")
 
     def __init__(self, relation: Relation, types: Types, *, binary: bool = False) -> None:
         self.relation = relation
@@ -31,6 +31,8 @@ class Layout:
         self.binary = binary
         self.places: dict[str, int] = {name: place for place, name in enumerate(relation.names)}
         self.all: Final = tuple(range(len(relation.columns)))
+        self.derived: dict[tuple[tuple[str, int], ...], Layout] = {}
+        """What it becomes with columns added, by their names and types (``rewriting``)."""
 
     def read(self, place: int, raw: bytes, kind: int) -> Any:
         """The Python value of the column at ``place``.
@@ -162,6 +164,19 @@ class RowChange(Change):
     def unchanged(self) -> tuple[str, ...]:
         """The columns whose TOASTed value was not sent, be it known from the old row or not."""
         return ()
+
+    def with_columns(self, values: Mapping[str, Any]) -> RowChange:
+        """The same change, transaction and ordinal included, whose new row has these columns, set or added.
+
+        A ``str`` is taken as PostgreSQL's own text for the column's type, ``None`` as NULL. Of other values the text is
+        made: bool, int, float, Decimal, bytes, date, time, datetime, UUID, lists for arrays, dicts and lists for JSON.
+        A column that the table does not have is added behind the others, with a type after the value's.
+
+        :raises TypeError: for a delete, which has no new row, and for values of other types.
+        """
+        from aiorepl.transactions.rewriting import with_columns
+
+        return with_columns(self, values)
 
     # The bytes behind those, for formats: columns in the relation's order.
 

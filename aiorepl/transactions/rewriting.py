@@ -1,0 +1,160 @@
+"""Changes with other columns: messages rewritten as if the server had sent them so. Pure.
+
+What comes out is a relation of its own and messages whose bytes agree with it, so that whatever reads changes (rows,
+formats, a journal) needs to know nothing of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.transactions.changes import Layout, RowChange
+from aiorepl.values.types import ARRAY
+
+# In the order in which they are tried: a bool is an int, and a datetime a date.
+_TYPES: Final[tuple[tuple[type | tuple[type, ...], int], ...]] = (
+    (bool, 16),
+    (int, 20),
+    (float, 701),
+    (str, 25),
+    (Decimal, 1700),
+    (bytes, 17),
+    (datetime, 1184),
+    (date, 1082),
+    (time, 1083),
+    (UUID, 2950),
+    ((dict, list, tuple), 3802),
+)
+_NAIVE: Final = 1114
+_TEXT: Final = 25
+
+
+def with_columns(change: RowChange, values: Mapping[str, Any]) -> RowChange:
+    """See ``RowChange.with_columns``."""
+    message = change.message
+    if not isinstance(message, (m.Insert, m.Update)):
+        raise TypeError(f"a {change.kind} has no new row whose columns could be set")
+    layout = change.layout
+    added = tuple((name, _type(value)) for name, value in values.items() if name not in layout.places)
+    target = layout if not added else _extended(layout, added)
+    at = message.new_at
+    parts = [len(target.relation.columns).to_bytes(2, "big")]
+    sent = _columns(message.payload, at, len(layout.relation.columns))
+    for place, (name, column) in enumerate(zip(target.relation.names, target.relation.columns, strict=True)):
+        parts.append(_sent(values[name], column, target) if name in values else sent[place])
+    new = b"".join(parts)
+    head = message.payload[:at]
+    if isinstance(message, m.Insert):
+        return type(change)(
+            change.transaction,
+            change.ordinal,
+            target,
+            m.Insert(target.relation, at, head + new, message.xid),
+        )
+    if message.old_kind and added:
+        # The old row had no such columns: it has as many all the same, for both are rows of one relation.
+        columns = [
+            *_columns(message.payload, message.old_at, len(layout.relation.columns)),
+            *[b"n"] * len(added),
+        ]
+        count = len(columns).to_bytes(2, "big")
+        head = message.payload[: message.old_at] + count + b"".join(columns) + b"N"
+    update = m.Update(target.relation, message.old_kind, message.old_at, len(head), head + new, message.xid)
+    return type(change)(change.transaction, change.ordinal, target, update)
+
+
+def redescribed(relation: Relation, columns: Sequence[Column]) -> Relation:
+    """The relation with these columns instead, described by a Relation message that says so."""
+    used = {column.type_oid for column in columns}
+    types = tuple(named for named in relation.types if named.oid in used)
+    parts = [b"R", b"" if relation.xid is None else struct.pack(">I", relation.xid)]
+    parts.append(struct.pack(">I", relation.oid))
+    parts += [relation.namespace.encode() + b"\0", relation.name.encode() + b"\0"]
+    parts += [relation.replica_identity.encode(), struct.pack(">H", len(columns))]
+    for column in columns:
+        parts += [bytes([column.key]), column.name.encode() + b"\0"]
+        parts.append(struct.pack(">Ii", column.type_oid, column.type_modifier))
+    return replace(relation, columns=tuple(columns), types=types, payload=b"".join(parts))
+
+
+def _extended(layout: Layout, added: tuple[tuple[str, int], ...]) -> Layout:
+    target = layout.derived.get(added)
+    if target is None:
+        columns = [*layout.relation.columns, *(Column(False, name, oid, -1) for name, oid in added)]
+        target = Layout(redescribed(layout.relation, columns), layout.types, binary=layout.binary)
+        layout.derived[added] = target
+    return target
+
+
+def _columns(payload: bytes, at: int, count: int) -> list[bytes]:
+    """Each column of a tuple as it was sent, kind and length included."""
+    columns = []
+    at += 2
+    for _ in range(count):
+        behind = at + 1
+        if payload[at : at + 1] in (b"t", b"b"):
+            behind = at + 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
+        columns.append(payload[at:behind])
+        at = behind
+    return columns
+
+
+def _sent(value: Any, column: Column, layout: Layout) -> bytes:
+    """A value as a column of a tuple, in text."""
+    if value is None:
+        return b"n"
+    info = layout.types.info(column.type_oid)
+    array = info is not None and info.kind == ARRAY
+    text = _array(value) if array and isinstance(value, (list, tuple)) else _text(value)
+    raw = text.encode()
+    return b"t" + len(raw).to_bytes(4, "big") + raw
+
+
+def _type(value: Any) -> int:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return _NAIVE
+    return next((oid for kind, oid in _TYPES if isinstance(value, kind)), _TEXT)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return "t" if value else "f"
+        case float() if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        case int() | float() | Decimal() | UUID():
+            return str(value)
+        case bytes():
+            return "\\x" + value.hex()
+        case datetime():
+            return value.isoformat(" ")
+        case date() | time():
+            return value.isoformat()
+        case dict() | list() | tuple():
+            return orjson.dumps(value).decode()
+    raise TypeError(f"a column cannot be set to a {type(value).__name__}: give PostgreSQL's text of it")
+
+
+def _array(values: Sequence[Any]) -> str:
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, (list, tuple)):
+        return _array(value)
+    escaped = _text(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
