@@ -30,7 +30,7 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.transactions.transaction import Slice
-from aiorepl.wire.connection import connect_sql
+from aiorepl.wire.opening import connect_sql
 
 _log = logging.getLogger("aiorepl.sink")
 

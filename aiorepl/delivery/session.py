@@ -23,8 +23,9 @@ from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
-from aiorepl.wire.connection import Again, Connection, ReplicationConnection, connect_sql
+from aiorepl.wire.connection import Again, Connection, ReplicationConnection
 from aiorepl.wire.frames import XLogData
+from aiorepl.wire.opening import connect_sql
 from aiorepl.wire.protocol import CopyFrame
 
 _IDLE_SECONDS: Final = 1.0

@@ -9,40 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import asyncpg
-
 from aiorepl.errors import (
     AioreplError,
     ConfigurationError,
     ConnectionFailed,
+    ConnectionLost,
     ServerError,
     ServerNotice,
     SlotError,
 )
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
+from aiorepl.wire.opening import GRANT, TEXT_SETTINGS, Opened, connect_sql
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 
 _log = logging.getLogger("aiorepl.wire")
 
-# The text forms that every reader of values relies on, set in the startup packet, where they beat
-# ALTER DATABASE and ALTER ROLE.
-TEXT_SETTINGS: Final[Mapping[str, str]] = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    "extra_float_digits": "3",
-    "client_encoding": "UTF8",
-    "application_name": "aiorepl",
-}
 _EPOCH: Final = 946_684_800
+# What is asked before the stream is answered at once, by a server that is there.
+ANSWER_SECONDS: Final = 60.0
 
 
 class Again:
@@ -72,6 +62,8 @@ class Connection(Protocol):
     async def stop(self) -> None: ...
     async def close(self) -> None: ...
     def abort(self) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+    def heard(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +87,6 @@ class CreatedSlot:
     snapshot_name: str | None
 
 
-class _Handover(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
-    """Keeps the transport that asyncpg opened, and can be retired without its finalizer closing the socket."""
-
-    def __init__(
-        self, protocol: Any, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *rest: Any
-    ) -> None:
-        super().__init__(protocol, transport, loop, *rest)
-        self.handed_over = transport
-
-    def retire(self) -> None:
-        """Make asyncpg believe that this connection is closed."""
-        self._aborted = True
-
-
-async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
-    """An ordinary asyncpg connection under our text settings.
-
-    :raises ConnectionFailed: with what to do about it.
-    :raises ConfigurationError: when the DSN cannot be read.
-    """
-    try:
-        return await asyncpg.connect(dsn, server_settings=dict(settings), **kwargs)
-    except Exception as error:  # noqa: BLE001 - every one is explained or raised as it is
-        raise _explained(error) from None
-
-
 class ReplicationConnection:
     """A walsender of one database. One task may use it at a time; ``send_status`` may be called from any."""
 
@@ -136,9 +102,7 @@ class ReplicationConnection:
         :raises ConnectionFailed: no server, or it refuses; says what to do.
         :raises ConfigurationError: when the DSN cannot be read, or the server is older than PostgreSQL 10.
         """
-        opened: _Handover = await connect_sql(
-            dsn, {**TEXT_SETTINGS, "replication": "database"}, connection_class=_Handover, **kwargs
-        )
+        opened: Opened = await connect_sql(dsn, {**TEXT_SETTINGS, "replication": "database"}, **kwargs)
         version = opened.get_server_version().major
         transport = opened.handed_over
         protocol = ReplicationProtocol(transport, asyncio.get_running_loop())
@@ -154,12 +118,19 @@ class ReplicationConnection:
         """What has come from the socket so far."""
         return self._protocol.bytes_received
 
-    async def query(self, sql: str) -> list[dict[str, str | None]]:
+    async def query(self, sql: str, *, timeout: float | None = ANSWER_SECONDS) -> list[dict[str, str | None]]:
         """Run SQL or a replication command by the simple protocol; rows as text by column name.
 
+        :param timeout: seconds to wait for the answer; ``None`` for what may rightly take as long as it likes.
         :raises ServerError: the server's refusal.
+        :raises ConnectionLost: the socket is gone, or there was no answer.
         """
-        return await self._protocol.query(sql)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._protocol.query(sql)
+        except TimeoutError:
+            self.abort()
+            raise ConnectionLost(f"the server has not answered for {timeout:g} s") from None
 
     async def identify_system(self) -> System:
         """IDENTIFY_SYSTEM."""
@@ -194,7 +165,8 @@ class ReplicationConnection:
             snapshot=snapshot,
         )
         try:
-            (row,) = await self.query(command)
+            # It waits for the end of transactions that are under way.
+            (row,) = await self.query(command, timeout=None)
         except ServerError as error:
             raise slot_problem(error, name) from None
         return CreatedSlot(
@@ -215,7 +187,7 @@ class ReplicationConnection:
             name, server=self.server_version, failover=failover, two_phase=two_phase
         )
         try:
-            await self.query(command)
+            await self.query(command, timeout=None)
         except ServerError as error:
             raise slot_problem(error, name) from None
 
@@ -225,7 +197,7 @@ class ReplicationConnection:
         :raises SlotError: it does not exist, or is in use.
         """
         try:
-            await self.query(commands.drop_slot(name, wait=wait))
+            await self.query(commands.drop_slot(name, wait=wait), timeout=None)
         except ServerError as error:
             raise slot_problem(error, name) from None
 
@@ -276,6 +248,14 @@ class ReplicationConnection:
         """Drop the socket, as a crash would."""
         self._protocol.abort()
 
+    def fail(self, error: Exception) -> None:
+        """Drop the socket, and have ``receive`` raise this when it has given out what arrived before."""
+        self._protocol.fail(error)
+
+    def heard(self) -> int | None:
+        """A number that grows with every sign of life; ``None`` while it is us who do not listen."""
+        return None if self._protocol.paused else self._protocol.bytes_received
+
 
 def _log_notice(notice: ServerNotice) -> None:
     _log.info("%s: %s", notice.severity or "NOTICE", notice.text)
@@ -303,55 +283,9 @@ def slot_problem(error: Exception, slot: str) -> Exception:
         case "53400":
             return SlotError(f"{message}: raise max_replication_slots, or drop a slot that is not used")
         case "42501":
-            return ConnectionFailed(f"{message}: {_GRANT}", permanent=True)
+            return ConnectionFailed(f"{message}: {GRANT}", permanent=True)
         case "55000" if "wal_level" in message:
             return ConfigurationError(f"{message}: set wal_level = logical on the server and restart it")
         case "55000":
             return SlotError(f"slot {slot!r} cannot be used: {message}")
     return error
-
-
-_GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role that has it"
-
-
-def _explained(error: Exception) -> Exception:
-    """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
-    pg = asyncpg.exceptions
-    if isinstance(error, pg.PostgresError):
-        # The message alone: asyncpg's own text has detail and hint behind it, each on a line of its own.
-        text = str(error.args[0])
-        permanent = True
-        match error.sqlstate:
-            case "28P01":
-                text = f"{text}: check the password in the DSN, PGPASSWORD or the password file"
-            case "28000":
-                text = f"{text}: check user and pg_hba.conf"
-            case "3D000":
-                text = f"{text}: check the database name in the DSN"
-            case "42501":
-                text = f"{text}: {_GRANT}"
-            case _:
-                permanent = False
-        return ConnectionFailed(text, permanent=permanent)
-    if isinstance(error, (pg.ClientConfigurationError, pg.InterfaceError, ValueError)) and not isinstance(
-        error, OSError
-    ):
-        return ConfigurationError(
-            "the DSN or the PG* environment cannot be used: write postgresql://user@host:5432/database "
-            f"({type(error).__name__})"
-        )
-    if isinstance(error, TimeoutError):
-        return ConnectionFailed("no answer from the server in time: check host and port, and that it is up")
-    if isinstance(error, OSError):
-        return ConnectionFailed(
-            f"cannot reach the server: {_plain(error)}: check host and port, and that it is up"
-        )
-    if isinstance(error, pg.ConnectionDoesNotExistError):
-        return ConnectionFailed("the server closed the connection while it was being opened")
-    return error
-
-
-def _plain(error: OSError) -> str:
-    return (
-        re.sub(r"^\[Errno -?\d+\] ", "", str(error).splitlines()[0]) if str(error) else type(error).__name__
-    )

@@ -195,6 +195,16 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._end()
         self._transport.abort()
 
+    def fail(self, error: Exception) -> None:
+        """Drop the socket at once, and have ``receive`` raise this behind what arrived."""
+        self._fail(error)
+        self.abort()
+
+    @property
+    def paused(self) -> bool:
+        """Whether we read nothing just now, because nobody has taken what arrived."""
+        return self._paused
+
     def _end(self) -> None:
         self.state = State.CLOSED
         # Whoever waits for more waits for nothing.

@@ -19,8 +19,9 @@ import asyncpg
 from aiorepl.errors import ConfigurationError, ConnectionLost, ServerError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
-from aiorepl.wire.connection import Again, CreatedSlot, System, connect_sql, slot_problem
+from aiorepl.wire.connection import ANSWER_SECONDS, Again, CreatedSlot, System, slot_problem
 from aiorepl.wire.frames import Keepalive, XLogData
+from aiorepl.wire.opening import connect_sql
 
 # A peek stops at the first transaction end past this many messages; they are fetched in these portions.
 _ROUND: Final = 50_000
@@ -57,6 +58,7 @@ class SqlConnection:
         self._round: Any = None
         self._count = 0
         self._until = ZERO
+        self._failure: Exception | None = None
 
     @classmethod
     async def open(cls, dsn: str | None, **kwargs: Any) -> SqlConnection:
@@ -80,11 +82,11 @@ class SqlConnection:
         :raises ServerError: the server's refusal.
         :raises ConnectionLost: the connection is gone.
         """
-        return [dict(row) for row in await self._fetch(sql)]
+        return [dict(row) for row in await self._fetch(sql, timeout=ANSWER_SECONDS)]
 
     async def identify_system(self) -> System:
         """What IDENTIFY_SYSTEM would say."""
-        (row,) = await self._fetch(_SYSTEM)
+        (row,) = await self._fetch(_SYSTEM, timeout=ANSWER_SECONDS)
         return System(row["identifier"], row["timeline"], LSN.parse(row["flushed"]), row["database"])
 
     async def create_slot(
@@ -131,6 +133,8 @@ class SqlConnection:
         :raises ServerError: the server's refusal.
         :raises ConnectionLost: the connection is gone.
         """
+        if self._failure is not None:
+            raise self._failure
         if self._round is None:
             await self._begin_round()
         try:
@@ -174,6 +178,15 @@ class SqlConnection:
         """Drop the connection, as a crash would."""
         self._connection.terminate()
 
+    def fail(self, error: Exception) -> None:
+        """Drop the connection, and have ``receive`` raise this."""
+        self._failure = self._failure or error
+        self._connection.terminate()
+
+    def heard(self) -> int | None:
+        """Nothing: a peek may rightly take long, and a peer that is gone is found out by TCP's keepalives."""
+        return None
+
     async def _begin_round(self) -> None:
         await self._advance()
         await asyncio.sleep(self._pause)
@@ -204,14 +217,15 @@ class SqlConnection:
             )
             self._advanced = self._flushed
 
-    async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
+    async def _fetch(self, sql: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
         try:
-            return list(await self._connection.fetch(sql, *arguments))
+            return list(await self._connection.fetch(sql, *arguments, timeout=timeout))
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise self._translated(error) from None
 
-    @staticmethod
-    def _translated(error: Exception) -> ServerError | ConnectionLost:
+    def _translated(self, error: Exception) -> Exception:
+        if self._failure is not None:
+            return self._failure
         if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
             fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
             return ServerError(fields)

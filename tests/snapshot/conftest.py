@@ -15,7 +15,8 @@ from aiorepl.formats.native import NativeFormat
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.testing.faults import MemorySink
 from aiorepl.values.registry import Types
-from aiorepl.wire.connection import ReplicationConnection, connect_sql
+from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.opening import connect_sql
 
 
 class Loaded:

@@ -27,7 +27,8 @@ from aiorepl.testing.walsender import (
     Split,
     Step,
 )
-from aiorepl.wire.connection import TEXT_SETTINGS, ReplicationConnection, System
+from aiorepl.wire.connection import ReplicationConnection, System
+from aiorepl.wire.opening import TEXT_SETTINGS
 from aiorepl.wire.protocol import CopyFrame
 
 pytestmark = pytest.mark.both_loops

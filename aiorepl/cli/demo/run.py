@@ -27,7 +27,7 @@ from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.testing import EmbeddedServer
-from aiorepl.wire.connection import connect_sql
+from aiorepl.wire.opening import connect_sql
 
 _MARK: Final = ".aiorepl-demo"
 _DATABASE: Final = "aiorepl_demo"
