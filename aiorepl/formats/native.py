@@ -12,12 +12,13 @@ A row event::
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.formats.format import Format, iso_time
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
@@ -32,12 +33,12 @@ from aiorepl.transactions.changes import (
     Truncate,
     Update,
 )
-from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
+from aiorepl.transactions.transaction import Slice, Transaction
 
 _TRUE_FALSE = {True: b"true", False: b"false"}
 
 
-class NativeFormat:
+class NativeFormat(Format):
     """Writes native events. Keeps a little for each relation it has seen.
 
     :param values: ``"typed"`` for JSON's numbers, booleans, lists and JSON where the type has them, ``"text"`` for
@@ -46,29 +47,16 @@ class NativeFormat:
     :raises ConfigurationError: for other ``values``.
     """
 
+    takes_prepared = True
+
     def __init__(self, *, values: str = "typed", boundaries: bool = False) -> None:
+        super().__init__(boundaries=boundaries)
         if values not in ("typed", "text"):
             raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
         self._typed = values == "typed"
-        self._boundaries = boundaries
         self._tables: dict[int, _Table] = {}
         self._transaction: Transaction | None = None
         self._header = b""
-
-    def events(self, parts: Iterable[Slice]) -> Iterator[bytes]:
-        """The events of consecutive slices, in order, without line ends.
-
-        :raises DataError: when a column's bytes are not what its type says.
-        """
-        for part in parts:
-            transaction = part.transaction
-            boundaries = self._boundaries and not _is_empty(part)
-            if boundaries and transaction is not None and part.first and not _decides(part):
-                yield orjson.dumps({"kind": "begin", **_fields(transaction)})
-            for change in part.changes:
-                yield self.event(change)
-            if boundaries and transaction is not None and part.last:
-                yield orjson.dumps(_end(part, transaction))
 
     def event(self, change: Change) -> bytes:
         """One change as a JSON object."""
@@ -79,6 +67,14 @@ class NativeFormat:
         if isinstance(change, Message):
             return self._message(change)
         raise TypeError(f"no native form for {type(change).__name__}")
+
+    def begin(self, part: Slice, transaction: Transaction) -> bytes:
+        """``begin``."""
+        return orjson.dumps({"kind": "begin", **_fields(transaction)})
+
+    def end(self, part: Slice, transaction: Transaction) -> bytes:
+        """``commit``, ``prepare``, ``commit_prepared`` or ``rollback_prepared``."""
+        return orjson.dumps(_end(part, transaction))
 
     def _row(self, change: RowChange) -> bytes:
         table = self._table(change.layout)
@@ -232,23 +228,8 @@ def _fields(transaction: Transaction) -> dict[str, Any]:
     return {
         "xid": transaction.xid,
         "commit_lsn": str(transaction.commit_lsn),
-        "commit_time": _time(transaction.commit_timestamp),
+        "commit_time": iso_time(transaction.commit_timestamp),
     }
-
-
-def _is_empty(part: Slice) -> bool:
-    """Whether the slice is a whole transaction without changes. Some servers send such, others leave them out, and
-    sinks are given them or not as it happens to batch, so they have no boundaries either.
-    """
-    return part.first and part.last and part.two_phase is None and not part.changes
-
-
-def _decides(part: Slice) -> bool:
-    """Whether the slice tells how a transaction ended whose changes were delivered when it was prepared."""
-    message = part.two_phase
-    if part.transaction is None or not part.transaction.prepared:
-        return False
-    return isinstance(message, (m.CommitPrepared, m.RollbackPrepared))
 
 
 def _end(part: Slice, transaction: Transaction) -> dict[str, Any]:
@@ -259,7 +240,7 @@ def _end(part: Slice, transaction: Transaction) -> dict[str, Any]:
         return {"kind": "commit", **_fields(transaction), "end_lsn": end_lsn}
     named = {"gid": message.gid, "xid": message.xid}
     if isinstance(message, m.CommitPrepared):
-        time = _time(message.commit_time)
+        time = iso_time(message.commit_time)
         lsn = str(LSN(message.commit_lsn))
         return {
             "kind": "commit_prepared",
@@ -269,15 +250,9 @@ def _end(part: Slice, transaction: Transaction) -> dict[str, Any]:
             "commit_time": time,
         }
     if isinstance(message, m.RollbackPrepared):
-        prepared, rolled_back = _time(message.prepare_time), _time(message.rollback_time)
+        prepared, rolled_back = iso_time(message.prepare_time), iso_time(message.rollback_time)
         times = {"prepare_time": prepared, "rollback_time": rolled_back}
         return {"kind": "rollback_prepared", **named, "end_lsn": end_lsn, **times}
-    time = _time(message.prepare_time)
+    time = iso_time(message.prepare_time)
     lsn = str(LSN(message.prepare_lsn))
     return {"kind": "prepare", **named, "prepare_lsn": lsn, "end_lsn": end_lsn, "prepare_time": time}
-
-
-def _time(timestamp: int) -> str:
-    """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits."""
-    moment = to_datetime(timestamp)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06}Z"

@@ -145,14 +145,13 @@ def test_binary_columns_say_the_same(number, note, kind):
         sent = Binary(struct.pack(">i", number)) if binary else str(number)
         # The server chooses for each column: text stays text here.
         row, key = (sent, note), (sent, None)
-        stream.transaction(
-            {
-                "insert": lambda: items.insert(*row),
-                "update": lambda: items.update(*row),
-                "moved": lambda: items.update(*row, key=key),
-                "delete": lambda: items.delete(*key),
-            }[kind]()
-        )
+        messages = {
+            "insert": items.insert(*row),
+            "update": items.update(*row),
+            "moved": items.update(*row, key=key),
+            "delete": items.delete(*key),
+        }
+        stream.transaction(messages[kind])
         found += places(EVERYTHING, stream)
     text, in_binary = found
     shown = "" if kind == "delete" or note is None else note

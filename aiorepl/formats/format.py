@@ -1,0 +1,116 @@
+"""What every format is: changes in, events out, and which events stand around a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput import messages as m
+from aiorepl.transactions.changes import Change, Message
+from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
+
+COMMIT_PREPARED: Final = (m.CommitPrepared, m.RollbackPrepared)
+
+
+class Format:
+    """Writes events. Override ``event``, and ``begin`` and ``end`` if there are boundaries.
+
+    A format that is given changes for keys, topics or headers of their own takes them through ``split`` first::
+
+        for change in batch.changes:
+            for part in form.split(change):
+                send(routing(part), form.event(part))
+
+    :param boundaries: also write an event where a transaction begins and where it has committed.
+    """
+
+    content_type: str = "application/json"
+    """The media type of an event."""
+
+    takes_prepared: bool = False
+    """Whether it has events for a prepared transaction and for how that ends, so that it may come when it is prepared."""
+
+    def __init__(self, *, boundaries: bool = False) -> None:
+        self.boundaries = boundaries
+
+    def events(self, parts: Iterable[Slice]) -> Iterator[bytes]:
+        """The events of consecutive slices, in order, without line ends.
+
+        :raises DataError: when a column's bytes are not what its type says.
+        """
+        for part in parts:
+            transaction = part.transaction
+            boundaries = self.boundaries and not is_empty(part)
+            if boundaries and transaction is not None and part.first and not decides(part):
+                yield self.begin(part, transaction)
+            yield from map(self.event, self._changes(part))
+            if boundaries and transaction is not None and part.last:
+                yield self.end(part, transaction)
+
+    def split(self, change: Change) -> tuple[Change, ...]:
+        """The changes that have an event each: most often the change itself."""
+        return (change,)
+
+    def event(self, change: Change) -> bytes:
+        """One change as an event; one of those that ``split`` gives.
+
+        :raises DataError: when a column's bytes are not what its type says.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define event")
+
+    def _changes(self, part: Slice) -> Iterable[Change]:
+        if type(self).split is Format.split:
+            return part.changes
+        return chain.from_iterable(map(self.split, part.changes))
+
+    def begin(self, part: Slice, transaction: Transaction) -> bytes:
+        """The event where a transaction begins."""
+        raise NotImplementedError(f"{type(self).__name__} must define begin")
+
+    def end(self, part: Slice, transaction: Transaction) -> bytes:
+        """The event where it has committed, or where it was prepared or decided: ``part.two_phase`` tells."""
+        raise NotImplementedError(f"{type(self).__name__} must define end")
+
+
+def event_id(change: Change) -> str:
+    """What names an event for good: ``"<commit LSN>-<ordinal>"``, the same after every restart and on every route.
+
+    Unique within a slot. A message between transactions is named by its own LSN, with 0; what comes when it is prepared
+    by the LSN of the PREPARE.
+    """
+    if change.transaction is not None:
+        return f"{change.transaction.commit_lsn}-{change.ordinal}"
+    if isinstance(change, Message):
+        return f"{change.lsn}-0"
+    raise TypeError("a row outside of a transaction")
+
+
+def commit_lsn(change: Change) -> LSN:
+    """The LSN that ``event_id`` begins with."""
+    if change.transaction is not None:
+        return change.transaction.commit_lsn
+    if isinstance(change, Message):
+        return change.lsn
+    raise TypeError("a row outside of a transaction")
+
+
+def iso_time(timestamp: int) -> str:
+    """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits."""
+    moment = to_datetime(timestamp)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06}Z"
+
+
+def is_empty(part: Slice) -> bool:
+    """Whether the slice is a whole transaction without changes. Some servers send such, others leave them out, and
+    sinks are given them or not as it happens to batch, so they have no boundaries either.
+    """
+    return part.first and part.last and part.two_phase is None and not part.changes
+
+
+def decides(part: Slice) -> bool:
+    """Whether the slice tells how a transaction ended whose changes were delivered when it was prepared."""
+    if part.transaction is None or not part.transaction.prepared:
+        return False
+    return isinstance(part.two_phase, COMMIT_PREPARED)
