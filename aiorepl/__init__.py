@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.delivery.delivery import Delivery
     from aiorepl.delivery.pipeline import Pipeline, PipelineStatistics
     from aiorepl.delivery.retry import RetryPolicy
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
         SlotError,
         TransientError,
     )
+    from aiorepl.formats.routing import Routing
     from aiorepl.lsn import LSN
     from aiorepl.pgoutput.tuples import UNCHANGED
     from aiorepl.position import Position
-    from aiorepl.sink import Batch, Sink, SinkContext, SyncSink
+    from aiorepl.sink import Batch, Refusal, Sink, SinkContext, SyncSink
     from aiorepl.transactions.changes import Change, Delete, Insert, Message, Truncate, Update
+    from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.transaction import Slice, Transaction
 
 _HOMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
+    "aiorepl.delivery.dead_letters": ("DeadLetters",),
     "aiorepl.delivery.delivery": ("Delivery",),
     "aiorepl.delivery.pipeline": ("Pipeline", "PipelineStatistics"),
     "aiorepl.delivery.retry": ("RetryPolicy",),
@@ -61,11 +65,13 @@ _HOMES = {
         "SlotError",
         "TransientError",
     ),
+    "aiorepl.formats.routing": ("Routing",),
     "aiorepl.lsn": ("LSN",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),
     "aiorepl.position": ("Position",),
-    "aiorepl.sink": ("Batch", "Sink", "SinkContext", "SyncSink"),
+    "aiorepl.sink": ("Batch", "Refusal", "Sink", "SinkContext", "SyncSink"),
     "aiorepl.transactions.changes": ("Change", "Delete", "Insert", "Message", "Truncate", "Update"),
+    "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.transaction": ("Slice", "Transaction"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -80,11 +86,14 @@ __all__ = [  # noqa: RUF022 - by theme
     "BatchPolicy",
     "RetryPolicy",
     "Delivery",
+    "DeadLetters",
     "Selection",
+    "Routing",
     "Sink",
     "SyncSink",
     "SinkContext",
     "Batch",
+    "Refusal",
     "Slice",
     "Transaction",
     "Change",
@@ -93,6 +102,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Delete",
     "Truncate",
     "Message",
+    "SchemaChange",
     "UNCHANGED",
     "LSN",
     "Position",

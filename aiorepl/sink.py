@@ -57,7 +57,7 @@ other call still comes alone.
 **Shutdown** is flush, then close. After a permanent error it is close alone.
 
 **Blocking** the event loop stalls every other sink. A sink whose client is synchronous derives from ``SyncSink``: the
-same four calls without ``async``, made in a worker thread.
+same four calls without ``async``, made in worker threads.
 
 A sink never logs or raises the contents of rows.
 """
@@ -66,6 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 
 from aiorepl.lsn import LSN
@@ -92,11 +93,33 @@ class SinkContext:
     routing_key: RoutingKey | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a batch is a dead letter.
+
+    :param sink: the name of the sink that would not take it.
+    :param kind: the error's type.
+    :param error: its text, which quotes no row.
+    :param stage: ``"write"``, or ``"transform"`` when it did not even get that far: then the changes are untransformed.
+    :param at: when, aware, UTC.
+    """
+
+    sink: str
+    kind: str
+    error: str
+    stage: str
+    at: datetime
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Consecutive slices of transactions; see the module's text for what may be relied on."""
+    """Consecutive slices of transactions; see the module's text for what may be relied on.
+
+    :param refusal: in a sink that takes the dead letters of another, why they are; else ``None``.
+    """
 
     transactions: Sequence[Slice] = field(repr=False)
+    refusal: Refusal | None = None
 
     @property
     def changes(self) -> Iterator[Change]:
@@ -162,9 +185,10 @@ class Sink:
 
 
 class SyncSink:
-    """A sink whose calls block; see ``Sink``, whose contract it keeps. They run in a worker thread, one at a time."""
+    """A sink whose calls block; see ``Sink``, whose contract it keeps. They run in worker threads."""
 
     takes_prepared: bool = False
+    concurrent: bool = False
 
     @property
     def durable_on_write(self) -> bool:

@@ -1,15 +1,24 @@
-"""How one sink is served: what it gets, in what batches, and how long its errors are put up with."""
+"""How one sink is served: what it gets, in what form and batches, how many at once, and what becomes of its errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.concurrency import Order, by_key, order
+from aiorepl.delivery.dead_letters import DeadLetters
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.selection import Selection
 from aiorepl.delivery.threads import ThreadedSink
-from aiorepl.sink import Sink, SyncSink
+from aiorepl.delivery.transforming import Transform, load
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.routing import Routing
+from aiorepl.sink import RoutingKey, Sink, SyncSink
+
+OnError = Literal["halt", "dead_letter", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +26,47 @@ class Delivery:
     """A sink with choices of its own; a pipeline takes these wherever it takes sinks.
 
     :param selection: tables, kinds and columns; everything unless given.
+    :param transform: called with each selected change; returns it, what ``change.with_columns`` made of it, or ``None``
+        to leave it out; async or not, or ``"package.module:function"``. It may raise TransientError to be called again.
+    :param schema_changes: also give the sink a ``SchemaChange`` before the first row that looks otherwise.
+    :param routing_key: a template (see ``Routing``) or function, for sinks that route by key.
+    :param concurrency: how many batches may be written at once, for sinks that are ``concurrent``.
+    :param order: what stays in order then: the changes of a ``"key"``, of a ``"table"`` or of a ``"routing_key"``.
+    :param on_error: what becomes of changes that are refused for good, or for which the retries are spent: ``"halt"``
+        stops the sink, ``"dead_letter"`` puts them aside, ``"skip"`` counts them in the statistics and goes on.
+    :param dead_letters: a folder, or another sink, which gets batches with a ``refusal``.
     :param batches: the pipeline's unless given.
     :param retry: the pipeline's unless given.
+    :raises ConfigurationError: for choices that do not go together.
     """
 
     sink: Sink | SyncSink
     selection: Selection | None = None
+    transform: Transform | str | None = None
+    schema_changes: bool = False
+    routing_key: RoutingKey | str | None = None
+    concurrency: int = 1
+    order: Literal["key", "table", "routing_key"] = "key"
+    on_error: OnError = "halt"
+    dead_letters: Sink | SyncSink | Path | str | None = None
     batches: BatchPolicy | None = None
     retry: RetryPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("halt", "dead_letter", "skip"):
+            raise ConfigurationError(
+                f"on_error {self.on_error!r} does not exist: it is halt, dead_letter or skip"
+            )
+        if self.on_error == "dead_letter" and self.dead_letters is None:
+            raise ConfigurationError("on_error = dead_letter needs dead_letters: a folder to put them in")
+        if self.on_error != "dead_letter" and self.dead_letters is not None:
+            raise ConfigurationError("dead_letters are used only with on_error = dead_letter")
+        if self.concurrency > 1 and not self.sink.concurrent:
+            raise ConfigurationError(
+                f"{type(self.sink).__name__} takes one batch at a time: leave concurrency out"
+            )
+        if self.concurrency < 1:
+            raise ConfigurationError("concurrency is at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +74,16 @@ class Served:
     """A delivery with nothing left open."""
 
     sink: Sink
-    selection: Selection | None
     batches: BatchPolicy
     retry: RetryPolicy
+    selection: Selection | None = None
+    transform: Transform | None = None
+    schema_changes: bool = False
+    routing_key: RoutingKey | None = None
+    concurrency: int = 1
+    order: Order = by_key
+    on_error: OnError = "halt"
+    dead_letters: Sink | None = None
 
 
 Given = Sink | SyncSink | Delivery
@@ -43,20 +92,48 @@ Given = Sink | SyncSink | Delivery
 def served(
     sinks: Sequence[Given] | Mapping[str, Given], batches: BatchPolicy, retry: RetryPolicy
 ) -> dict[str, Served]:
-    """Every sink by its name, with the pipeline's policies where it has none of its own."""
+    """Every sink by its name, with the pipeline's policies where it has none of its own.
+
+    :raises ConfigurationError: for a sink that stands in two places: each is opened and called by itself.
+    """
     named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
-    return {name: _complete(given, batches, retry) for name, given in named.items()}
+    complete = {name: _complete(given, batches, retry) for name, given in named.items()}
+    seen: set[int] = set()
+    for given in named.values():
+        for sink in (given.sink, given.dead_letters) if isinstance(given, Delivery) else (given,):
+            if isinstance(sink, (Sink, SyncSink)) and id(sink) in seen:
+                raise ConfigurationError(
+                    f"one {type(sink).__name__} stands in two places of the pipeline: make one for each"
+                )
+            seen.add(id(sink))
+    return complete
 
 
 def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:
     choices = given if isinstance(given, Delivery) else Delivery(given)
-    sink = choices.sink
+    routing_key = (
+        Routing(choices.routing_key) if isinstance(choices.routing_key, str) else choices.routing_key
+    )
+    letters = choices.dead_letters
     return Served(
-        ThreadedSink(sink) if isinstance(sink, SyncSink) else sink,
-        choices.selection,
+        _asynchronous(choices.sink),
         choices.batches or batches,
         choices.retry or retry,
+        selection=choices.selection,
+        transform=load(choices.transform) if isinstance(choices.transform, str) else choices.transform,
+        schema_changes=choices.schema_changes,
+        routing_key=routing_key,
+        concurrency=choices.concurrency,
+        order=order(choices.order, routing_key),
+        on_error=choices.on_error,
+        dead_letters=None
+        if letters is None
+        else _asynchronous(DeadLetters(letters) if isinstance(letters, (str, Path)) else letters),
     )
+
+
+def _asynchronous(sink: Sink | SyncSink) -> Sink:
+    return ThreadedSink(sink) if isinstance(sink, SyncSink) else sink
 
 
 def _named(sinks: Sequence[Given]) -> dict[str, Given]:

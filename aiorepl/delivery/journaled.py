@@ -55,7 +55,7 @@ class JournaledLanes(Lanes):
             raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
         super().__init__(capture, sinks, memory // (1 + len(sinks)))
         self._url = journal
-        self._journal = Served(JournalSink(journal), None, batches, retry)
+        self._journal = Served(JournalSink(journal), batches, retry)
         self._snapshot = snapshot
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}

@@ -16,12 +16,13 @@ from typing import Any
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.window import Window
-from aiorepl.errors import SlotError
+from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.sink import SinkContext
+from aiorepl.sink import Sink, SinkContext
 
 SOURCE = "source"
 
@@ -58,14 +59,27 @@ class Lanes(ABC):
     async def _open(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
-        cleanup.push_async_callback(serve.sink.close)
-        held: Position | None = None
-        async for attempt in serve.retry.sink():
-            with attempt:
-                held = await serve.sink.open(SinkContext(name, begin))
+        context = SinkContext(name, begin, serve.routing_key)
+        if serve.dead_letters is not None:
+            await self._opened(serve.dead_letters, context, serve.retry, cleanup)
+        held = await self._opened(serve.sink, context, serve.retry, cleanup)
         if held is not None:
             held.require_same_source(begin, f"sink {name}")
+            if serve.concurrency > 1:
+                raise ConfigurationError(
+                    f"sink {name} keeps its position with its data, which takes one batch at a time: leave concurrency out"
+                )
         return held
+
+    @staticmethod
+    async def _opened(
+        sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
+    ) -> Position | None:
+        cleanup.push_async_callback(sink.close)
+        async for attempt in retry.sink():
+            with attempt:
+                return await sink.open(context)
+        raise AssertionError("the retries end by returning or raising")
 
     def _window(self, name: str, limit: int) -> Window:
         window = self.windows[name] = Window(limit)

@@ -1,4 +1,4 @@
-"""One sink at work: its cursor, its batches, its flushes and its retries. Nobody else calls the sink."""
+"""One sink at work: its cursor, its batches and its flushes; ``writing`` makes the calls. Nobody else calls the sink."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import Cursor
-from aiorepl.errors import AioreplError, SinkError
+from aiorepl.delivery.writing import SinkWriter
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
+from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.transaction import Slice
 
 
@@ -44,15 +45,14 @@ class SinkRunner:
         keeps_position: bool,
     ) -> None:
         self.statistics = SinkStatistics(name, accepted=after, durable=after)
-        self._name = name
-        self._sink = serve.sink
+        self._writer = SinkWriter(name, serve, self.statistics, keeps_position=keeps_position)
         self._selection = serve.selection
+        self._tracker = SchemaTracker() if serve.schema_changes else None
         self._cursor = cursor
         self._progress = progress
         self._after = after
         self._keeps_position = keeps_position
         self._policy = serve.batches
-        self._retry = serve.retry
         self._batcher = Batcher(serve.batches.bytes)
         self._skipped = 0
         self._unflushed = 0
@@ -92,7 +92,7 @@ class SinkRunner:
             if self._has(part):
                 self._skipped += 1
             else:
-                self._batcher.add(part if self._selection is None else self._selection.apply(part))
+                self._batcher.add(self._chosen(part))
         batch = self._batcher.take()
         if batch is None and self._cursor.holds_back and self._batcher.under_way:
             # The rest of the transaction waits for room, which this part has to make.
@@ -107,6 +107,12 @@ class SinkRunner:
             return part.end_lsn is not None and part.end_lsn <= self._after
         return part.transaction.commit_lsn < self._after
 
+    def _chosen(self, part: Slice) -> Slice:
+        """What of the slice the sink gets, in its form."""
+        if self._selection is not None:
+            part = self._selection.apply(part)
+        return part if self._tracker is None else self._tracker.announced(part)
+
     async def _wait(self) -> None:
         if self._flush_at is None:
             await self._cursor.news()
@@ -119,7 +125,7 @@ class SinkRunner:
 
     async def _write(self, batch: Batch) -> None:
         if self._keeps_position or any(map(_says_something, batch.transactions)):
-            await self._insist("write", batch)
+            await self._writer.write(batch)
         self._cursor.release(len(batch.transactions) + self._skipped)
         self._skipped = 0
         statistics = self.statistics
@@ -135,7 +141,7 @@ class SinkRunner:
     async def _flush(self) -> None:
         if self._flush_at is None:
             return
-        await self._insist("flush", None)
+        await self._writer.flush()
         self._unflushed, self._flush_at = 0, None
         self.statistics.flushes += 1
         if self._accepted is not None:
@@ -143,19 +149,6 @@ class SinkRunner:
             self.statistics.durable = end_lsn
             self.statistics.committed = self._committed
             await self._progress.durable(end_lsn)
-
-    async def _insist(self, call: str, batch: Batch | None) -> None:
-        try:
-            async for attempt in self._retry.sink():
-                with attempt:
-                    if attempt.num > 1:
-                        self.statistics.retries += 1
-                    await (self._sink.flush() if batch is None else self._sink.write(batch))
-        except AioreplError:
-            raise
-        except Exception as error:
-            # The exception's own text may quote what was written, so only its type is told.
-            raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
 
 
 def _says_something(part: Slice) -> bool:

@@ -1,4 +1,4 @@
-"""A synchronous sink in a worker thread, so that it may block as long as it likes."""
+"""A synchronous sink in worker threads, so that it may block as long as it likes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from aiorepl.sink import Batch, Sink, SinkContext, SyncSink
 
 
 class ThreadedSink(Sink):
-    """Calls one thread at a time. A call that was begun is waited for, also when the pipeline is cancelled."""
+    """Makes each call in a thread. A call that was begun is waited for, also when the pipeline is cancelled."""
 
     def __init__(self, sink: SyncSink) -> None:
         self._sink = sink
         self.takes_prepared = sink.takes_prepared
+        self.concurrent = sink.concurrent
 
     @property
     def durable_on_write(self) -> bool:

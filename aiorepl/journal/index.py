@@ -128,7 +128,7 @@ def dump(index: SegmentIndex) -> bytes:
                 {"relation": _text(item.relation), "types": [_text(payload) for payload in item.types]}
                 for item in index.descriptions
             ],
-            "types": [_dump_type(info) for info in index.types],
+            "types": [dump_type(info) for info in index.types],
             "blocks": [_dump_block(block) for block in index.blocks],
         }
     )
@@ -157,7 +157,7 @@ def load(data: bytes, name: str) -> SegmentIndex:
             Description(_bytes(item["relation"]), tuple(_bytes(payload) for payload in item["types"]))
             for item in fields["descriptions"]
         ),
-        types=tuple(_load_type(item) for item in fields["types"]),
+        types=tuple(load_type(item) for item in fields["types"]),
         blocks=tuple(_load_block(item) for item in fields["blocks"]),
     )
 
@@ -202,7 +202,8 @@ def _load_block(fields: dict[str, Any]) -> Block:
     )
 
 
-def _dump_type(info: TypeInfo) -> dict[str, Any]:
+def dump_type(info: TypeInfo) -> dict[str, Any]:
+    """A type as JSON; ``load_type`` reads it."""
     return {
         "oid": info.oid,
         "namespace": info.namespace,
@@ -214,7 +215,8 @@ def _dump_type(info: TypeInfo) -> dict[str, Any]:
     }
 
 
-def _load_type(fields: dict[str, Any]) -> TypeInfo:
+def load_type(fields: dict[str, Any]) -> TypeInfo:
+    """Read what ``dump_type`` made."""
     parts: Iterable[tuple[str, int]] = ((name, oid) for name, oid in fields["fields"])
     return TypeInfo(**{**fields, "fields": tuple(parts)})
 

@@ -7,11 +7,12 @@ same as before, nothing. A rename is a guess: one column is gone, and at its pla
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.transactions.changes import Change, Layout, RowChange
-from aiorepl.transactions.transaction import Transaction
+from aiorepl.transactions.transaction import Slice, Transaction
 
 Pair = tuple[Column, Column]
 Names = tuple[str, ...]
@@ -155,6 +156,15 @@ class SchemaTracker:
         self._known[relation.oid] = relation
         found = SchemaChange(change.transaction, change.ordinal, change.layout, known)
         return None if found.same else found
+
+    def announced(self, part: Slice) -> Slice:
+        """The slice with what changed in front of the rows that show it."""
+        changes: list[Change] = []
+        for change in part.changes:
+            if isinstance(change, RowChange) and (found := self.observe(change)) is not None:
+                changes.append(found)
+            changes.append(change)
+        return part if len(changes) == len(part.changes) else replace(part, changes=changes)
 
 
 def _described(relation: Relation) -> tuple[object, ...]:

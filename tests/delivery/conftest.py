@@ -31,13 +31,14 @@ class Lane:
         after: LSN | None = None,
         keeps_position: bool = False,
         limit: int = 1024 * 1024,
+        **choices,
     ) -> None:
         self.stream = Stream()
         self.table = self.stream.table("items", column("id", 23, key=True), column("note"))
         begin = self.stream.position.lsn
         self.ledger = Ledger(begin, ["s"])
         self.window = Window(limit)
-        served = Served(sink, None, batches or BatchPolicy(flush_seconds=0.01), retry)
+        served = Served(sink, batches or BatchPolicy(flush_seconds=0.01), retry, **choices)
         self.runner = SinkRunner(
             "s",
             served,

@@ -1,0 +1,233 @@
+"""What a sink refused, kept in files until somebody has mended what was wrong and writes it again.
+
+A letter is one JSON file: why it was refused, and the changes as pgoutput messages with the descriptions they need, so
+that they come back as the changes they were, on any machine. It is called ``<LSN>-<ordinal>.json`` after its first
+change, so that letters sort in the order of the stream, and one that is refused again after a restart is the same file.
+The folder holds rows: keep it as you keep the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from aiorepl.errors import AioreplError, ConfigurationError, PermanentError, TransientError
+from aiorepl.journal.index import dump_type, load_type
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.messages import without_xid
+from aiorepl.pgoutput.relations import Relation, Type
+from aiorepl.position import Position
+from aiorepl.sink import Batch, Refusal, SinkContext, SyncSink
+from aiorepl.transactions import changes as c
+from aiorepl.transactions.schema_changes import SchemaChange
+from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.values.registry import Types
+
+_FORMAT: Final = 1
+_SUFFIX: Final = ".json"
+
+
+class DeadLetters(SyncSink):
+    """A folder of letters. Durable when ``write`` returns.
+
+    :param path: the folder; it is made if it is missing.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._position: Position | None = None
+
+    def open(self, context: SinkContext) -> None:
+        """Make the folder."""
+        self._position = context.position
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise PermanentError(f"dead letters: {self.path}: {error.strerror}") from None
+
+    def write(self, batch: Batch) -> None:
+        """A letter for each transaction."""
+        try:
+            for part in batch.transactions:
+                # How a table looked comes with its rows.
+                changes = [change for change in part.changes if not isinstance(change, SchemaChange)]
+                if changes:
+                    self._write(part, changes, batch.refusal)
+            _sync_folder(self.path)
+        except OSError as error:
+            raise TransientError(f"dead letters: {self.path}: {error.strerror}") from None
+
+    def letters(self) -> Iterator[Letter]:
+        """What is there, in the order of the stream.
+
+        :raises ConfigurationError: for a file that is not a letter.
+        """
+        for file in sorted(self.path.glob(f"*{_SUFFIX}")):
+            yield _load(file)
+
+    def _write(self, part: Slice, changes: list[c.Change], refusal: Refusal | None) -> None:
+        first = changes[0]
+        at = first.lsn if isinstance(first, c.Message) and first.transaction is None else None
+        begin = part.transaction.commit_lsn if part.transaction is not None else at or LSN(0)
+        file = self.path / f"{begin:016X}-{first.ordinal:010}{_SUFFIX}"
+        being_written = file.with_suffix(".part")
+        with being_written.open("wb") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            stream.write(_dump(part, changes, refusal, self._position))
+            stream.flush()
+            os.fsync(stream.fileno())
+        being_written.rename(file)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Letter:
+    """One letter.
+
+    :param batch: the changes as they were refused, whole as a batch, and why.
+    :param source: the slot they came through.
+    """
+
+    file: Path
+    batch: Batch
+    source: Position | None
+
+    def redelivered(self, held: Position | None) -> Batch:
+        """The batch to write again. A sink that keeps its position is left with the one that it holds."""
+        (part,) = self.batch.transactions
+        return Batch((replace(part, end_lsn=part.end_lsn if held is None else held.lsn),))
+
+    def discard(self) -> None:
+        """Delete it; durable on return."""
+        self.file.unlink()
+        _sync_folder(self.file.parent)
+
+
+def _dump(part: Slice, changes: list[c.Change], refusal: Refusal | None, source: Position | None) -> bytes:
+    header = part.transaction
+    types = {
+        info.oid: info
+        for change in changes
+        if isinstance(change, c.RowChange)
+        for info in change.layout.types.added
+    }
+    return orjson.dumps(
+        {
+            "format": _FORMAT,
+            "refusal": None
+            if refusal is None
+            else {
+                "sink": refusal.sink,
+                "kind": refusal.kind,
+                "error": refusal.error,
+                "stage": refusal.stage,
+                "at": refusal.at,
+            },
+            "source": None if source is None else source.to_json(),
+            "transaction": None
+            if header is None
+            else {
+                "xid": header.xid,
+                "commit_lsn": str(header.commit_lsn),
+                "commit_timestamp": header.commit_timestamp,
+                "origin": header.origin,
+                "gid": header.gid,
+            },
+            "end_lsn": str(part.end_lsn or (header.commit_lsn if header is not None else LSN(0))),
+            "binary": any(isinstance(change, c.RowChange) and change.layout.binary for change in changes),
+            "types": [dump_type(info) for info in types.values()],
+            "changes": [_message(change) for change in changes],
+        },
+        option=orjson.OPT_INDENT_2,
+    )
+
+
+def _message(change: c.Change) -> dict[str, Any]:
+    assert isinstance(change, (c.RowChange, c.Truncate, c.Message))
+    message = change.message
+    relations: tuple[Relation, ...] = ()
+    if isinstance(change, c.RowChange):
+        relations = (change.layout.relation,)
+    elif isinstance(change, c.Truncate):
+        relations = change.relations
+    described: list[Relation | Type] = []
+    for relation in relations:
+        described += [*relation.types, relation]
+    return {
+        "ordinal": change.ordinal,
+        "described": [_text(without_xid(each.payload, each.xid)) for each in described],
+        "message": _text(without_xid(message.payload, message.xid)),
+    }
+
+
+def _load(file: Path) -> Letter:
+    try:
+        return _letter(file, orjson.loads(file.read_bytes()))
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError, AioreplError) as error:
+        raise ConfigurationError(f"{file} is no dead letter: {type(error).__name__}") from None
+
+
+def _letter(file: Path, fields: dict[str, Any]) -> Letter:
+    if fields["format"] != _FORMAT:
+        raise ConfigurationError(f"{file} has format {fields['format']}; this version reads format {_FORMAT}")
+    header = fields["transaction"]
+    transaction = (
+        None if header is None else Transaction(**{**header, "commit_lsn": LSN.parse(header["commit_lsn"])})
+    )
+    decoder, types = Decoder(), Types(map(load_type, fields["types"]))
+    layouts: dict[bytes, c.Layout] = {}
+    changes = []
+    for entry in fields["changes"]:
+        for payload in entry["described"]:
+            decoder.decode(base64.b64decode(payload))
+        message = decoder.decode(base64.b64decode(entry["message"]))
+        assert isinstance(message, c.Content)
+
+        def layout(relation: Relation) -> c.Layout:
+            return layouts.setdefault(relation.payload, c.Layout(relation, types, binary=fields["binary"]))
+
+        changes.append(c.change_of(transaction, entry["ordinal"], message, layout))
+    told = fields["refusal"]
+    refusal = None if told is None else Refusal(**{**told, "at": datetime.fromisoformat(told["at"])})
+    part = Slice(transaction, changes, True, LSN.parse(fields["end_lsn"]), 0)
+    source = None if fields["source"] is None else Position.from_json(fields["source"])
+    return Letter(file, Batch((part,), refusal), source)
+
+
+async def replay(letters: DeadLetters, write: Any, flush: Any, held: Position | None) -> int:
+    """Write every letter again, in order, and delete each when it is durable.
+
+    :param write, flush: the sink's calls.
+    :param held: the position that the sink holds, if it keeps one.
+    :returns: how many letters were delivered.
+    :raises SinkError: at the first that is refused again; it and those behind it are still there.
+    """
+    count = 0
+    for letter in await asyncio.to_thread(lambda: list(letters.letters())):
+        await write(letter.redelivered(held))
+        await flush()
+        await asyncio.to_thread(letter.discard)
+        count += 1
+    return count
+
+
+def _text(payload: bytes) -> str:
+    return base64.b64encode(payload).decode()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,161 @@
+"""Calls of one sink: insisted on while that may help, several at once where order allows, and what becomes of a refusal.
+
+A refusal is settled as the sink's policy has it. The changes that the sink named, or else the transactions that fail by
+themselves, are put aside (dead letters) or passed over (skip); everything else of the batch is written. Only then does
+the batch count as accepted, so a change is either with the sink, or with its dead letters, or counted as skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from aiorepl.delivery.concurrency import stages
+from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.transforming import Transformer, Untransformed
+from aiorepl.errors import AioreplError, PermanentError, SinkError, TransientError
+from aiorepl.sink import Batch, Refusal
+from aiorepl.transactions.transaction import Slice
+
+_log = logging.getLogger("aiorepl.sink")
+
+
+class SinkWriter:
+    """Writes to an opened sink, and flushes it.
+
+    :param keeps_position: whether the sink keeps its position itself, and so has to hear where a batch ends.
+    """
+
+    def __init__(self, name: str, serve: Served, statistics: SinkStatistics, *, keeps_position: bool) -> None:
+        self._name = name
+        self._serve = serve
+        self._sink = serve.sink
+        self._statistics = statistics
+        self._keeps_position = keeps_position
+        transform = serve.transform
+        self._transformer = None if transform is None else Transformer(name, transform, serve.retry)
+
+    async def write(self, batch: Batch) -> None:
+        """Have the batch accepted, or settled as the policy has it.
+
+        :raises AioreplError: the sink failed for good, and its policy is to halt, or cannot help here.
+        """
+        if self._transformer is not None:
+            try:
+                batch = await self._transformer.batch(batch)
+            except Untransformed as rest:
+                if self._serve.on_error == "halt":
+                    raise rest.error  # noqa: B904 - it has its own cause
+                await self._put_aside(_only(batch, rest.refused), rest.error, "transform")
+                batch = rest.batch
+        if self._serve.concurrency == 1:
+            await self._settle(batch)
+            return
+        for stage in stages(batch, self._serve.concurrency, self._serve.order):
+            async with asyncio.TaskGroup() as group:
+                for part in stage:
+                    group.create_task(self._settle(part))
+
+    async def flush(self) -> None:
+        """Have everything accepted made durable.
+
+        :raises AioreplError: it cannot be. No policy helps: what was accepted is not known here any more.
+        """
+        await self._insist("flush", self._sink.flush)
+
+    async def _settle(self, batch: Batch) -> None:
+        try:
+            await self._insist("write", lambda: self._sink.write(batch))
+        except AioreplError as error:
+            if self._serve.on_error == "halt":
+                raise
+            await self._refused(batch, error)
+
+    async def _refused(self, batch: Batch, error: AioreplError) -> None:
+        if isinstance(error, PermanentError) and error.refused:
+            await self._put_aside(_only(batch, error.refused), error, "write")
+            return
+        units = list(_transactions(batch))
+        if len(units) > 1 and not isinstance(error, TransientError):
+            for unit in units:
+                await self._settle(Batch(unit))
+            return
+        # Nobody is there (and would not be for each of them), or it is this one.
+        for unit in units:
+            self._require_separable(unit, error)
+        await self._put_aside(batch.transactions, error, "write")
+        if self._keeps_position and batch.end_lsn is not None:
+            passed = Batch((Slice(None, (), True, batch.end_lsn, 0),))
+            await self._insist("write", lambda: self._sink.write(passed))
+
+    def _require_separable(self, unit: Sequence[Slice], error: AioreplError) -> None:
+        """Check that a transaction can be put aside whole, so that none is left half with the sink."""
+        header = unit[0].transaction
+        if header is None or self._sink.concurrent:
+            return
+        if header.prepared:
+            raise SinkError(
+                f"sink {self._name} refuses the transaction prepared at {header.commit_lsn}, which cannot be put aside "
+                f"before it is decided: {error}"
+            ) from error
+        if not (unit[0].first and unit[-1].last):
+            raise SinkError(
+                f"sink {self._name} refuses a part of the transaction at {header.commit_lsn}, which is larger than a batch "
+                f"and cannot be put aside in parts: let batches hold more bytes, or mend the cause: {error}"
+            ) from error
+
+    async def _put_aside(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
+        count = sum(len(part.changes) for part in parts)
+        where = next((part.transaction.commit_lsn for part in parts if part.transaction is not None), None)
+        at = "" if where is None else f" from {where} on"
+        letters = self._serve.dead_letters
+        if letters is None:
+            self._statistics.skipped += count
+            _log.warning("sink %s: %s changes%s are skipped: %s", self._name, count, at, error)
+            return
+        refusal = Refusal(self._name, type(error).__name__, str(error), stage, datetime.now(UTC))
+        batch = Batch(tuple(parts), refusal)
+        await self._insist("its dead letters' write", lambda: letters.write(batch))
+        await self._insist("its dead letters' flush", letters.flush)
+        self._statistics.dead_letters += count
+        _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, at, error)
+
+    async def _insist(self, call: str, make: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async for attempt in self._serve.retry.sink():
+                with attempt:
+                    if attempt.num > 1:
+                        self._statistics.retries += 1
+                    await make()
+        except AioreplError:
+            raise
+        except Exception as error:
+            # The exception's own text may quote what was written, so only its type is told.
+            raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+
+
+def _transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
+    """The batch by transactions; what stands between them by itself."""
+    unit: list[Slice] = []
+    for part in batch.transactions:
+        if unit and (part.transaction is None or part.transaction is not unit[-1].transaction):
+            yield tuple(unit)
+            unit = []
+        unit.append(part)
+    if unit:
+        yield tuple(unit)
+
+
+def _only(batch: Batch, refused: Sequence[object]) -> list[Slice]:
+    """The slices with these changes alone, and none without any."""
+    wanted = set(map(id, refused))
+    parts = []
+    for part in batch.transactions:
+        changes = [change for change in part.changes if id(change) in wanted]
+        if changes:
+            parts.append(replace(part, changes=changes))
+    return parts
