@@ -1,6 +1,7 @@
 """One connection, from START_REPLICATION to its end: frames in, slices out, status updates back.
 
-The status timer is a task of its own, so that neither a slow sink nor a window that holds the reader back delays it.
+The status timer is a task of its own, so that neither a slow sink nor a window that holds the reader back delays it. It
+also notices when the server has fallen silent.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from aiorepl.delivery.feedback import Feedback
+from aiorepl.delivery.heartbeat import is_beat
 from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.silence import Sign, Silence, limit
 from aiorepl.delivery.source import Readied, Source
-from aiorepl.errors import ProtocolError
+from aiorepl.errors import ConnectionLost, ProtocolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -25,7 +28,7 @@ from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import Again, Connection, ReplicationConnection
 from aiorepl.wire.frames import XLogData
-from aiorepl.wire.opening import connect_sql
+from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 from aiorepl.wire.protocol import CopyFrame
 
 _IDLE_SECONDS: Final = 1.0
@@ -55,8 +58,10 @@ class Session:
         self._ledger = ledger
         self._until = until
         self._resume = resume
-        self._begin(resume)
+        self._decoder: Decoder
+        self._assembler: Assembler
         self._feedback: Feedback | None = None
+        self._silence: Silence
         self._timer: asyncio.Task[None] | None = None
         self._ended = False
         self._idle_again_at = 0.0
@@ -93,11 +98,13 @@ class Session:
         self._begin(self._resume)
         await self._connection.start_replication(self._source.slot, begin, readied.plugin_options)
         self._feedback = Feedback(readied.wal_sender_timeout, self._now())
+        self._silence = Silence(limit(self._source.receive_timeout, readied.wal_sender_timeout), self._now())
         self._connection.on_reply_request(self.report)
         self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {self._source.slot}")
+        self._timer.add_done_callback(self._reporting_ended)
 
     async def receive(self) -> list[Slice] | None:
-        """The slices that have arrived; ``None`` when the stream has ended, by ``until`` or by the server.
+        """The slices that have arrived; ``None`` when everything below ``until`` has.
 
         :raises ProtocolError: naming message, field and LSN; what came before it was returned.
         :raises ServerError, ConnectionLost: the connection is of no use any more.
@@ -108,20 +115,34 @@ class Session:
             raise self._failure
         frames = await self._connection.receive()
         if not frames:
-            self._ended = True
-            return None
+            # However politely: what it has not sent is still to come.
+            raise ConnectionLost("the server ended the stream: it shuts down, or its walsender was told to")
         slices = self._take(frames)
         oids = {column.type_oid for relation in self._assembler.take_fresh() for column in relation.columns}
         if missing := set().union(*map(self._types.missing, oids)):
             await self._look_up(missing)
         return slices
 
-    def report(self) -> None:
-        """Send a status update now."""
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Bytes of transactions in progress and prepared ones: in memory, and spooled."""
+        return self._assembler.waiting.memory, self._assembler.waiting.spooled
+
+    def quiet_for(self) -> float:
+        """Seconds since the last sign of life."""
+        now = self._now()
+        self._silence.listen(self._connection.heard(), now)
+        return now - self._silence.heard_at
+
+    def report(self, *, ask: bool = False) -> None:
+        """Send a status update now.
+
+        :param ask: for a keepalive in return.
+        """
         if self._feedback is not None:
             ledger = self._ledger
             # A server whose client has all of its WAL sends no keepalive of its own accord for half a minute.
-            reply, self._idle_left_out = self._idle_left_out, False
+            reply, self._idle_left_out = self._idle_left_out or ask, False
             self._connection.send_status(ledger.received, ledger.flushed, ledger.flushed, reply=reply)
             self._feedback.sent(self._now(), ledger.flushed)
 
@@ -180,6 +201,9 @@ class Session:
                 self._decide(part.two_phase)
             if part.end_lsn is not None:
                 self._ledger.ended(part.end_lsn)
+                if self._source.heartbeat and is_beat(part):
+                    downstream.append(Slice(None, (), True, part.end_lsn, 0))
+                    continue
             if part.changes or part.end_lsn is not None:
                 downstream.append(part)
         return downstream
@@ -228,9 +252,11 @@ class Session:
     async def _look_up(self, oids: set[int]) -> None:
         connection = await connect_sql(self._source.dsn, **self._source.connect)
         try:
-            rows = await connection.fetch(catalog.QUERY, list(oids))
+            rows = await connection.fetch(catalog.QUERY, list(oids), timeout=ANSWER_SECONDS)
+        except Exception as error:  # noqa: BLE001 - translated or raised as it is
+            raise translated(error) from None
         finally:
-            await connection.close()
+            connection.terminate()
         for info in catalog.parse(rows):
             self._types.add(info)
         # A type dropped since is not asked for again: its values stay text.
@@ -241,13 +267,27 @@ class Session:
     async def _keep_reporting(self) -> None:
         feedback = self._feedback
         assert feedback is not None
+        silence = self._silence
         while True:
-            pause = feedback.wait(self._now(), self._ledger.flushed)
+            match silence.look(self._connection.heard(), self._now()):
+                case Sign.ASK:
+                    self.report(ask=True)
+                case Sign.LOST:
+                    text = f"nothing has come from the server for {silence.limit:g} s, though it was asked"
+                    self._connection.fail(ConnectionLost(text))
+                    return
+            now = self._now()
+            pause = feedback.wait(now, self._ledger.flushed)
             if pause <= 0:
                 self.report()
             else:
                 # Looked at again soon enough to see ``flushed`` move; a wake-up a second costs nothing.
-                await asyncio.sleep(min(pause, 1.0))
+                await asyncio.sleep(min(pause, silence.wait(now), 1.0))
+
+    def _reporting_ended(self, timer: asyncio.Task[None]) -> None:
+        if not timer.cancelled() and (error := timer.exception()) is not None:
+            # Without statuses WAL piles up on the server until it hangs up on us: rather end now, and say why.
+            self._connection.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
     async def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -37,7 +37,12 @@ class Source:
     :param waiting_bytes: memory for transactions in progress and prepared ones; the rest goes to ``spool``.
     :param spool: the folder for those; the system's temporary folder unless given.
     :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.
-    :param connect: further arguments for ``asyncpg.connect``.
+    :param failover: create the slot so that standbys may synchronize it, and it survives a promotion (PostgreSQL 17).
+    :param heartbeat: write an empty logical message this often, in seconds, so that a quiet slot has something to move
+        past. Sinks are not given those.
+    :param receive_timeout: seconds without any sign of life, though the server was asked for one, after which the
+        connection counts as lost; 0 for never, the server's ``wal_sender_timeout`` unless given.
+    :param connect: further arguments for ``asyncpg.connect``; ``timeout`` is that of each host.
     """
 
     dsn: str | None = field(repr=False)
@@ -55,6 +60,9 @@ class Source:
     deliver_prepared: bool = False
     waiting_bytes: int = WAITING_BYTES
     spool: Path | None = None
+    failover: bool = False
+    heartbeat: float | None = None
+    receive_timeout: float | None = None
     connect: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +74,14 @@ class Source:
             raise ConfigurationError(f"route {self.route!r} does not exist: it is walsender or sql")
         if self.deliver_prepared and not self.two_phase:
             raise ConfigurationError("prepared transactions can be delivered only under two_phase")
+        if self.heartbeat is not None and self.heartbeat <= 0:
+            raise ConfigurationError("heartbeat is in seconds and more than 0; leave it out for none")
+        if self.receive_timeout is not None and self.receive_timeout < 0:
+            raise ConfigurationError("receive_timeout is in seconds; 0 waits for ever")
+        if self.failover and self.temporary:
+            raise ConfigurationError(
+                "a temporary slot ends with its connection: it cannot be a failover slot"
+            )
         self.options()
 
     @property

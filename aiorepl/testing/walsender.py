@@ -13,6 +13,8 @@ It lets everybody in, has every slot and publication that it is asked for, and a
 START_REPLICATION; ``answers`` puts other answers in. It speaks simple queries and CopyBoth, and nothing else: a
 stream whose tables have types that are not built in makes aiorepl look them up on another connection, which fails.
 
+A status that asks for a keepalive gets one that says no more than was sent.
+
 The first START_REPLICATION plays the first script, the second the second, and so on; one for which there is no script
 is sent nothing. A script that has come to its end leaves the stream open. A client that ends it is answered in order.
 """
@@ -219,6 +221,9 @@ class _Client:
         self._statuses: asyncio.Queue[StandbyStatus] = asyncio.Queue()
         self._copy_done = False
         self._hung_up = False
+        # Whether what was sent ends with a frame, and up to where in the WAL it was.
+        self._whole = True
+        self._at = 0
 
     async def serve(self) -> None:
         """From the startup packet to the end."""
@@ -282,6 +287,8 @@ class _Client:
                 received, flushed, applied, sent_at, reply = struct.unpack(">xQQQq?", body)
                 status = StandbyStatus(LSN(received), LSN(flushed), LSN(applied), sent_at, reply)
                 self._statuses.put_nowait(status)
+                if reply and self._whole and not self._copy_done:
+                    self._write(bytes_of(Keepalive(self._at)))
                 await self._server.note(status)
         finally:
             playing.cancel()
@@ -307,12 +314,14 @@ class _Client:
                         break
             case Split(steps, size):
                 data = b"".join(map(bytes_of, steps))
+                self._whole = False
                 try:
                     while data:
                         piece, data = data[:size], data[size:]
                         self._write(piece)
                         await self._writer.drain()
                         await asyncio.sleep(0)  # the client may read before the next
+                    self._whole = not any(isinstance(each, Raw) for each in steps)
                 except asyncio.CancelledError:
                     self._write(data)  # a client that ends the stream still gets whole frames
                     raise
@@ -322,6 +331,11 @@ class _Client:
                 self._error(step)
             case _:
                 self._copy_done = self._copy_done or isinstance(step, CopyDone)
+                self._whole = self._whole and not isinstance(step, Raw)
+                if isinstance(step, Data):
+                    self._at = max(self._at, step.start)
+                elif isinstance(step, Keepalive):
+                    self._at = max(self._at, step.wal_end)
                 self._write(bytes_of(step))
                 await self._writer.drain()
 

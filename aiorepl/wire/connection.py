@@ -25,14 +25,12 @@ from aiorepl.errors import (
 )
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
-from aiorepl.wire.opening import GRANT, TEXT_SETTINGS, Opened, connect_sql
+from aiorepl.wire.opening import ANSWER_SECONDS, GRANT, TEXT_SETTINGS, Opened, connect_sql
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 
 _log = logging.getLogger("aiorepl.wire")
 
 _EPOCH: Final = 946_684_800
-# What is asked before the stream is answered at once, by a server that is there.
-ANSWER_SECONDS: Final = 60.0
 
 
 class Again:

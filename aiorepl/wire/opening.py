@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ConnectionFailed
+from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 
 # The text forms that every reader of values relies on, set in the startup packet, where they beat
 # ALTER DATABASE and ALTER ROLE.
@@ -30,6 +30,9 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "application_name": "aiorepl",
 }
 GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role that has it"
+
+# What is asked beside the stream is answered at once, by a server that is there.
+ANSWER_SECONDS: Final = 60.0
 
 _ONE_HOST_SECONDS: Final = 60.0
 _EACH_HOST_SECONDS: Final = 10.0
@@ -83,7 +86,7 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
             kwargs["host"], kwargs["port"] = places[-1]
         return await _connect(dsn, settings, kwargs)
     except Exception as error:  # noqa: BLE001 - every one is explained or raised as it is
-        raise _explained(error) from None
+        raise explained(error) from None
 
 
 async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
@@ -137,7 +140,7 @@ def _keep_alive(transport: asyncio.Transport) -> None:
             found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _explained(error: Exception) -> Exception:
+def explained(error: Exception) -> Exception:
     """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
     pg = asyncpg.exceptions
     if isinstance(error, pg.PostgresError):
@@ -176,6 +179,16 @@ def _explained(error: Exception) -> Exception:
         )
     if isinstance(error, pg.ConnectionDoesNotExistError):
         return ConnectionFailed("the server closed the connection while it was being opened")
+    return error
+
+
+def translated(error: Exception) -> Exception:
+    """What asyncpg raised on a connection that was open, as an error of ours that quotes no row."""
+    if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
+        fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
+        return ServerError(fields)
+    if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")
     return error
 
 

@@ -96,8 +96,9 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             if self._buffer.damage is not None:
                 raise self._buffer.damage
         except ProtocolError as error:
-            self._fail(error.at(self._position) if self._position else error)
-            self.abort()
+            self.fail(error.at(self._position) if self._position else error)
+        except Exception as error:  # noqa: BLE001 - a callback's: raised where it is waited for, not in the loop
+            self.fail(error)
         if self._inbox_size > _INBOX_BYTES and not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()

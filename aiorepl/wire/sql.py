@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ConnectionLost, ServerError
+from aiorepl.errors import ConfigurationError, ServerError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
-from aiorepl.wire.connection import ANSWER_SECONDS, Again, CreatedSlot, System, slot_problem
+from aiorepl.wire.connection import Again, CreatedSlot, System, slot_problem
 from aiorepl.wire.frames import Keepalive, XLogData
-from aiorepl.wire.opening import connect_sql
+from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 
 # A peek stops at the first transaction end past this many messages; they are fetched in these portions.
 _ROUND: Final = 50_000
@@ -224,9 +224,4 @@ class SqlConnection:
             raise self._translated(error) from None
 
     def _translated(self, error: Exception) -> Exception:
-        if self._failure is not None:
-            return self._failure
-        if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
-            fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
-            return ServerError(fields)
-        return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")
+        return self._failure or translated(error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from aiorepl import LSN, Position, Source
+from aiorepl import LSN, ConnectionLost, Position, Source
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Readied
@@ -21,6 +23,9 @@ class Connection:
         self.reads = []
         self.statuses = []
         self.callback = None
+        self.broken = None
+        self.listens = True
+        self.failed = asyncio.get_running_loop().create_future()
 
     async def start_replication(self, slot, lsn, options):
         self.started = (slot, lsn)
@@ -31,7 +36,15 @@ class Connection:
     def on_reply_request(self, callback):
         self.callback = callback
 
+    def heard(self):
+        return 1 if self.listens else None
+
+    def fail(self, error):
+        self.failed.set_result(error)
+
     def send_status(self, received, flushed, applied, *, reply=False):
+        if self.broken is not None and not self.failed.done():
+            raise self.broken
         self.statuses.append((received, flushed, reply))
 
     async def stop(self):
@@ -54,11 +67,11 @@ async def begin():
     """A session that has started at 100, its connection and its ledger."""
     sessions = []
 
-    async def begin(until=None):
+    async def begin(until=None, **options):
         connection, ledger = Connection(), Ledger(LSN(100), ["s"])
         session = Session(
             connection,
-            Source(None, slot="s", publication="p"),
+            Source(None, slot="s", publication="p", **options),
             Types(),
             ledger,
             resume=Resume(LSN(100)),
@@ -147,9 +160,53 @@ async def test_until_ends_with_everything_below_it(begin, frame):
     assert await session.receive() is None
 
 
-async def test_the_server_may_end_the_stream(begin):
-    """An empty read is the end."""
+async def test_a_stream_that_the_server_ends_is_lost(begin):
+    """However politely it does: what it has not sent is still to come."""
     session, connection, _ = await begin()
     connection.reads = [[]]
-    assert await session.receive() is None
-    assert await session.receive() is None
+    with pytest.raises(ConnectionLost, match="the server ended the stream"):
+        await session.receive()
+
+
+async def test_a_status_that_cannot_be_sent_ends_the_session(begin):
+    """What goes wrong in the timer is not lost with it: whoever receives is told."""
+    _, connection, _ = await begin()
+    connection.broken = ZeroDivisionError("no status")
+    async with asyncio.timeout(10):
+        assert connection.broken is await connection.failed
+
+
+async def test_a_silent_server_is_asked_and_then_given_up(begin):
+    """Nothing comes for half of the limit: a status asks for a keepalive; nor for the other half: it is lost."""
+    _, connection, _ = await begin(receive_timeout=0.2)
+    async with asyncio.timeout(10):
+        error = await connection.failed
+    assert isinstance(error, ConnectionLost)
+    assert "nothing has come from the server for 0.2 s" in str(error)
+    assert [True] == [reply for *_, reply in connection.statuses if reply]
+
+
+async def test_who_does_not_listen_hears_nothing_and_loses_nothing(begin):
+    """While reading is held back, silence is ours."""
+    _, connection, _ = await begin(receive_timeout=0.2)
+    connection.listens = False
+    await asyncio.sleep(0.6)
+    assert not connection.failed.done()
+    connection.listens = True
+    async with asyncio.timeout(10):
+        await connection.failed
+
+
+async def test_own_beats_are_marks(begin):
+    """They move the ledger and are not delivered; without a heartbeat, or with contents, they are the user's."""
+    beat = build.message(transactional=False, lsn=200, prefix="aiorepl", content=b"")
+    theirs = build.message(transactional=False, lsn=210, prefix="aiorepl", content=b"x")
+    session, connection, ledger = await begin(heartbeat=5)
+    connection.reads = [[data(200, beat), data(210, theirs)]]
+    slices = await session.receive()
+    assert [(0, LSN(200)), (1, LSN(210))] == [(len(part.changes), part.end_lsn) for part in slices]
+    assert LSN(210) == ledger.end
+
+    session, connection, _ = await begin()
+    connection.reads = [[data(200, beat)]]
+    assert [1] == [len(part.changes) for part in await session.receive()]

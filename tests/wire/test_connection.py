@@ -143,12 +143,12 @@ async def test_more_than_fits():
 
 
 async def test_status():
-    """What is told to the server arrives as it was told."""
+    """What is told to the server arrives as it was told, and a question is answered."""
     async with ScriptedWalsender([AwaitStatus(flushed=2), Data(b"seen")]) as server:
         connection = await start(server)
         connection.send_status(LSN(3), LSN(2), LSN(1))
         connection.send_status(LSN(2**64 - 1), LSN(2**63), LSN(0), reply=True)
-        assert [b"seen"] == payloads(await read(connection, 1))
+        assert [0, b"seen"] == payloads(await read(connection, 2))
         await connection.close()
 
     told = [

@@ -72,10 +72,9 @@ async def test_delivered_and_confirmed():
         *transaction(1, rows=3),
         AwaitStatus(flushed=0x180),
         *transaction(2),
-        AwaitStatus(flushed=0x280),
     ]
-    async with ScriptedWalsender([*script, CopyDone()], answers=QUICK) as server:
-        await pipeline(server, sink).run()
+    async with ScriptedWalsender(script, answers=QUICK) as server, pipeline(server, sink):
+        await server.status(lambda status: status.flushed == 0x280)
 
     assert [100, 101, 102, 200] == ids(sink)
     assert sink.closed
@@ -100,9 +99,9 @@ async def test_stopped():
 async def test_split_anywhere():
     """Reads that end in the midst of anything make no difference."""
     sink = Remember()
-    script: list[Step] = [Split([*transaction(1, rows=2), Keepalive(0x180), *transaction(2)], 7), CopyDone()]
-    async with ScriptedWalsender(script, answers=QUICK) as server:
-        await pipeline(server, sink).run()
+    script: list[Step] = [Split([*transaction(1, rows=2), Keepalive(0x180), *transaction(2)], 7)]
+    async with ScriptedWalsender(script, answers=QUICK) as server, pipeline(server, sink):
+        await server.status(lambda status: status.flushed == 0x280)
 
     assert [100, 101, 200] == ids(sink)
 
@@ -179,16 +178,21 @@ async def test_an_error_of_the_server():
         [Raw(b"d\0\0\1\0w"), Cut()],
         [Error(S="FATAL", C="57P01", M="terminating connection")],
         [Error(S="ERROR", C="53200", M="out of memory")],
+        [CopyDone()],
+        [CopyDone(), Cut()],
     ],
-    ids=["hung up", "in the midst of a frame", "shut down", "out of memory"],
+    ids=["hung up", "in the midst of a frame", "shut down", "out of memory", "ended in order", "and hung up"],
 )
 async def test_reconnecting(end):
     """After a loss the stream is asked for again from what was received whole, and nothing comes twice."""
     sink = Remember()
     first = [*transaction(1), *transaction(2, rows=3)[:-2]]
-    again = [*transaction(2, rows=3), *transaction(3), AwaitStatus(flushed=0x380), CopyDone()]
-    async with ScriptedWalsender([*first, *end], again, answers=QUICK) as server:
-        await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+    again = [*transaction(2, rows=3), *transaction(3)]
+    async with (
+        ScriptedWalsender([*first, *end], again, answers=QUICK) as server,
+        pipeline(server, sink, reconnect=RetryPolicy(first=0.01)),
+    ):
+        await server.status(lambda status: status.flushed == 0x380)
 
     assert [100, 200, 201, 202, 300] == ids(sink)
     starts = [sql.split(" (")[0] for sql in server.queries if sql.startswith("START_REPLICATION")]
