@@ -5,7 +5,8 @@
     stream.transaction(orders.insert("1", "first"), orders.delete("1", None))
     await sink.write(Batch(stream.slices()))
 
-LSNs and xids count up by themselves. The bytes go through the decoder and the assembler like a server's.
+LSNs and xids count up by themselves. The bytes go through the decoder and the assembler like a server's. ``again``
+gives what a server would send on another connection: the same changes, as new objects, perhaps cut otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from aiorepl.pgoutput.relations import Column
 from aiorepl.position import Position
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
-from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
@@ -74,9 +75,12 @@ class Stream:
         self._oid = 16384
         self._time = 800_000_000_000_000
         self._fresh: list[bytes] = []
-        self._pending: list[bytes] = []
-        self._decoder = Decoder()
-        self._assembler = Assembler(Types(types), binary=binary)
+        self._sent: list[bytes] = []
+        self._taken = 0
+        self._prepared: dict[str, tuple[int, LSN]] = {}
+        self._types = Types(types)
+        self._binary = binary
+        self._decoder, self._assembler = self._connection(LSN(0))
 
     def table(
         self,
@@ -109,18 +113,65 @@ class Stream:
         self._time += 1_000_000
         commit_lsn = self._lsn + sum(map(len, contents)) + 0x40
         end_lsn = commit_lsn + 0x30
-        self._pending.append(build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid))
+        self._sent.append(build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid))
         if origin is not None:
-            self._pending.append(build.origin(commit_lsn=1, name=origin))
-        self._pending += [*self._fresh, *contents]
-        self._pending.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
+            self._sent.append(build.origin(commit_lsn=1, name=origin))
+        self._sent += [*self._fresh, *contents]
+        self._sent.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
         self._fresh = []
+        return self._ended(end_lsn)
+
+    def prepare(self, gid: str, *contents: bytes) -> LSN:
+        """PREPARE TRANSACTION ``contents`` under ``gid``, and return the end LSN of that."""
+        self._xid += 1
+        self._time += 1_000_000
+        prepare_lsn = self._lsn + sum(map(len, contents)) + 0x40
+        end_lsn = prepare_lsn + 0x30
+        self._prepared[gid] = (self._xid, LSN(end_lsn))
+        header = {
+            "prepare_lsn": prepare_lsn,
+            "end_lsn": end_lsn,
+            "prepare_time": self._time,
+            "xid": self._xid,
+        }
+        self._sent += [build.begin_prepare(**header, gid=gid), *self._fresh, *contents]
+        self._sent.append(build.prepare(**header, gid=gid))
+        self._fresh = []
+        return self._ended(end_lsn)
+
+    def commit_prepared(self, gid: str) -> LSN:
+        """COMMIT PREPARED, and return the end LSN."""
+        xid, _ = self._prepared.pop(gid)
+        self._time += 1_000_000
+        commit_lsn = self._lsn + 0x40
+        end_lsn = commit_lsn + 0x30
+        self._sent.append(
+            build.commit_prepared(
+                commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time, xid=xid, gid=gid
+            )
+        )
+        return self._ended(end_lsn)
+
+    def rollback_prepared(self, gid: str) -> LSN:
+        """ROLLBACK PREPARED, and return the end LSN."""
+        xid, prepared = self._prepared.pop(gid)
+        self._time += 1_000_000
+        end_lsn = self._lsn + 0x70
+        self._sent.append(
+            build.rollback_prepared(
+                prepare_end_lsn=prepared,
+                rollback_end_lsn=end_lsn,
+                rollback_time=self._time,
+                xid=xid,
+                gid=gid,
+            )
+        )
         return self._ended(end_lsn)
 
     def message(self, prefix: str, content: bytes = b"") -> LSN:
         """Emit a message that is not transactional, and return its LSN."""
         lsn = self._lsn + 0x40
-        self._pending.append(build.message(transactional=False, lsn=lsn, prefix=prefix, content=content))
+        self._sent.append(build.message(transactional=False, lsn=lsn, prefix=prefix, content=content))
         return self._ended(lsn)
 
     def slices(self, at_once: int | None = None) -> list[Slice]:
@@ -129,15 +180,28 @@ class Stream:
         :param at_once: how many messages are read from the socket together; all, if not said. A transaction comes
             in as many slices as it takes reads.
         """
-        decoded = [self._decoder.decode(payload) for payload in self._pending]
-        self._pending = []
-        step = at_once or max(len(decoded), 1)
-        slices: list[Slice] = []
-        for start in range(0, len(decoded), step):
-            slices += self._assembler.feed(decoded[start : start + step])
-        return slices
+        fresh, self._taken = self._sent[self._taken :], len(self._sent)
+        return _cut(self._decoder, self._assembler, fresh, at_once)
+
+    def again(self, at_once: int | None = None, *, after: int = 0) -> list[Slice]:
+        """The slices of everything so far, as on a connection of its own that knows what ended up to ``after``."""
+        return _cut(*self._connection(LSN(after)), self._sent, at_once)
+
+    def _connection(self, after: LSN) -> tuple[Decoder, Assembler]:
+        resume = Resume(after, begins=LSN(0))
+        return Decoder(), Assembler(self._types, binary=self._binary, resume=resume, deliver_prepared=True)
 
     def _ended(self, lsn: int) -> LSN:
         self._lsn = lsn
         self.ends.append(LSN(lsn))
         return self.ends[-1]
+
+
+def _cut(
+    decoder: Decoder, assembler: Assembler, payloads: Sequence[bytes], at_once: int | None
+) -> list[Slice]:
+    step = at_once or max(len(payloads), 1)
+    slices: list[Slice] = []
+    for start in range(0, len(payloads), step):
+        slices += assembler.feed([decoder.decode(payload) for payload in payloads[start : start + step]])
+    return slices

@@ -1,0 +1,233 @@
+"""Batches in all cuts, empty ones, slices; and what comes again after a restart, a crash or a cancelled call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from aiorepl.lsn import LSN
+from aiorepl.sink import Batch, Sink
+from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
+from aiorepl.testing.conformance.running import ContractBroken, cancelled
+from aiorepl.testing.conformance.story import Story
+from aiorepl.transactions.transaction import Slice
+
+EXACTLY_ONCE = (
+    "exactly_once = True: after a flush, open returns the end LSN of the last batch, kept in the same atomic step as "
+    "the data"
+)
+
+
+class Batches(Conformance):
+    """What is written in order arrives in order, however it is cut."""
+
+    @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
+    def test_what_is_flushed_is_there(self, limit: int) -> None:
+        """Changes of all kinds, in batches of any size: nothing missing, nothing invented, in order."""
+        story = Story()
+        slices = story.everything(self.kinds)
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await self.write(sink, self._cut(story, limit), limit)
+                await self.expect(slices, after="a flush")
+
+        self.live(life)
+        self.live(lambda: self.expect(slices, after="a flush and close"))
+
+    def test_a_sink_is_opened_and_closed(self) -> None:
+        """Again and again, with nothing written; and closed where it never was opened."""
+        story = Story()
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await sink.flush()
+            await self.new_sink().close()
+            await self.expect([], after="nothing was written")
+
+        for _ in range(2):
+            self.live(life)
+
+    def test_a_transaction_in_slices(self) -> None:
+        """Its parts are flushed as they come. Where transactions are seen whole, none is before the last."""
+        story = Story()
+        before = story.items(2)
+        story.commit(*(story.item(f"of many {number}") for number in range(300)))
+        parts = story.stream.again(40, after=story.stream.ends[0])
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await self.write(sink, before)
+                await self.write(sink, parts[:-1], IN_PARTS)
+                await self.expect(before, parts[:-1], after="all slices of a transaction but the last")
+                # The rest comes together with what is behind it.
+                behind = story.items(2)
+                await self.write(sink, [parts[-1], *behind], ONE_BATCH)
+                await self.expect([*before, *parts, *behind], after="its last slice")
+
+        self.live(life)
+
+    def test_the_position_of_batches_without_changes(self) -> None:
+        """A sink that keeps its position keeps up with WAL that has nothing for it; none other returns one."""
+        story = Story()
+        slices = story.items(2)
+        story.stream.transaction()
+        empty = story.stream.slices()
+        end = LSN(story.stream.ends[-1] + 0x100)
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await self.write(sink, slices)
+                if self.exactly_once:
+                    await self.write(sink, [*empty, Slice(None, (), True, end, 0)])
+
+        async def again() -> None:
+            async with self.opened(story) as (_, held):
+                if self.exactly_once and (held is None or held.lsn != end):
+                    raise ContractBroken(
+                        f"{end} was flushed, and open returned {None if held is None else held.lsn}",
+                        EXACTLY_ONCE,
+                    )
+                await self.expect(slices, after="a batch without changes")
+
+        self.live(life)
+        self.live(again)
+
+    def _cut(self, story: Story, limit: int) -> list[Slice]:
+        return story.stream.again(1 if limit == IN_PARTS else None)
+
+
+class Crashes(Conformance):
+    """What was flushed is safe; what was not comes again, and nothing is lost or doubled but what may be."""
+
+    def test_what_was_flushed_survives_a_crash(self) -> None:
+        """Without a close."""
+        story = Story()
+        done = story.items(3) + story.items(2)
+
+        async def life(sink: Sink) -> None:
+            await sink.open(story.context)
+            await self.write(sink, done)
+
+        self.die(life)
+        self.live(lambda: self.expect(done, after="a flush and a crash"))
+
+    @pytest.mark.parametrize("again", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
+    def test_a_crash_between_write_and_flush(self, again: int) -> None:
+        """What was not flushed comes again, cut in other ways, to a new sink."""
+        story = Story()
+        done = story.items(3)
+        confirmed = story.stream.ends[-1]
+        pending = story.items(2) + story.items(40)
+
+        async def life(sink: Sink) -> None:
+            await sink.open(story.context)
+            await self.write(sink, done)
+            await self.write(sink, pending, flush=False)
+
+        self.die(life)
+        self.live(lambda: self.expect(done, pending, after="a crash between write and flush"))
+        self._go_on(story, confirmed, again)
+
+    def test_a_crash_within_a_transaction(self) -> None:
+        """Some slices of it were flushed. It comes again from its first slice, cut otherwise."""
+        story = Story()
+        done = story.items(3)
+        confirmed = story.stream.ends[-1]
+        story.commit(*(story.item(f"of many {number}") for number in range(60)))
+        parts = story.stream.again(7, after=confirmed)
+
+        async def life(sink: Sink) -> None:
+            await sink.open(story.context)
+            await self.write(sink, done)
+            await self.write(sink, parts[:5], IN_PARTS)
+
+        for _ in range(2):
+            self.die(life)
+            self.live(lambda: self.expect(done, parts[:5], after="a crash within a transaction"))
+        self._go_on(story, confirmed, IN_PARTS, at_once=11)
+
+    def test_a_restart_with_an_older_confirmation(self) -> None:
+        """The server may not have heard of the last flush: the same comes again, with the same identities."""
+        story = Story()
+        slices = story.everything(self.kinds)
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, held):
+                await self.write(sink, self.missing(story, held))
+
+        for _ in range(3):
+            self.live(life)
+        self.live(lambda: self.expect(slices, after="a restart with an older confirmation"))
+
+    @pytest.mark.parametrize("call", ["open", "write", "flush"])
+    def test_cancellation(self, call: str) -> None:
+        """At each await of a call: it ends, the sink can be closed, and a new one takes what was not flushed."""
+        story = Story()
+        confirmed = LSN(0)
+        for at in range(1, self.cancellations + 1):
+            done, pending = story.stream.again(), story.items(3) + story.items(2)
+
+            async def life(
+                at: int = at, done: Sequence[Slice] = done, pending: Sequence[Slice] = pending
+            ) -> bool:
+                sink = self.new_sink()
+                try:
+                    return await self._interrupted(call, at, sink, story, pending)
+                finally:
+                    await sink.close()
+                    await self.expect(done, pending, after=f"{call} was cancelled at await {at}")
+
+            came_so_far = self.live(life)
+            self._go_on(story, confirmed, EACH_ALONE)
+            confirmed = story.stream.ends[-1]
+            if not came_so_far:
+                return
+
+    async def _interrupted(
+        self, call: str, at: int, sink: Sink, story: Story, pending: Sequence[Slice]
+    ) -> bool:
+        if call == "open":
+            return await cancelled(sink.open(story.context), at, "open")
+        await sink.open(story.context)
+        if call == "write":
+            return await cancelled(sink.write(Batch(tuple(pending))), at, "write")
+        await self.write(sink, pending, flush=False)
+        return await cancelled(sink.flush(), at, "flush")
+
+    def _go_on(self, story: Story, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
+        """A new sink gets what is missing and something new."""
+        story.items(2)
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, held):
+                if self.exactly_once and held is not None and held.lsn < confirmed:
+                    raise ContractBroken(
+                        f"{confirmed} was flushed, and open returned {held.lsn}", EXACTLY_ONCE
+                    )
+                cut = 1 if limit == IN_PARTS and at_once is None else at_once
+                await self.write(sink, self.missing(story, held, confirmed, cut), limit)
+                await self.expect(story.stream.again(), after="the rest came again")
+
+        self.live(life)
+
+
+class Concurrency(Conformance):
+    """For sinks that set ``concurrent``."""
+
+    def test_writes_at_once(self) -> None:
+        """Batches that share no key are written at the same time: all is there, each key's changes in order."""
+        import asyncio
+
+        skip_without(self.new_sink().concurrent, "that its sink is concurrent")
+        story = Story()
+        slices = [part for _ in range(6) for part in story.items(4)]
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await asyncio.gather(*(sink.write(Batch((part,))) for part in slices))
+                await sink.flush()
+
+        self.live(life)
+        self.live(lambda: self.expect(slices, after="writes at the same time"))

@@ -1,0 +1,71 @@
+"""What a consumer of a sink's target sees of one change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import orjson
+
+from aiorepl.lsn import LSN
+from aiorepl.transactions.changes import Change, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event as it was found in the target. The identity has to be there; what else is given is compared.
+
+    :param lsn: the transaction's commit LSN (if it was taken as it was prepared, that of the PREPARE); of a message
+        that is not transactional its own LSN.
+    :param ordinal: the change's place in its transaction.
+    :param kind: ``"insert"``, ``"update"`` …
+    :param table: schema and name.
+    :param new: the new row; columns that the target has no value of are left out.
+    """
+
+    lsn: LSN
+    ordinal: int
+    kind: str | None = None
+    table: tuple[str, str] | None = None
+    new: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def identity(self) -> tuple[LSN, int]:
+        """What tells it from all others."""
+        return self.lsn, self.ordinal
+
+    @classmethod
+    def from_native(cls, event: bytes | str | Mapping[str, Any]) -> Self:
+        """Of a native event, the form of ``aiorepl.formats.native``."""
+        fields = event if isinstance(event, Mapping) else orjson.loads(event)
+        at = fields.get("commit_lsn") or fields.get("lsn") or "0/0"
+        table = (fields["schema"], fields["table"]) if "table" in fields else None
+        return cls(LSN.parse(at), fields.get("ordinal", 0), fields["kind"], table, fields.get("new"))
+
+
+def native_events(events: Iterable[bytes | str | Mapping[str, Any]]) -> list[Event]:
+    """Native events in the order of a target; those of boundaries are left out."""
+    found: list[Event] = []
+    prepared: list[int] = []
+    for given in events:
+        fields = given if isinstance(given, Mapping) else orjson.loads(given)
+        kind = fields["kind"]
+        if kind == "prepare":
+            # Rows that are given when they are prepared come before the position of that.
+            for place in prepared:
+                found[place] = replace(found[place], lsn=LSN.parse(fields["prepare_lsn"]))
+            prepared = []
+        elif kind not in ("begin", "commit", "commit_prepared", "rollback_prepared"):
+            if fields.get("commit_lsn", "") is None:
+                prepared.append(len(found))
+            found.append(Event.from_native(fields))
+    return found
+
+
+def identity(change: Change) -> tuple[LSN, int]:
+    """What tells a change from all others."""
+    if change.transaction is not None:
+        return change.transaction.commit_lsn, change.ordinal
+    assert isinstance(change, Message)
+    return change.lsn, change.ordinal

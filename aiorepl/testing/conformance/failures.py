@@ -1,0 +1,180 @@
+"""What the target refuses, a target that is away, and what of rows must never be told."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiorepl.errors import PermanentError, SinkError, TransientError
+from aiorepl.sink import Batch, Sink
+from aiorepl.testing.conformance.base import Conformance, skip_without
+from aiorepl.testing.conformance.event import identity
+from aiorepl.testing.conformance.running import ContractBroken, Watch
+from aiorepl.testing.conformance.story import ITEMS, SECRET, Story
+from aiorepl.transactions.transaction import Slice
+
+POISON = "poison: a value of public.items.note that the target refuses for good"
+OUTAGE = "outage(): how the target is made not to answer"
+
+
+class Failures(Conformance):
+    """Errors of the right kind, and nothing half done."""
+
+    def test_poison(self) -> None:
+        """A row that never will be taken: the sink says which, or refuses its batch and takes the other transactions."""
+        skip_without(self.poison, POISON)
+        story, poisoned, good = self._poisoned()
+        batch = Batch((*good[:2], *poisoned, *good[2:]))
+
+        async def life() -> list[Slice]:
+            async with self.opened(story) as (sink, _):
+                error = await self.refuse(sink, batch)
+                permanent = self._permanent(error)
+                if permanent.refused:
+                    return self._without(poisoned, batch, permanent)
+                # As the engine does: each transaction by itself.
+                for part in batch.transactions:
+                    error = await self.refuse(sink, Batch((part,)))
+                    if part in poisoned:
+                        self._permanent(error)
+                    elif error is not None:
+                        raise ContractBroken(
+                            f"after a refused batch a good transaction raised {type(error).__name__}",
+                            "after an error a sink is as it was before the call",
+                        )
+                return []
+
+        rest = self.live(life)
+        self.live(lambda: self.expect([*good, *rest], after="a row was refused"))
+
+    def test_an_outage(self) -> None:
+        """Calls raise TransientError; made again when the target is back, they do what they should have."""
+        outage = self.outage()
+        skip_without(outage, OUTAGE)
+        assert outage is not None
+        story = Story()
+        done, pending = story.items(2), story.items(2) + story.items(3)
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await self.write(sink, done)
+                batch = Batch(tuple(pending))
+                written = False
+                with outage:
+                    for _ in range(2):
+                        written = await self._fails(sink, batch, written=written)
+                if not written:
+                    await sink.write(batch)
+                await sink.flush()
+
+        self.live(life)
+        self.live(lambda: self.expect([*done, *pending], after="an outage"))
+
+    def test_a_target_that_is_away_at_the_start(self) -> None:
+        """``open`` or the first calls raise an error of the contract, and the sink can be closed."""
+        outage = self.outage()
+        skip_without(outage, OUTAGE)
+        assert outage is not None
+        story = Story()
+        story.items(2)
+
+        async def life() -> None:
+            sink = self.new_sink()
+            with outage:
+                try:
+                    await sink.open(story.context)
+                    await self.write(sink, story.stream.again())
+                except SinkError:
+                    pass
+                else:
+                    raise ContractBroken(
+                        "open, write and flush returned while the target was away",
+                        "flush returning means durable",
+                    )
+                finally:
+                    await self._close(sink)
+
+        self.live(life)
+
+    def test_rows_are_never_told(self) -> None:
+        """Not in logs from INFO up, not in errors and what caused them, not in ``repr``."""
+        story, watch = Story(), Watch()
+        slices = story.everything(self.kinds)
+        self.watched(story, slices, watch)
+        if watch.leaks:
+            raise ContractBroken(
+                f"rows are quoted by {', '.join(sorted(set(watch.leaks)))}",
+                "a sink never logs or raises the contents of rows: raise with names and positions, and `from None` where "
+                "the cause quotes what was sent",
+            )
+
+    def watched(self, story: Story, slices: list[Slice], watch: Watch) -> None:
+        """Write under watch, and fail as the author allows."""
+        poison: list[Slice] = []
+        if self.poison is not None:
+            refused = story.table(ITEMS).insert("5000", self.poison, f"{SECRET} beside it")
+            poison = story.items(1) + story.commit(refused)
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await self.write(sink, slices)
+                watch.look(repr(sink), "repr(sink)")
+                if poison:
+                    await self.refuse(sink, Batch(tuple(poison)), watch)
+                if (outage := self.outage()) is not None:
+                    with outage:
+                        await self.refuse(sink, Batch(tuple(story.items(2))), watch)
+
+        with watch.watching():
+            self.live(life)
+
+    async def _fails(self, sink: Sink, batch: Batch, *, written: bool) -> bool:
+        try:
+            if not written:
+                await sink.write(batch)
+                written = True
+            await sink.flush()
+        except TransientError:
+            return written
+        except Exception as error:
+            raise ContractBroken(
+                f"while the target was away, {type(error).__name__} was raised",
+                "raise TransientError when the same batch may succeed later",
+            ) from error
+        raise ContractBroken("flush returned while the target was away", "flush returning means durable")
+
+    async def _close(self, sink: Sink) -> None:
+        try:
+            async with asyncio.timeout(self.seconds):
+                await sink.close()
+        except SinkError:
+            pass
+
+    def _poisoned(self) -> tuple[Story, list[Slice], list[Slice]]:
+        story = Story()
+        good = story.items(2) + story.items(1)
+        assert self.poison is not None
+        refused = story.table(ITEMS).insert("5000", self.poison, None)
+        poisoned = story.commit(story.item(), refused, story.item())
+        return story, poisoned, good + story.items(2)
+
+    def _permanent(self, error: SinkError | None) -> PermanentError:
+        if not isinstance(error, PermanentError):
+            did = "nothing was raised" if error is None else f"{type(error).__name__} was raised"
+            raise ContractBroken(
+                f"a row was refused by the target, and {did}",
+                "raise PermanentError when it never will succeed",
+            )
+        return error
+
+    def _without(self, poisoned: list[Slice], batch: Batch, error: PermanentError) -> list[Slice]:
+        """What of the poisoned transaction was taken all the same."""
+        (part,) = poisoned
+        expected = {identity(part.changes[1])}
+        named = {identity(change) for change in error.refused}
+        if named != expected:
+            raise ContractBroken(
+                f"refused names {len(named)} changes, {len(named & expected)} of them the one that was refused",
+                "refused: these never will be taken, all others of the batch were",
+            )
+        taken = [change for change in part.changes if identity(change) not in named]
+        return [Slice(part.transaction, taken, True, part.end_lsn, part.size)]
