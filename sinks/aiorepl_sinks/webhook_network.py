@@ -1,0 +1,188 @@
+"""How the webhook sink reaches its receiver: the connections, and which addresses they may lead to.
+
+The pool is the one beneath httpx2's client. The client itself would log URLs with their queries, keep the receiver's
+cookies, follow redirects where it is told to, and take proxies and passwords from its surroundings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from typing import Final
+
+import httpcore2
+import httpx2
+
+from aiorepl import ConfigurationError
+
+# Shorter than the five seconds after which many servers close a connection, so that they seldom close ours just now.
+_IDLE_SECONDS: Final = 4.0
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go.
+
+    :param host: the value of the Host header.
+    :param shown: what may be shown of the URL.
+    """
+
+    url: httpcore2.URL = field(repr=False)
+    host: bytes
+    shown: str
+
+
+def target(url: str) -> Target:
+    """Read a URL.
+
+    :raises ConfigurationError: when nothing can be sent to it; shows nothing of it.
+    """
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise ConfigurationError("url cannot be read: it is https://host/path") from None
+    if parsed.scheme not in ("https", "http") or not parsed.host:
+        raise ConfigurationError("url is not one of HTTP: it is https://host/path")
+    if parsed.userinfo:
+        raise ConfigurationError("url has a user or password in it: use bearer, or headers")
+    raw = httpcore2.URL(
+        scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
+    )
+    return Target(raw, parsed.netloc, shown(url))
+
+
+def shown(url: str) -> str:
+    """A URL without user, password, query and fragment."""
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return "…"
+    host = parsed.netloc.decode("ascii")
+    return f"{parsed.scheme}://{host}{parsed.path}" if host else parsed.path
+
+
+class PrivateAddress(Exception):
+    """The receiver's name leads to no public address."""
+
+
+class PublicNetwork(httpcore2.AsyncNetworkBackend):
+    """Connects to public addresses alone.
+
+    A name is resolved here and the address that was checked is the one connected to, so a name that leads elsewhere a
+    moment later gains nothing.
+    """
+
+    def __init__(self) -> None:
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first public address that answers.
+
+        :raises PrivateAddress: there is none.
+        """
+        addresses = await _resolve(host, port, timeout)
+        public = [address for address in addresses if is_public(address)]
+        if not public:
+            raise PrivateAddress
+        for number, address in enumerate(public, 1):
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if number == len(public):
+                    raise
+        raise AssertionError("the last address either answered or raised")
+
+
+async def _resolve(host: str, port: int, timeout: float | None) -> list[str]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise httpcore2.ConnectTimeout from None
+    except OSError as error:
+        raise httpcore2.ConnectError from error
+    return [str(entry[4][0]) for entry in found]
+
+
+def is_public(text: str) -> bool:
+    """Whether an address is one of the public internet, and so is one that it stands for."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        inner = _carried(address)
+        if inner is not None:
+            address = inner
+    return address.is_global and not address.is_multicast
+
+
+def _carried(address: IPv6Address) -> IPv4Address | None:
+    """The address behind one that only carries it over IPv6."""
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    teredo = address.teredo
+    return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo is not None else None)
+
+
+def trust(ca: str | Path | None) -> ssl.SSLContext:
+    """Whose certificates are believed: the system's authorities, or those in a file and no others.
+
+    :raises ConfigurationError: when the file cannot be read, or holds none.
+    """
+    if ca is None:
+        return httpx2.create_ssl_context()
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except ssl.SSLError:
+        raise ConfigurationError(f"ca {ca} holds no certificate in PEM form") from None
+    except OSError as error:
+        raise ConfigurationError(f"ca {ca} cannot be read: {error.strerror}") from None
+
+
+def pool(
+    context: ssl.SSLContext, *, connections: int, http2: bool, private: bool
+) -> httpcore2.AsyncConnectionPool:
+    """Connections that are kept and used again.
+
+    :param connections: how many there are at most.
+    :param private: whether they may lead to addresses that are not public.
+    """
+    return httpcore2.AsyncConnectionPool(
+        ssl_context=context,
+        max_connections=connections,
+        keepalive_expiry=_IDLE_SECONDS,
+        http2=http2,
+        network_backend=None if private else PublicNetwork(),
+    )
+
+
+def reason(error: BaseException) -> str:
+    """Why a request had no answer, in words of our own: those of the libraries may quote what was received."""
+    found = error
+    while (deeper := found.__cause__ or found.__context__) is not None:
+        found = deeper
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return f"its certificate is not good: {found.verify_message}"
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+    words: dict[type[BaseException], str] = {
+        httpcore2.ConnectTimeout: "no connection in time",
+        httpcore2.WriteTimeout: "it takes nothing more",
+        httpcore2.ReadTimeout: "no answer in time",
+        httpcore2.PoolTimeout: "no connection is free",
+        httpcore2.ConnectError: "cannot connect",
+        httpcore2.RemoteProtocolError: "it ended the connection, or its answer is not HTTP",
+    }
+    return words.get(type(error), "the connection was lost")
