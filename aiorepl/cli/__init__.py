@@ -15,6 +15,7 @@ import click
 
 from aiorepl.cli.config import Mistakes
 from aiorepl.cli.demo import demo
+from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
 from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
@@ -44,6 +45,7 @@ command.add_command(run)
 command.add_command(slots)
 command.add_command(journal)
 command.add_command(sinks)
+command.add_command(dlq)
 
 
 def main(arguments: list[str] | None = None) -> None:

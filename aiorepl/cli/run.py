@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import shlex
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -69,6 +70,12 @@ path = "events"
 # rotate_bytes = "128m"
 # [sinks.batches]               # the pipeline's unless given; so are [sinks.retry]
 # flush_seconds = 5
+# on_error = "dead_letter"      # what the sink refuses: halt (the default), dead_letter or skip
+# dead_letters = "refused"      # a folder; `aiorepl dlq` reads it and writes them again
+# transform = "mine:transform"  # a function in mine.py, here beside the file: change -> change or None, async or not
+# routing_key = "{new.tenant}"  # for sinks that route by key
+# concurrency = 4               # for sinks that can; order = "key", "table" or "routing_key" holds
+# schema_changes = true         # also an event where a table's columns change
 # [sinks.selection]             # everything unless given
 # tables = ["public.*", "!public.sessions"]
 # kinds = ["insert", "update", "delete"]
@@ -106,11 +113,12 @@ def run(file: Path, check: bool, example: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What a file describes: the pipeline, not started, its source, and the types of its sinks by their names."""
+    """What a file describes: the pipeline, not started, its source, and its sinks and their types by name."""
 
     pipeline: Pipeline
     source: Source
     sinks: Mapping[str, str]
+    deliveries: Mapping[str, Delivery]
 
 
 def load(path: Path) -> Configured:
@@ -120,7 +128,13 @@ def load(path: Path) -> Configured:
     :raises Mistakes: what is in it is wrong.
     """
     checker = Checker()
-    configured = _configured(checker, _document(path))
+    document = _document(path)
+    # A transform stands in a module beside the file.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        configured = _configured(checker, document)
+    finally:
+        sys.path.pop(0)
     if configured is None or checker.mistakes:
         raise Mistakes([f"{path}: {mistake}" for mistake in checker.mistakes])
     return configured
@@ -173,7 +187,7 @@ def _configured(checker: Checker, document: dict[str, Any]) -> Configured | None
         return None
     made = {name: sink for name, (_, sink) in sinks.items()}
     pipeline = checker.call("pipeline", Pipeline, {"source": source, "sinks": made, **options})
-    return Configured(pipeline, source, {name: kind for name, (kind, _) in sinks.items()})
+    return Configured(pipeline, source, {name: kind for name, (kind, _) in sinks.items()}, made)
 
 
 def _source(**options: Any) -> Source:

@@ -8,7 +8,6 @@ The folder holds rows: keep it as you keep the database.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 from collections.abc import Iterator
@@ -202,23 +201,6 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
     part = Slice(transaction, changes, True, LSN.parse(fields["end_lsn"]), 0)
     source = None if fields["source"] is None else Position.from_json(fields["source"])
     return Letter(file, Batch((part,), refusal), source)
-
-
-async def replay(letters: DeadLetters, write: Any, flush: Any, held: Position | None) -> int:
-    """Write every letter again, in order, and delete each when it is durable.
-
-    :param write, flush: the sink's calls.
-    :param held: the position that the sink holds, if it keeps one.
-    :returns: how many letters were delivered.
-    :raises SinkError: at the first that is refused again; it and those behind it are still there.
-    """
-    count = 0
-    for letter in await asyncio.to_thread(lambda: list(letters.letters())):
-        await write(letter.redelivered(held))
-        await flush()
-        await asyncio.to_thread(letter.discard)
-        count += 1
-    return count
 
 
 def _text(payload: bytes) -> str:

@@ -67,6 +67,11 @@ class Delivery:
             )
         if self.concurrency < 1:
             raise ConfigurationError("concurrency is at least 1")
+        if isinstance(self.transform, str):
+            object.__setattr__(self, "transform", load(self.transform))
+        if isinstance(self.routing_key, str):
+            object.__setattr__(self, "routing_key", Routing(self.routing_key))
+        order(self.order, None if isinstance(self.routing_key, str) else self.routing_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +116,17 @@ def served(
 
 def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:
     choices = given if isinstance(given, Delivery) else Delivery(given)
-    routing_key = (
-        Routing(choices.routing_key) if isinstance(choices.routing_key, str) else choices.routing_key
-    )
+    transform, routing_key = choices.transform, choices.routing_key
+    # Their names were looked up when the delivery was made.
+    assert not isinstance(transform, str)
+    assert not isinstance(routing_key, str)
     letters = choices.dead_letters
     return Served(
         _asynchronous(choices.sink),
         choices.batches or batches,
         choices.retry or retry,
         selection=choices.selection,
-        transform=load(choices.transform) if isinstance(choices.transform, str) else choices.transform,
+        transform=transform,
         schema_changes=choices.schema_changes,
         routing_key=routing_key,
         concurrency=choices.concurrency,

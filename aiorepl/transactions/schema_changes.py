@@ -119,10 +119,10 @@ class SchemaChange(Change):
         return _pair((self.before.schema, self.before.name), (self.schema, self.table))
 
     @property
-    def same(self) -> bool:
-        """Whether the two descriptions say the same."""
-        before, now = self.before, self.relation
-        return before is not None and _described(before) == _described(now)
+    def says_something(self) -> bool:
+        """Whether there is anything to tell: the same description again, or its columns in another order, is nothing."""
+        differences = (self.added, self.dropped, self.retyped, self.renamed)
+        return self.first or any(differences) or any((self.replica_identity, self.key, self.table_renamed))
 
     def _gone(self) -> tuple[Column, ...]:
         columns = () if self.before is None else self.before.columns
@@ -155,7 +155,7 @@ class SchemaTracker:
             return None
         self._known[relation.oid] = relation
         found = SchemaChange(change.transaction, change.ordinal, change.layout, known)
-        return None if found.same else found
+        return found if found.says_something else None
 
     def announced(self, part: Slice) -> Slice:
         """The slice with what changed in front of the rows that show it."""
@@ -165,10 +165,6 @@ class SchemaTracker:
                 changes.append(found)
             changes.append(change)
         return part if len(changes) == len(part.changes) else replace(part, changes=changes)
-
-
-def _described(relation: Relation) -> tuple[object, ...]:
-    return relation.schema, relation.name, relation.replica_identity, relation.columns
 
 
 def _type(column: Column) -> tuple[int, int]:

@@ -1,0 +1,166 @@
+"""Several batches at once: what is in order stays in order, and nothing is lost or made up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl import Batch, ConfigurationError, Delivery, PermanentError, Routing, Sink
+from aiorepl.delivery.concurrency import order, stages
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+KEYS = st.integers(0, 5)
+TABLES = st.sampled_from(["keyed", "other", "full"])
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), TABLES, KEYS),
+        st.tuples(st.just("delete"), TABLES, KEYS),
+        st.tuples(st.just("move"), st.sampled_from(["keyed", "other"]), KEYS, KEYS),
+        st.tuples(st.just("truncate"), TABLES),
+    ),
+    max_size=12,
+)
+
+
+def batch_of(transactions) -> Batch:
+    """What was done, as one batch."""
+    stream = Stream()
+    columns = column("id", 23, key=True), column("note")
+    tables = {
+        "keyed": stream.table("keyed", *columns),
+        "other": stream.table("other", *columns),
+        "full": stream.table("full", *columns, replica_identity="f"),
+    }
+    for operations in transactions:
+        contents = []
+        for kind, name, *keys in operations:
+            table, texts = tables[name], [str(key) for key in keys]
+            if kind == "insert":
+                contents.append(table.insert(texts[0], "x"))
+            elif kind == "delete":
+                contents.append(table.delete(texts[0], None if name != "full" else "x", full=name == "full"))
+            elif kind == "move":
+                contents.append(table.update(texts[1], "y", key=(texts[0], None)))
+            else:
+                contents.append(table.truncate())
+        stream.transaction(*contents)
+    return Batch(tuple(stream.slices()))
+
+
+def identity(change):
+    return change.transaction.commit_lsn, change.ordinal
+
+
+def touched(change) -> set:
+    """What it must stay in order with, found in another way than the code's: by values."""
+    if change.kind == "truncate":
+        return {("truncate", relation.name) for relation in change.relations}
+    keys = set() if change.key is None else {change.key["id"]}
+    if change.new is not None and change.key is not None:
+        keys.add(change.new["id"])
+    return {("truncate", change.table)} | {(change.table, key) for key in keys or {None}}
+
+
+@given(st.lists(OPERATIONS, max_size=5), st.integers(1, 4), st.sampled_from(["key", "table"]))
+def test_order_holds_where_it_can_be_seen(transactions, lanes, by):
+    """All changes come once, and of two that touch the same row the first is written first."""
+    batch = batch_of(transactions)
+    place: dict = {}
+    for number, stage in enumerate(stages(batch, lanes, order(by, None))):
+        assert 1 <= len(stage) <= lanes
+        for lane, part in enumerate(stage):
+            for position, change in enumerate(part.changes):
+                assert identity(change) not in place
+                place[identity(change)] = (number, lane, position)
+    changes = list(batch.changes)
+    assert set(place) == set(map(identity, changes))
+    for later, change in enumerate(changes):
+        for earlier in changes[:later]:
+            both = touched(change) & touched(earlier)
+            rows = {pair for pair in both if pair[0] != "truncate"}
+            if rows or (both and "truncate" in (change.kind, earlier.kind)) or (by == "table" and both):
+                first, second = place[identity(earlier)], place[identity(change)]
+                assert first[0] < second[0] or (first[:2] == second[:2] and first[2] < second[2])
+
+
+def test_a_routing_key_decides_when_asked():
+    """Rows of one tenant in one lane, whatever their keys."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True), column("tenant"))
+    stream.transaction(*(table.insert(str(number), "ab"[number % 2]) for number in range(6)))
+    batch = Batch(tuple(stream.slices()))
+    (stage,) = stages(batch, 4, order("routing_key", Routing("{new.tenant}")))
+    assert [[0, 2, 4], [1, 3, 5]] == sorted([change.ordinal for change in part.changes] for part in stage)
+
+
+class Together(MemorySink):
+    """Lets no write return before ``width`` of them are under way."""
+
+    concurrent = True
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.barrier = asyncio.Barrier(width)
+
+    async def write(self, batch) -> None:
+        async with asyncio.timeout(10):
+            await self.barrier.wait()
+        await super().write(batch)
+
+
+async def test_a_concurrent_sink_is_called_several_times_at_once(lane):
+    """And the batch is accepted when all of them have returned."""
+    sink = Together(3)
+    lane = lane(sink, concurrency=3)
+    end = lane.commit(1, 2, 3, 4, 5, 6)
+    await lane.finish()
+    assert {1, 2, 3, 4, 5, 6} == {change.new["id"] for change in sink.changes}
+    assert end == lane.ledger.flushed
+
+
+async def test_one_refusal_of_several_writes(lane, ids):
+    """Puts aside its own changes; the other writes are not disturbed."""
+
+    class Half(MemorySink):
+        concurrent = True
+
+        async def write(self, batch) -> None:
+            poison = [change for change in batch.changes if change.new["id"] == 2]
+            if poison:
+                raise PermanentError("no", refused=list(batch.changes))
+            await super().write(batch)
+
+    letters, sink = MemorySink(), Half()
+    lane = lane(sink, concurrency=3, on_error="dead_letter", dead_letters=letters)
+    end = lane.commit(1, 2, 3)
+    await lane.finish()
+    assert {1, 3} == {change.new["id"] for change in sink.changes}
+    assert [[2]] == ids(letters)
+    assert end == lane.ledger.flushed
+
+
+def test_choices_that_do_not_go_together():
+    """Are refused when they are made."""
+
+    class Serial(Sink):
+        pass
+
+    with pytest.raises(ConfigurationError, match="Serial takes one batch at a time"):
+        Delivery(Serial(), concurrency=2)
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Delivery(Serial(), concurrency=0)
+    with pytest.raises(ConfigurationError, match="needs a routing_key"):
+        order("routing_key", None)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        order("size", None)
+    with pytest.raises(ConfigurationError, match="needs dead_letters"):
+        Delivery(Serial(), on_error="dead_letter")
+    with pytest.raises(ConfigurationError, match="only with on_error"):
+        Delivery(Serial(), dead_letters="folder")
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        Delivery(Serial(), on_error="ignore")

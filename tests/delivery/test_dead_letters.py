@@ -1,0 +1,164 @@
+"""Dead letters on disk: what was refused comes back as it was, is written again in order, and is never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import Batch, ConfigurationError, DeadLetters, Delivery, PermanentError, SinkError
+from aiorepl.delivery.redelivery import redeliver
+from aiorepl.formats.native import NativeFormat
+from aiorepl.sink import SinkContext
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.messages import column, message
+from aiorepl.testing.stream import Stream
+from aiorepl.values.types import TypeInfo
+
+
+class Refusing(MemorySink):
+    """Refuses every row until it is mended."""
+
+    def __init__(self, *, keeps_position: bool = False) -> None:
+        super().__init__(keeps_position=keeps_position)
+        self.mended = False
+
+    async def write(self, batch) -> None:
+        if not self.mended and any(change.kind != "message" for change in batch.changes):
+            raise PermanentError("no such column")
+        await super().write(batch)
+
+
+def every_kind(binary: bool = False) -> Stream:
+    """One transaction with all there is."""
+    stream = Stream(types=[TypeInfo(70000, "public", "mood", "e")], binary=binary)
+    stream.type_(70000, "mood")
+    table = stream.table("t", column("id", 23, key=True), column("mood", 70000), column("large"))
+    other = stream.table("o", column("id", 23), replica_identity="f", namespace='odd "name')
+    stream.transaction(
+        table.insert("1", "happy", None),
+        table.update("2", "sad", None, key=("1", None, None)),
+        other.delete("7", full=True),
+        table.truncate(),
+        message(transactional=True, lsn=5, prefix="p", content=b"\x00\xff"),
+        origin="elsewhere",
+    )
+    return stream
+
+
+@pytest.fixture
+def letters(tmp_path):
+    return DeadLetters(tmp_path / "refused")
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_what_was_refused_comes_back(letters, binary):
+    """The same changes under the same identities, read by nothing but the file."""
+    stream = every_kind(binary)
+    letters.open(SinkContext("s", stream.position))
+    batch = Batch(tuple(stream.slices()))
+    letters.write(batch)
+    (letter,) = letters.letters()
+    events = [list(NativeFormat(boundaries=True).events(each.transactions)) for each in (batch, letter.batch)]
+    assert events[0] == events[1]
+    assert stream.position == letter.source
+
+
+def test_refused_again_is_the_same_letter(letters):
+    """After a restart the same transaction comes again: one file."""
+    stream = every_kind()
+    letters.open(SinkContext("s", stream.position))
+    batch = Batch(tuple(stream.slices()))
+    letters.write(batch)
+    letters.write(batch)
+    assert 1 == len(list(letters.letters()))
+
+
+def test_rows_are_for_their_owner_alone(letters):
+    """Folder and files are closed to others."""
+    stream = every_kind()
+    letters.open(SinkContext("s", stream.position))
+    letters.write(Batch(tuple(stream.slices())))
+    (letter,) = letters.letters()
+    assert (0o700, 0o600) == (letters.path.stat().st_mode & 0o777, letter.file.stat().st_mode & 0o777)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 99}', b"[1]"])
+def test_a_file_that_is_no_letter(letters, damage):
+    """Is named."""
+    letters.path.mkdir()
+    (letters.path / "A-1.json").write_bytes(damage)
+    with pytest.raises(ConfigurationError, match=r"A-1\.json"):
+        list(letters.letters())
+
+
+async def refused(lane, letters, sink, **choices) -> None:
+    """Three transactions that a sink refused."""
+    served = lane(sink, on_error="dead_letter", dead_letters=_Open(letters), **choices)
+    for number in (1, 2, 3):
+        served.commit(number)
+    await served.finish()
+
+
+class _Open(MemorySink):
+    """The letters as an async sink, opened as the engine would."""
+
+    def __init__(self, letters) -> None:
+        super().__init__()
+        letters.open(SinkContext("s", Stream().position))
+        self._letters = letters
+
+    async def write(self, batch) -> None:
+        self._letters.write(batch)
+
+
+async def test_written_again_when_it_is_mended(lane, ids, letters):
+    """In order, and deleted once durable."""
+    sink = Refusing()
+    await refused(lane, letters, sink)
+    assert 3 == len(list(letters.letters()))
+    sink.mended = True
+    assert 3 == await redeliver("s", Delivery(sink), letters)
+    assert [[1], [2], [3]] == ids(sink)
+    assert [] == list(letters.letters())
+    assert sink.closed
+
+
+async def test_refused_once_more(lane, letters):
+    """It stays, with all behind it."""
+    sink = Refusing()
+    await refused(lane, letters, sink)
+    with pytest.raises(SinkError, match="is refused again: no such column"):
+        await redeliver("s", Delivery(sink), letters)
+    assert 3 == len(list(letters.letters()))
+
+
+async def test_a_position_is_left_alone(lane, letters):
+    """What is delivered late does not set back a sink that keeps its position."""
+    sink = Refusing(keeps_position=True)
+    await sink.open(SinkContext("s", Stream().position))
+    await refused(lane, letters, sink, keeps_position=True)
+    held = sink.position
+    assert held.lsn > Stream().position.lsn
+    sink.mended = True
+    await redeliver("s", Delivery(sink), letters)
+    assert held == sink.position
+    assert [1, 2, 3] == [change.new["id"] for change in sink.changes]
+
+
+async def test_the_transform_has_another_try(lane, letters):
+    """For what it could not do, and only for that."""
+
+    def broken(change):
+        raise ValueError
+
+    sink = MemorySink()
+    await refused(lane, letters, sink, transform=broken)
+    mended = Delivery(sink, transform=lambda change: change.with_columns({"note": "mended"}))
+    await redeliver("s", mended, letters)
+    assert ["mended"] * 3 == [change.new["note"] for change in sink.changes]
+
+
+async def test_letters_of_another_sink(lane, letters):
+    """Are not delivered to this one."""
+    await refused(lane, letters, Refusing())
+    with pytest.raises(ConfigurationError, match="was refused by sink 's', not by 'other'"):
+        await redeliver("other", Delivery(MemorySink()), letters)

@@ -1,0 +1,171 @@
+"""What is told of a table that is described anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import LSN, SchemaChange
+from aiorepl.delivery.selection import Selection
+from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+from aiorepl.transactions.changes import Insert, Layout
+from aiorepl.transactions.schema_changes import SchemaTracker
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.values import Types
+
+INT4, INT8, TEXT, VARCHAR = 23, 20, 25, 1043
+ID, A, B = column("id", INT4, key=True), column("a"), column("b")
+
+
+def relation(
+    *columns: Column, schema: str = "public", name: str = "t", identity: str = "d", oid: int = 7
+) -> Relation:
+    """A description."""
+    return Relation(oid, schema, name, identity, columns)
+
+
+TOLD = ("added", "dropped", "retyped", "renamed", "replica_identity", "key", "table_renamed")
+
+
+def differences(change: SchemaChange | None) -> dict | None:
+    """What it tells, but for what it does not."""
+    if change is None:
+        return None
+    found = {name: value for name in TOLD if (value := getattr(change, name))}
+    return found | ({"first": True} if change.first else {})
+
+
+def told(*relations: Relation) -> list[dict | None]:
+    """What a tracker says of each in turn."""
+    tracker = SchemaTracker()
+    transaction = Transaction(1, LSN(1), 0)
+    rows = [Insert(transaction, 0, Layout(each, Types()), None) for each in relations]
+    return [differences(tracker.observe(row)) for row in rows]
+
+
+FIRST = {"first": True}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ([ID, A], [ID, A, B], {"added": (B,)}),
+        ([ID, A, B], [ID, B], {"dropped": (A,)}),
+        ([ID, A], [ID, column("a", VARCHAR)], {"retyped": ((A, column("a", VARCHAR)),)}),
+        (
+            [column("a", VARCHAR, type_modifier=14)],
+            [column("a", VARCHAR, type_modifier=24)],
+            {"retyped": ((column("a", VARCHAR, type_modifier=14), column("a", VARCHAR, type_modifier=24)),)},
+        ),
+        ([ID, A], [ID, B], {"renamed": ((A, B),)}),
+        (
+            [ID, A, column("c")],
+            [ID, B, column("c", INT8)],
+            {"renamed": ((A, B),), "retyped": ((column("c"), column("c", INT8)),)},
+        ),
+        ([ID, A], [ID, column("b", VARCHAR)], {"dropped": (A,), "added": (column("b", VARCHAR),)}),
+        ([ID, A, column("c")], [ID, column("c"), B], {"dropped": (A,), "added": (B,)}),
+        ([ID, A], [ID, B, column("c")], {"dropped": (A,), "added": (B, column("c"))}),
+        ([ID, A, column("c")], [ID, B], {"dropped": (A, column("c")), "added": (B,)}),
+        ([ID, A, B], [ID, B, A], None),
+        ([ID, A], [ID, A], None),
+        ([], [], None),
+        ([ID, A], [column("id", INT4), column("a", key=True)], {"key": (("id",), ("a",))}),
+        ([ID, A], [ID, column("a", key=True)], {"key": (("id",), ("id", "a"))}),
+        ([ID, A], [column("no", INT4, key=True), A], {"renamed": ((ID, column("no", INT4, key=True)),)}),
+        ([ID, A], [A, ID], None),
+    ],
+)
+def test_columns(before, after, changed):
+    """Columns added, dropped, retyped and renamed, and others that identify a row; a doubtful rename is none."""
+    assert [FIRST, changed] == told(relation(*before), relation(*after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ({}, {"name": "u"}, {"table_renamed": (("public", "t"), ("public", "u"))}),
+        ({}, {"schema": "s"}, {"table_renamed": (("public", "t"), ("s", "t"))}),
+        ({}, {"identity": "i"}, {"replica_identity": ("d", "i")}),
+        ({}, {"identity": "f"}, {"replica_identity": ("d", "f"), "key": (("id",), ())}),
+        ({"identity": "f"}, {"identity": "n"}, {"replica_identity": ("f", "n")}),
+        ({"schema": ""}, {"schema": "pg_catalog"}, None),
+    ],
+    ids=str,
+)
+def test_tables(before, after, changed):
+    """A new name and a new replica identity, under the name that the table has now."""
+    assert [FIRST, changed] == told(relation(ID, A, **before), relation(ID, A, **after))
+
+
+def test_everything_at_once():
+    """One description may tell of several changes."""
+    (_, change) = told(
+        relation(ID, A, B),
+        relation(column("id", INT8, key=True), A, column("c", INT8), name="u", identity="f"),
+    )
+
+    assert {
+        "added": (column("c", INT8),),
+        "dropped": (B,),
+        "retyped": ((ID, column("id", INT8, key=True)),),
+        "replica_identity": ("d", "f"),
+        "key": (("id",), ()),
+        "table_renamed": (("public", "t"), ("public", "u")),
+    } == change
+
+
+def test_tables_are_told_apart_by_oid():
+    """A table is known by its number: one that is made anew under an old name is seen first."""
+    assert [FIRST, FIRST, None] == told(relation(ID), relation(A, oid=8), relation(ID))
+
+
+def test_step_by_step():
+    """Each description is compared with the one before it; the same again says nothing."""
+    once = relation(ID, A)
+
+    changes = told(relation(ID), once, once, relation(ID, A), relation(ID))
+
+    assert [
+        FIRST,
+        {"added": (A,)},
+        None,
+        None,
+        {"dropped": (A,)},
+    ] == changes
+
+
+def test_in_order_with_the_rows():
+    """Shown the relations of selected changes, it tells what that sink can see, before the first such row."""
+    stream, selection, tracker = Stream(), Selection(drop=("*.*.secret",)), SchemaTracker()
+    table = stream.table("t", ID)
+    stream.transaction(table.insert("1"))
+    table = stream.table("t", ID, column("secret"), replaces=table)
+    stream.transaction(table.insert("2", "x"))
+    table = stream.table("t", ID, column("secret"), A, replaces=table)
+    stream.transaction(table.insert("3", "x", "y"), table.insert("4", "x", "y"))
+
+    seen = [
+        differences(change) if isinstance(change, SchemaChange) else change.new["id"]
+        for part in stream.slices()
+        for change in tracker.announced(selection.apply(part)).changes
+    ]
+
+    assert [FIRST, 1, 2, {"added": (A,)}, 3, 4] == seen
+
+
+async def test_a_sink_that_asked_gets_them(lane):
+    """In the row's transaction and under its ordinal; rows keep theirs."""
+    sink = MemorySink()
+    lane = lane(sink, schema_changes=True)
+    lane.commit(1)
+    lane.table = lane.stream.table("items", ID, A, B, replaces=lane.table)
+    lane.receive(lane.stream.transaction(lane.table.insert("2", "x", "y"), lane.table.insert("3", "x", "y")))
+    await lane.finish()
+    kinds = [(change.kind, change.ordinal) for change in sink.changes]
+    assert [("schema", 0), ("insert", 0), ("schema", 0), ("insert", 0), ("insert", 1)] == kinds
+    assert [["a", "b"], ["note"]] == [
+        [column.name for column in columns] for columns in (sink.changes[2].added, sink.changes[2].dropped)
+    ]

@@ -1,0 +1,93 @@
+"""Transforms: what they may return, when they are called again, and what becomes of what they cannot do."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import Batch, ConfigurationError, Delivery, SinkError, TransientError
+from aiorepl.testing.faults import FaultySink, MemorySink, Reject
+
+
+async def test_changes_are_replaced_and_left_out(lane):
+    """In order, with the identities that they had."""
+
+    async def transform(change):
+        if change.new["id"] == 2:
+            return None
+        return change.with_columns({"note": change.new["note"].upper()})
+
+    sink = MemorySink()
+    lane = lane(sink, transform=transform)
+    end = lane.commit(1, 2, 3)
+    await lane.finish()
+    assert [(1, "SECRET 1", 0), (3, "SECRET 3", 2)] == [
+        (change.new["id"], change.new["note"], change.ordinal) for change in sink.changes
+    ]
+    assert end == lane.ledger.flushed
+
+
+async def test_each_change_is_transformed_once(lane):
+    """Also when the write is tried again, in the same batch."""
+    seen = []
+
+    def transform(change):
+        seen.append(change.new["id"])
+        return change
+
+    lane = lane(FaultySink(write=[Reject(TransientError("later"))]), transform=transform)
+    lane.commit(1, 2)
+    await lane.finish()
+    assert [1, 2] == seen
+
+
+async def test_a_transient_error_calls_it_again(lane, ids):
+    """As that of a sink would."""
+    tries = []
+
+    async def transform(change):
+        tries.append(change)
+        if len(tries) < 3:
+            raise TransientError("the look-up is not there")
+        return change
+
+    sink = MemorySink()
+    lane = lane(sink, transform=transform)
+    lane.commit(1)
+    await lane.finish()
+    assert ([[1]], 3) == (ids(sink), len(tries))
+
+
+@pytest.mark.parametrize("wrong", [lambda change: 1 / 0, lambda change: change.new, lambda change: Batch(())])
+async def test_what_it_cannot_do_stops_the_sink(lane, wrong):
+    """Named, and without the row."""
+    lane = lane(MemorySink(), transform=wrong)
+    begin = lane.ledger.flushed
+    lane.commit(1)
+    with pytest.raises(SinkError, match="sink s: its transform") as raised:
+        await lane.finish()
+    assert "secret" not in str(raised.value)
+    assert begin == lane.ledger.flushed
+
+
+async def test_or_makes_a_dead_letter_of_the_change(lane, ids):
+    """Of the change as it was before; the others of the transaction are delivered."""
+
+    def transform(change):
+        if change.new["id"] == 2:
+            raise ValueError("secret 2")
+        return change
+
+    letters, sink = MemorySink(), MemorySink()
+    lane = lane(sink, transform=transform, on_error="dead_letter", dead_letters=letters)
+    lane.commit(1, 2, 3)
+    await lane.finish()
+    assert [[1, 3]] == ids(sink)
+    assert [[2]] == ids(letters)
+    assert "transform" == letters.batches[0].refusal.stage
+
+
+@pytest.mark.parametrize("named", ["nothing", "no.such.module:f", "json:nothing", "json:"])
+def test_a_name_that_names_nothing(named):
+    """Is refused when the delivery is made."""
+    with pytest.raises(ConfigurationError, match="transform"):
+        Delivery(MemorySink(), transform=named)
