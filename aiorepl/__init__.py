@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     )
     from aiorepl.formats.routing import Routing
     from aiorepl.lsn import LSN
+    from aiorepl.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
+    from aiorepl.pgoutput.relations import Relation
     from aiorepl.pgoutput.tuples import UNCHANGED
     from aiorepl.position import Position
     from aiorepl.sink import Batch, Refusal, Sink, SinkContext, SyncSink
-    from aiorepl.transactions.changes import Change, Delete, Insert, Message, Truncate, Update
+    from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.transaction import Slice, Transaction
 
@@ -67,10 +69,20 @@ _HOMES = {
     ),
     "aiorepl.formats.routing": ("Routing",),
     "aiorepl.lsn": ("LSN",),
+    "aiorepl.pgoutput.messages": ("CommitPrepared", "Prepare", "RollbackPrepared", "StreamPrepare"),
+    "aiorepl.pgoutput.relations": ("Relation",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),
     "aiorepl.position": ("Position",),
     "aiorepl.sink": ("Batch", "Refusal", "Sink", "SinkContext", "SyncSink"),
-    "aiorepl.transactions.changes": ("Change", "Delete", "Insert", "Message", "Truncate", "Update"),
+    "aiorepl.transactions.changes": (
+        "Change",
+        "Delete",
+        "Insert",
+        "Message",
+        "RowChange",
+        "Truncate",
+        "Update",
+    ),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.transaction": ("Slice", "Transaction"),
 }
@@ -97,12 +109,18 @@ __all__ = [  # noqa: RUF022 - by theme
     "Slice",
     "Transaction",
     "Change",
+    "RowChange",
     "Insert",
     "Update",
     "Delete",
     "Truncate",
     "Message",
     "SchemaChange",
+    "Relation",
+    "Prepare",
+    "StreamPrepare",
+    "CommitPrepared",
+    "RollbackPrepared",
     "UNCHANGED",
     "LSN",
     "Position",

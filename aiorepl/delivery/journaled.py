@@ -109,10 +109,11 @@ class JournaledLanes(Lanes):
     async def _outward(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> tuple[_Follower, SinkRunner]:
-        own = await self._open(name, serve, begin, cleanup)
         cursors = Cursors(self._url)
-        kept = await asyncio.to_thread(cursors.get, name)
-        at = own or kept or begin.at(LSN(0))
+        # A sink without a cursor begins where the journal does, which may be before the slot: with its initial load.
+        start = await asyncio.to_thread(cursors.get, name) or begin.at(LSN(0))
+        own = await self._open(name, serve, start, cleanup)
+        at = own or start
         await asyncio.to_thread(cursors.advance, name, at)
         window = self._window(name, self._memory)
         progress = _AtCursor(cursors, name, at)
