@@ -19,6 +19,7 @@ import orjson
 
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.formats.format import Format, iso_time
+from aiorepl.formats.schema import schema_event
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
@@ -33,6 +34,7 @@ from aiorepl.transactions.changes import (
     Truncate,
     Update,
 )
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 
 _TRUE_FALSE = {True: b"true", False: b"false"}
@@ -66,6 +68,8 @@ class NativeFormat(Format):
             return self._truncate(change)
         if isinstance(change, Message):
             return self._message(change)
+        if isinstance(change, SchemaChange):
+            return schema_event(change)
         raise TypeError(f"no native form for {type(change).__name__}")
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
