@@ -1,13 +1,15 @@
-"""``aiorepl tail``: a slot's changes to standard output, one JSON object a line."""
+"""``aiorepl tail``: a slot's changes to standard output, a line each."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
 from aiorepl.errors import ConfigurationError, SinkError
+from aiorepl.formats import NAMES
 from aiorepl.lsn import LSN
 
 
@@ -22,12 +24,6 @@ def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) 
 
 def _names(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for part in value for name in part.split(",") if name.strip())
-
-
-# What is planned and refused until it is there, with what it will be.
-_LATER = {
-    "format": "only --format native is there yet",
-}
 
 
 @click.command()
@@ -59,9 +55,10 @@ _LATER = {
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["native", "debezium", "cloudevents", "wal2json", "pretty"]),
+    type=click.Choice(NAMES),
     default="native",
     show_default=True,
+    help="pretty is for people, the others are for programs.",
 )
 @click.option("--values", type=click.Choice(["typed", "text"]), default="typed", show_default=True)
 @click.option("--boundaries", is_flag=True, help="Also a line where a transaction begins and has committed.")
@@ -85,21 +82,20 @@ def tail(
     boundaries: bool,
     no_reconnect: bool,
 ) -> int:
-    """Print committed changes as they come, one JSON object a line.
+    """Print committed changes as they come, a line each: JSON objects, or with --format pretty for people.
 
     A transaction is acknowledged once its last line is written, so what was printed before a crash may be printed
     again, and nothing is lost.
     """
-    asked = {
-        "format": format_ != "native",
-    }
-    for flag, wanted in asked.items():
-        if wanted:
-            raise ConfigurationError(_LATER[flag])
     if binary and values == "text":
         raise ConfigurationError(
             "--values text shows the server's own text, which --binary does not bring: drop one"
         )
+
+    chosen: dict[str, Any] = {"type": format_}
+    if format_ == "pretty":
+        # See no-color.org: any value but the empty one.
+        chosen["colour"] = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     # Imported here: `aiorepl --help` needs neither a driver nor sinks.
     from aiorepl.cli.loop import run, run_until_signal
@@ -122,7 +118,7 @@ def tail(
             messages=messages,
             origin=origin,
         ),
-        [load("stdout")(values=values, boundaries=boundaries, file=sys.stdout.buffer)],
+        [load("stdout")(format=chosen, values=values, boundaries=boundaries, file=sys.stdout.buffer)],
         until=until,
         reconnect=None if no_reconnect else FOR_EVER,
     )

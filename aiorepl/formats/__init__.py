@@ -1,1 +1,77 @@
-"""Changes to events: the bytes that leave the process. Pure."""
+"""Changes to events: the bytes that leave the process. Pure.
+
+``named`` gives a format by its name, as options and files spell it; ``docs/formats.md`` describes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from aiorepl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aiorepl.formats.format import Format
+    from aiorepl.position import Position
+
+# Where each is, and whether it shows values in the ways of `values`; imported when asked for.
+_FORMATS: Final = {
+    "native": ("aiorepl.formats.native:NativeFormat", True),
+    "debezium": ("aiorepl.formats.debezium:DebeziumFormat", False),
+    "cloudevents": ("aiorepl.formats.cloudevents:CloudEventsFormat", True),
+    "wal2json": ("aiorepl.formats.wal2json:Wal2JsonFormat", False),
+    "pretty": ("aiorepl.formats.pretty:PrettyFormat", False),
+}
+NAMES: Final = tuple(_FORMATS)
+
+
+def named(
+    chosen: str | Mapping[str, Any] = "native",
+    *,
+    values: str = "typed",
+    boundaries: bool = False,
+    position: Position | None = None,
+) -> Format:
+    """The format called ``chosen``.
+
+    :param chosen: a name, or the name as ``type`` with options of the format's own: ``{"type": "debezium", "decimals":
+        "double"}``.
+    :param values: ``"typed"`` or ``"text"``, for formats with a choice.
+    :param boundaries: also write an event where a transaction begins and where it has committed.
+    :param position: of the source, after which formats that name it call it unless an option does.
+    :raises ConfigurationError: for an unknown name, an option that the format does not have, or ``values`` that it
+        cannot write.
+    """
+    options: dict[str, Any] = {"type": chosen} if isinstance(chosen, str) else dict(chosen)
+    name = options.pop("type", None)
+    if name not in _FORMATS:
+        close = get_close_matches(str(name), NAMES, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(NAMES)}"
+        raise ConfigurationError(f"format {name!r} does not exist: {hint}")
+    place, has_values = _FORMATS[name]
+    if has_values:
+        options.setdefault("values", values)
+    elif values == "text" and name != "pretty":
+        raise ConfigurationError(
+            f"format {name} has forms of its own for values: leave out values = text, or take native or cloudevents"
+        )
+    elif values not in ("typed", "text"):
+        raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
+    if position is not None and name == "debezium":
+        options.setdefault("name", position.slot)
+    if position is not None and name == "cloudevents":
+        options.setdefault("source", f"/postgresql/{position.system_identifier}/{position.slot}")
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(module), attribute)
+    known = found.__init__.__kwdefaults__
+    if unknown := options.keys() - known.keys():
+        raise ConfigurationError(
+            f"format {name} has no option {', '.join(sorted(map(str, unknown)))}: there are {', '.join(known)}"
+        )
+    for option, value in options.items():
+        if not isinstance(value, type(known[option])):
+            raise ConfigurationError(f"format {name}: {option} has to be a {type(known[option]).__name__}")
+    made: Format = found(**{"boundaries": boundaries} | options)
+    return made

@@ -1,4 +1,4 @@
-"""``jsonl``: native events, one a line, in rotating files.
+"""``jsonl``: events, one a line, in rotating files.
 
 Files are called ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so that they sort in the order of
 the stream; the one being written ends in ``.part``. A flush is an fsync.
@@ -14,11 +14,22 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from aiorepl import Batch, Message, PermanentError, Position, Sink, SinkContext, TransientError
-from aiorepl.formats.native import NativeFormat
+from aiorepl import (
+    Batch,
+    ConfigurationError,
+    Message,
+    PermanentError,
+    Position,
+    Sink,
+    SinkContext,
+    TransientError,
+)
+from aiorepl.formats import named
 
 _PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
 
@@ -28,6 +39,7 @@ class JsonLines(Sink):
 
     :param path: the folder; it is made if it is missing.
     :param rotate_bytes: begin a new file when this much is in the one being written.
+    :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param boundaries: also a line where a transaction begins and where it has committed.
     """
@@ -37,12 +49,16 @@ class JsonLines(Sink):
         path: str | Path,
         *,
         rotate_bytes: int = 128 * 1024 * 1024,
+        format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         boundaries: bool = False,
     ) -> None:
         self._folder = Path(path)
         self._rotate_bytes = rotate_bytes
-        self._format = NativeFormat(values=values, boundaries=boundaries)
+        self._named = partial(named, format, values=values, boundaries=boundaries)
+        self._format = self._named()
+        if "json" not in self._format.content_type:
+            raise ConfigurationError("jsonl writes JSON, one object a line: choose another format")
         self._file: BinaryIO | None = None
         self._name: Path | None = None
         self._written = 0
@@ -52,6 +68,7 @@ class JsonLines(Sink):
 
     async def open(self, context: SinkContext) -> Position | None:
         """Make the folder, and close what a crash left open."""
+        self._format = self._named(position=context.position)
         try:
             await asyncio.to_thread(self._prepare)
         except OSError as error:

@@ -1,0 +1,113 @@
+"""CloudEvents 1.0: the native event as ``data``, and who, what and when around it.
+
+Structured, one JSON object an event, which is the form of ``events``::
+
+    {"specversion":"1.0","id":"0/171B2A8-0","source":"/postgresql/7300…/orders","type":"aiorepl.insert.v1",
+     "subject":"public.orders","time":"2026-11-21T08:00:00.123456Z","datacontenttype":"application/json","data":{…}}
+
+Binary, the attributes as headers beside the data: ``http`` and ``kafka``.
+
+Source: CloudEvents 1.0.2, its JSON event format, HTTP and Kafka protocol bindings.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import orjson
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.format import Format, event_id, iso_time
+from aiorepl.formats.native import NativeFormat
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.transaction import Slice, Transaction
+
+# What an HTTP header may have as it is, of what quote() would escape.
+_HTTP_SAFE = "!#$&'()*+,/:;<=>?@[\\]^`{|}~"
+
+
+class CloudEventsFormat(Format):
+    """Writes CloudEvents.
+
+    :param source: whose events these are, a URI reference; with ``id`` it is unique.
+    :param type_prefix: what stands before the kind of the event in ``type``.
+    :param values: of the native event in ``data``, ``"typed"`` or ``"text"``.
+    :param boundaries: also an event where a transaction begins and where it has committed.
+    :raises ConfigurationError: for other ``values``, or an empty ``source``.
+    """
+
+    content_type = "application/cloudevents+json"
+    takes_prepared = True
+
+    def __init__(
+        self,
+        *,
+        source: str = "/postgresql",
+        type_prefix: str = "aiorepl",
+        values: str = "typed",
+        boundaries: bool = False,
+    ) -> None:
+        super().__init__(boundaries=boundaries)
+        if not source or not type_prefix:
+            raise ConfigurationError("CloudEvents need a source and a type: neither may be empty")
+        self._source = source
+        self._type_prefix = type_prefix
+        self._native = NativeFormat(values=values)
+
+    def event(self, change: Change) -> bytes:
+        """One change, structured."""
+        return _structured(self.attributes(change), self._native.event(change))
+
+    def http(self, change: Change) -> tuple[dict[str, str], bytes]:
+        """One change in HTTP's binary mode: headers (``ce-id`` …, ``content-type``) and the body."""
+        headers = {f"ce-{name}": quote(value, _HTTP_SAFE) for name, value in self.attributes(change).items()}
+        return _with_content_type(headers, "ce-"), self._native.event(change)
+
+    def kafka(self, change: Change) -> tuple[dict[str, str], bytes]:
+        """One change in Kafka's binary mode: headers (``ce_id`` …, ``content-type``) and the value."""
+        headers = {f"ce_{name}": value for name, value in self.attributes(change).items()}
+        return _with_content_type(headers, "ce_"), self._native.event(change)
+
+    def attributes(self, change: Change) -> dict[str, str]:
+        """The context attributes of a change's event."""
+        attributes = self._attributes(event_id(change), change.kind, change.transaction)
+        if isinstance(change, RowChange):
+            attributes["subject"] = str(change.relation)
+        elif isinstance(change, Truncate):
+            attributes["subject"] = ",".join(map(str, change.relations))
+        elif isinstance(change, Message) and change.prefix:
+            attributes["subject"] = change.prefix
+        return attributes
+
+    def begin(self, part: Slice, transaction: Transaction) -> bytes:
+        """``begin``."""
+        return self._boundary(transaction, self._native.begin(part, transaction))
+
+    def end(self, part: Slice, transaction: Transaction) -> bytes:
+        """``commit``, ``prepare``, ``commit_prepared`` or ``rollback_prepared``."""
+        return self._boundary(transaction, self._native.end(part, transaction))
+
+    def _boundary(self, transaction: Transaction, data: bytes) -> bytes:
+        kind = orjson.loads(data)["kind"]
+        return _structured(self._attributes(f"{transaction.commit_lsn}-{kind}", kind, transaction), data)
+
+    def _attributes(self, identity: str, kind: str, transaction: Transaction | None) -> dict[str, str]:
+        attributes = {
+            "specversion": "1.0",
+            "id": identity,
+            "source": self._source,
+            "type": f"{self._type_prefix}.{kind}.v1",
+        }
+        # Of what is prepared, and may never commit, and of what is not transactional there is no time of commit.
+        if transaction is not None and not transaction.prepared:
+            attributes["time"] = iso_time(transaction.commit_timestamp)
+        return attributes | {"datacontenttype": "application/json"}
+
+
+def _structured(attributes: dict[str, str], data: bytes) -> bytes:
+    return orjson.dumps(attributes)[:-1] + b',"data":' + data + b"}"
+
+
+def _with_content_type(headers: dict[str, str], prefix: str) -> dict[str, str]:
+    headers["content-type"] = headers.pop(f"{prefix}datacontenttype")
+    return headers

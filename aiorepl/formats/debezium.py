@@ -1,0 +1,227 @@
+"""Debezium's change events: what its PostgreSQL connector writes through Kafka Connect's JSON without schemas.
+
+    {"before":null,"after":{"id":1},"source":{…},"transaction":null,"op":"c","ts_ms":…,"ts_us":…,"ts_ns":…}
+
+A key that changes is a delete and a create, a truncate is an event for each table. ``docs/formats.md`` has what differs
+from Debezium itself.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats import debezium_values as values
+from aiorepl.formats.columns import Columns, Frame, Tables
+from aiorepl.formats.debezium_counts import Counts
+from aiorepl.formats.format import Format, commit_lsn
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.transactions.changes import Change, Delete, Insert, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.transaction import Slice, Transaction
+
+# 2000-01-01 in microseconds since 1970.
+_EPOCH = 946_684_800_000_000
+_OPERATIONS = {"insert": b"c", "update": b"u", "delete": b"d"}
+_MESSAGES = "LOGICAL_DECODING_MESSAGE"
+
+
+class DebeziumFormat(Format):
+    """Writes Debezium's events.
+
+    :param name: the logical name, Debezium's ``topic.prefix``; ``source.name``.
+    :param database: ``source.db``.
+    :param decimals: numeric and money as ``"string"``, ``"double"`` or ``"precise"`` (base64 of the digits as one number,
+        as Debezium does when it is not told).
+    :param boundaries: transaction metadata: ``BEGIN`` and ``END`` events, and ``transaction`` in all others. They have to
+        be written in order then.
+    :raises ConfigurationError: for other ``decimals``.
+    """
+
+    def __init__(
+        self, *, name: str = "aiorepl", database: str = "", decimals: str = "string", boundaries: bool = False
+    ) -> None:
+        super().__init__(boundaries=boundaries)
+        if decimals not in values.DECIMALS:
+            raise ConfigurationError(
+                f"decimals {decimals!r} does not exist: there are string, double and precise"
+            )
+        self._decimals = decimals
+        self._tables = Tables(self._columns)
+        self._counts = Counts()
+        self._database = orjson.dumps(database)
+        self._head = b'"source":{"version":%b,"connector":"postgresql","name":%b,"ts_ms":' % (
+            orjson.dumps(version("aiorepl")),
+            orjson.dumps(name),
+        )
+
+    def events(self, parts: Iterable[Slice]) -> Iterator[bytes]:
+        """As for any format; a batch may be written again."""
+        parts = list(parts)
+        if self.boundaries and parts:
+            self._counts.resume(parts[0])
+        return super().events(parts)
+
+    def split(self, change: Change) -> tuple[Change, ...]:
+        """A truncate for each of its tables; of an update that changes the key a delete and an insert."""
+        if isinstance(change, Truncate) and len(change.relations) != 1:
+            return tuple(_one_table(change, relation) for relation in change.relations)
+        if isinstance(change, Update) and _moves(change):
+            return _delete(change), _insert(change)
+        return (change,)
+
+    def event(self, change: Change) -> bytes:
+        """One change as an envelope."""
+        if isinstance(change, RowChange):
+            return self._row(change)
+        if isinstance(change, Truncate):
+            (relation,) = self._only(change)
+            return self._envelope(change, b"null", b"null", relation.schema, relation.name, b"t")
+        if isinstance(change, Message):
+            return self._message(change)
+        raise TypeError(f"Debezium has no form for {type(change).__name__}")
+
+    def key(self, change: Change) -> bytes | None:
+        """The key of a change's event: an object of the replica identity's columns, of a message its prefix.
+
+        ``None`` for a truncate and where no column identifies the row: replica identity FULL or NOTHING.
+        """
+        if isinstance(change, Message):
+            return orjson.dumps({"prefix": change.prefix})
+        if not isinstance(change, RowChange) or not change.relation.key:
+            return None
+        return _object(self._tables(change.layout).key(change))
+
+    def begin(self, part: Slice, transaction: Transaction) -> bytes:
+        """``BEGIN``."""
+        self._counts.reset(transaction)
+        return self._metadata(transaction, "BEGIN", None, None)
+
+    def end(self, part: Slice, transaction: Transaction) -> bytes:
+        """``END``, with how many events there were."""
+        total, tables = self._counts.of(transaction)
+        counted = [{"data_collection": name, "event_count": count} for name, count in tables.items()]
+        return self._metadata(transaction, "END", total, counted)
+
+    def _row(self, change: RowChange) -> bytes:
+        table = self._tables(change.layout)
+        before = table.old(change)
+        return self._envelope(
+            change,
+            b"null" if before is None else _object(before),
+            b"null" if isinstance(change, Delete) else _object(table.new(change)),
+            change.schema,
+            change.table,
+            # No transaction has the xid 0: these are the rows that were there before the slot.
+            b"r"
+            if isinstance(change, Insert) and _is_snapshot(change.transaction)
+            else _OPERATIONS[change.kind],
+        )
+
+    def _message(self, change: Message) -> bytes:
+        body = {"prefix": change.prefix, "content": base64.b64encode(change.content).decode()}
+        rest = self._rest(change, "", "", _MESSAGES, b"m")
+        return b'{%b,"message":%b}' % (rest, orjson.dumps(body))
+
+    def _envelope(
+        self, change: Change, before: bytes, after: bytes, schema: str, table: str, operation: bytes
+    ) -> bytes:
+        rest = self._rest(change, schema, table, f"{schema}.{table}", operation)
+        return b'{"before":%b,"after":%b,%b}' % (before, after, rest)
+
+    def _rest(self, change: Change, schema: str, table: str, counted: str, operation: bytes) -> bytes:
+        """From ``source`` to the times."""
+        transaction = change.transaction
+        lsn = commit_lsn(change)
+        ms, us, ns = _times(transaction)
+        return b"".join(
+            (
+                self._head,
+                b'%b,"snapshot":"%b","db":' % (ms, b"true" if _is_snapshot(transaction) else b"false"),
+                self._database,
+                b',"sequence":"[\\"%d\\",\\"%d\\"]","ts_us":%b,"ts_ns":%b,' % (lsn, change.ordinal, us, ns),
+                b'"schema":%b,"table":%b,' % (orjson.dumps(schema), orjson.dumps(table)),
+                b'"txId":%b,"lsn":%d,"xmin":null,' % (_xid(transaction), lsn),
+                b'"origin":%b,"origin_lsn":null},' % orjson.dumps(transaction and transaction.origin),
+                b'"transaction":%b,' % self._block(change, counted),
+                b'"op":"%b","ts_ms":%b,"ts_us":%b,"ts_ns":%b' % (operation, ms, us, ns),
+            )
+        )
+
+    def _block(self, change: Change, counted: str) -> bytes:
+        transaction = change.transaction
+        if not self.boundaries or transaction is None:
+            return b"null"
+        total, of_table = self._counts.count(transaction, change.ordinal, counted)
+        return orjson.dumps({"id": _id(transaction), "total_order": total, "data_collection_order": of_table})
+
+    def _metadata(self, transaction: Transaction, status: str, count: int | None, tables: Any) -> bytes:
+        body = {"status": status, "id": _id(transaction), "event_count": count, "data_collections": tables}
+        return orjson.dumps(body)[:-1] + b',"ts_ms":%b}' % _times(transaction)[0]
+
+    def _columns(self, layout: Layout) -> Columns:
+        types = layout.types
+        return Columns(
+            layout,
+            lambda column: Frame(orjson.dumps(column.name) + b":", unchanged=values.unchanged(types, column)),
+            lambda column, kind: values.encoder(types, column, kind, self._decimals),
+        )
+
+    def _only(self, change: Truncate) -> tuple[Relation, ...]:
+        if len(change.relations) != 1:
+            raise ValueError("a truncate of several tables has an event for each: take it through split")
+        return change.relations
+
+
+def _object(fragments: list[bytes]) -> bytes:
+    return b"{" + b",".join(fragments) + b"}"
+
+
+def _id(transaction: Transaction) -> str:
+    return f"{transaction.xid}:{int(transaction.commit_lsn)}"
+
+
+def _xid(transaction: Transaction | None) -> bytes:
+    return b"%d" % transaction.xid if transaction is not None and transaction.xid else b"null"
+
+
+def _is_snapshot(transaction: Transaction | None) -> bool:
+    return transaction is not None and transaction.xid == 0
+
+
+def _times(transaction: Transaction | None) -> tuple[bytes, bytes, bytes]:
+    """The commit in milliseconds, microseconds and nanoseconds since 1970; a message between transactions has no time."""
+    if transaction is None:
+        return b"null", b"null", b"null"
+    us = transaction.commit_timestamp + _EPOCH
+    return b"%d" % (us // 1000), b"%d" % us, b"%d" % (us * 1000)
+
+
+def _one_table(change: Truncate, relation: Relation) -> Truncate:
+    return Truncate(change.transaction, change.ordinal, change.message._replace(relations=(relation,)))
+
+
+def _moves(change: Update) -> bool:
+    """Whether the key is another one now. It is also sent where it is large and stayed as it was."""
+    old, new = change.raw_old, change.raw_new
+    if old is None or new is None:
+        return False
+    return any(new[place] not in (UNCHANGED, old[place]) for place in change.relation.key)
+
+
+def _delete(change: Update) -> Delete:
+    row = change.message
+    message = m.Delete(row.relation, row.old_kind, row.old_at, row.payload, row.xid)
+    return Delete(change.transaction, change.ordinal, change.layout, message)
+
+
+def _insert(change: Update) -> Insert:
+    row = change.message
+    message = m.Insert(row.relation, row.new_at, row.payload, row.xid)
+    return Insert(change.transaction, change.ordinal, change.layout, message)

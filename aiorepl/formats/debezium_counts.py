@@ -1,0 +1,61 @@
+"""How many events a transaction has had so far, in all and of each table, as Debezium's transaction metadata tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from aiorepl.transactions.transaction import Slice, Transaction
+
+
+@dataclass(slots=True)
+class _Counted:
+    transaction: Transaction | None = None
+    ordinal: int = -1
+    total: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+
+
+class Counts:
+    """Counts of the transaction that is being written.
+
+    A batch is written again after an error, and may begin in the middle of a transaction: so what had been counted
+    before it is kept until the next one.
+    """
+
+    def __init__(self) -> None:
+        self._now = _Counted()
+        self._before = _Counted()
+
+    def resume(self, part: Slice) -> None:
+        """A batch begins with this slice, be it for the first time or again."""
+        if part.first or part.transaction is None:
+            return
+        ordinal = next((change.ordinal for change in part.changes), self._now.ordinal + 1)
+        again = part.transaction is not self._now.transaction or ordinal <= self._now.ordinal
+        if again and part.transaction is self._before.transaction:
+            self._now = _copy(self._before)
+        else:
+            self._before = _copy(self._now)
+
+    def reset(self, transaction: Transaction) -> None:
+        """A transaction begins."""
+        self._now = _Counted(transaction)
+
+    def count(self, transaction: Transaction, ordinal: int, table: str) -> tuple[int, int]:
+        """The places of an event among all of its transaction and among those of its table, from 1."""
+        if transaction is not self._now.transaction:
+            self.reset(transaction)
+        now = self._now
+        now.ordinal = ordinal
+        now.total += 1
+        now.tables[table] = now.tables.get(table, 0) + 1
+        return now.total, now.tables[table]
+
+    def of(self, transaction: Transaction) -> tuple[int, dict[str, int]]:
+        """What was counted of a transaction."""
+        now = self._now if transaction is self._now.transaction else _Counted()
+        return now.total, now.tables
+
+
+def _copy(counted: _Counted) -> _Counted:
+    return replace(counted, tables=dict(counted.tables))

@@ -1,0 +1,249 @@
+"""Columns as Debezium's PostgreSQL connector has them in JSON without schemas, from either form of the wire.
+
+Numbers, booleans and text are what the native format has, json and hstore are strings, bytea is base64, bits are base64
+of little-endian bytes (a single bit is a boolean), times are those of ``debezium_times``, geometric values are objects.
+Types that Debezium knows nothing of, and leaves out by default, are strings of PostgreSQL's text.
+
+Source: Debezium's PostgresValueConverter, UnchangedToastedPlaceholder, WkbWriter.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import struct
+import uuid
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from aiorepl.formats import debezium_times as times
+from aiorepl.pgoutput.relations import Column
+from aiorepl.values.arrays import Tree, parse
+from aiorepl.values.codec import Encoder, Format, Malformed, guard
+from aiorepl.values.extensions import CODECS as EXTENSION_CODECS
+from aiorepl.values.geometric import CODECS as GEOMETRIC
+from aiorepl.values.registry import Types
+from aiorepl.values.types import ARRAY, BASE, BUILTIN, DOMAIN, NAME_ONLY, TypeInfo
+
+Converter = Callable[[str], Any]
+
+DECIMALS: Final = ("string", "double", "precise")
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+
+_SPECIAL: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
+_EXTENSIONS: Final = ("hstore", "vector", "halfvec", "geometry", "geography")
+_MONEY: Final = re.compile(r"[(-]?[^\d,.]*([\d,]*(?:\.\d+)?)\)?")
+
+
+def encoder(types: Types, column: Column, kind: int, decimals: str) -> Encoder:
+    """From a column's bytes to JSON."""
+    convert = converter(types, column.type_oid, column.type_modifier, decimals)
+    if convert is None:
+        return types.json_encoder(column.type_oid, kind)
+    text = types.text(column.type_oid, kind)
+    name = f"type {types.info(column.type_oid)} (oid {column.type_oid})"
+    return guard(lambda raw: orjson.dumps(convert(text(raw))), name, Format(kind).name.lower())
+
+
+def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter | None:
+    """From PostgreSQL's text to what JSON can say; ``None`` where that is what ``Types.json_encoder`` gives."""
+    info = _base(types, oid)
+    if info is None:
+        return None
+    if info.kind == ARRAY:
+        return _array(types, info, modifier if info.oid == oid else -1, decimals)
+    modifier = modifier if info.oid == oid else -1  # a domain's own length or precision is not sent
+    if info.name == "numeric":
+        return _numeric(modifier, decimals)
+    if info.name == "money":
+        return partial(_money, decimals=decimals)
+    if info.name in ("bit", "varbit"):
+        return _bits if modifier != 1 else _bit
+    if info.name in ("time", "timestamp"):
+        count = times.clock_microseconds if info.name == "time" else times.microseconds
+        return (lambda text: count(text) // 1000) if 0 <= modifier <= 3 else count
+    if info.name == "timestamptz":
+        return partial(times.zoned, digits=6 if modifier < 0 else modifier)
+    # A user's own type may have any of these names.
+    known = info.oid in BUILTIN or (info.kind in (BASE, NAME_ONLY) and info.name in _EXTENSIONS)
+    return _CONVERTERS.get(info.name) if known else None
+
+
+def unchanged(types: Types, column: Column) -> bytes:
+    """What stands for a value that was not sent because it did not change."""
+    info = _base(types, column.type_oid)
+    name = "" if info is None else info.name
+    raw = PLACEHOLDER.encode()
+    value: Any = PLACEHOLDER
+    if name in ("_text", "_varchar", "_bpchar", "_json", "_jsonb"):
+        value = [PLACEHOLDER]
+    elif name == "bytea":
+        value = _base64(raw)
+    elif name == "_bytea":
+        value = [_base64(raw)]
+    elif name in ("_int4", "_int8", "_date"):
+        value = list(raw)
+    elif name == "_uuid":
+        value = [str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))]
+    elif name == "hstore":
+        value = orjson.dumps({PLACEHOLDER: PLACEHOLDER}).decode()
+    return orjson.dumps(value)
+
+
+def _base(types: Types, oid: int) -> TypeInfo | None:
+    """The type, of a domain what it is made of."""
+    info = types.info(oid)
+    while info is not None and info.kind == DOMAIN:
+        info = types.info(info.element)
+    return info
+
+
+def _array(types: Types, info: TypeInfo, modifier: int, decimals: str) -> Converter | None:
+    convert = converter(types, info.element, modifier, decimals)
+    if convert is None:
+        return None
+    element = types.info(info.element)
+    delimiter = info.delimiter if element is None else element.delimiter
+
+    def nested(tree: Tree) -> list[Any]:
+        return [
+            nested(each) if isinstance(each, list) else None if each is None else convert(each.decode())
+            for each in tree
+        ]
+
+    return lambda text: nested(parse(text.encode(), delimiter))
+
+
+def _numeric(modifier: int, decimals: str) -> Converter:
+    if decimals == "string":
+        return lambda text: _SPECIAL.get(text, text)
+    if decimals == "double":
+        return _double
+    if modifier < 0:
+        return _variable_scale
+    # Eleven bits, signed since PostgreSQL 15.
+    scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
+    return lambda text: _base64(_unscaled(text, scale))
+
+
+def _double(text: str) -> float | str:
+    return _number(float(text))
+
+
+def _number(value: float) -> float | str:
+    """As Kafka Connect's JSON has it."""
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+
+
+def _variable_scale(text: str) -> dict[str, Any]:
+    scale = len(text.partition(".")[2].rstrip("0"))
+    return {"scale": scale, "value": _base64(_unscaled(text, scale))}
+
+
+def _unscaled(text: str, scale: int) -> bytes:
+    """The digits as one big-endian two's complement number, as Java's BigInteger has it."""
+    if text in _SPECIAL:
+        raise Malformed(
+            'not a number or infinite, which decimals="precise" cannot say: use "string" or "double"'
+        )
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction[: max(scale, 0)].ljust(scale, "0") if scale >= 0 else whole[:scale] or "0"
+    # Not int(text): that has a limit of digits.
+    number = int(Decimal("0" if digits == "-" else digits))
+    length = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return number.to_bytes(length, "big", signed=True)
+
+
+def _money(text: str, decimals: str) -> Any:
+    match = _MONEY.fullmatch(text)
+    amount = "" if match is None else match[1].replace(",", "")
+    if not amount:
+        raise Malformed("not in the form of lc_monetary C or en_US")
+    amount = f"-{amount}" if text[0] in "(-" else amount
+    if decimals == "precise":
+        return _base64(_unscaled(amount, 2))
+    return float(amount) if decimals == "double" else amount
+
+
+def _bit(text: str) -> bool:
+    return text == "1"
+
+
+def _bits(text: str) -> str:
+    number = int(text or "0", 2)
+    return _base64(number.to_bytes((number.bit_length() + 7) // 8, "little"))
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _hstore(text: str) -> str:
+    return orjson.dumps(EXTENSION_CODECS["hstore"].read_text(text.encode())).decode()
+
+
+def _geometric(name: str, build: Callable[[Any], dict[str, Any]]) -> Converter:
+    read = GEOMETRIC[name].read_text
+    return lambda text: build(read(text.encode()))
+
+
+def _point(point: tuple[float, float]) -> dict[str, Any]:
+    wkb = struct.pack("<BI2d", 1, 1, *point)
+    return {"x": _number(point[0]), "y": _number(point[1]), "wkb": _base64(wkb), "srid": None}
+
+
+def _shape(kind: str, points: Iterable[tuple[float, float]], *, ring: bool, **more: str) -> dict[str, Any]:
+    """Well-known binary of a line, or of a polygon with one ring that ends where it began."""
+    points = list(points)
+    if ring and points[0] != points[-1]:
+        points.append(points[0])
+    head = struct.pack("<BII", 1, 3, 1) if ring else struct.pack("<BI", 1, 2)
+    coordinates = b"".join(struct.pack("<2d", *point) for point in points)
+    wkb = head + struct.pack("<I", len(points)) + coordinates
+    return {"wkb": _base64(wkb), "srid": None, "extensions": {"type": kind, **more}}
+
+
+def _box(box: tuple[tuple[float, float], tuple[float, float]]) -> dict[str, Any]:
+    (x1, y1), (x2, y2) = box
+    return _shape("box", [(x1, y1), (x1, y2), (x2, y2), (x2, y1), (x1, y1)], ring=True)
+
+
+def _postgis(text: str) -> dict[str, Any]:
+    """PostGIS sends extended well-known binary in hexadecimal: the reference system, if any, is behind the type."""
+    raw = bytes.fromhex(text)
+    order = "<" if raw[0] else ">"
+    (kind,) = struct.unpack_from(f"{order}I", raw, 1)
+    srid = struct.unpack_from(f"{order}i", raw, 5)[0] if kind & 0x20000000 else None
+    return {"wkb": _base64(raw), "srid": srid}
+
+
+_CONVERTERS: Final[dict[str, Converter]] = {
+    "json": str,
+    "jsonb": str,
+    "bytea": lambda text: _base64(bytes.fromhex(text[2:])),
+    "date": times.days,
+    "timetz": times.zoned_clock,
+    "interval": times.duration,
+    "hstore": _hstore,
+    "vector": orjson.loads,
+    "halfvec": orjson.loads,
+    "geometry": _postgis,
+    "geography": _postgis,
+    "point": _geometric("point", _point),
+    "line": _geometric("line", lambda line: dict(zip("abc", map(_number, line), strict=True))),
+    "circle": _geometric(
+        "circle", lambda circle: {"center": _point(circle[0]), "radius": _number(circle[1])}
+    ),
+    "lseg": _geometric("lseg", lambda points: _shape("lseg", points, ring=False)),
+    "box": _geometric("box", _box),
+    "polygon": _geometric("polygon", lambda points: _shape("polygon", points, ring=True)),
+    "path": _geometric(
+        "path", lambda path: _shape("path", path.points, ring=False, closed=str(path.closed).lower())
+    ),
+}

@@ -1,0 +1,133 @@
+"""For people at a terminal: one line a change, the columns as PostgreSQL prints them.
+
+08:00:00.123456 0/171B2A8-0 INSERT public.orders id=1 note='first'
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiorepl.formats.columns import Columns, Frame, Tables
+from aiorepl.formats.format import Format, event_id, iso_time
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Column
+from aiorepl.transactions.changes import Change, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.values.codec import Encoder
+from aiorepl.values.types import BUILTIN
+
+_COLOURS: Final = {
+    "insert": "green",
+    "update": "yellow",
+    "delete": "red",
+    "truncate": "red",
+    "message": "cyan",
+}
+_BARE: Final = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bool")
+_ENDS: Final = {
+    m.Prepare: "PREPARE",
+    m.StreamPrepare: "PREPARE",
+    m.CommitPrepared: "COMMIT PREPARED",
+    m.RollbackPrepared: "ROLLBACK PREPARED",
+}
+
+
+class PrettyFormat(Format):
+    """Writes lines for people.
+
+    :param colour: with the escape sequences of a terminal. None other ever comes out: what cannot be printed is escaped.
+    :param width: how many characters of a value are shown; the rest is counted.
+    :param boundaries: also a line where a transaction begins and where it has committed.
+    """
+
+    content_type = "text/plain"
+    takes_prepared = True
+
+    def __init__(self, *, colour: bool = False, width: int = 80, boundaries: bool = False) -> None:
+        super().__init__(boundaries=boundaries)
+        self._colour = colour
+        self._width = width
+        self._tables = Tables(self._columns)
+
+    def event(self, change: Change) -> bytes:
+        """One change as a line."""
+        if isinstance(change, RowChange):
+            name, rest = str(change.relation), self._row(change)
+        elif isinstance(change, Truncate):
+            name, rest = ", ".join(map(str, change.relations)), ""
+            rest += " CASCADE" if change.cascade else ""
+            rest += " RESTART IDENTITY" if change.restart_identity else ""
+        elif isinstance(change, Message):
+            name = _printable(change.prefix)
+            rest = f" {self._quoted(change.content.decode('utf-8', 'backslashreplace'))}"
+        else:
+            raise TypeError(f"no line for {type(change).__name__}")
+        verb = self._style(change.kind.upper(), fg=_COLOURS[change.kind], bold=True)
+        where = self._style(f"{_clock(change.transaction)} {event_id(change)}", dim=True)
+        return f"{where} {verb} {self._style(_printable(name), bold=True)}{rest}".encode()
+
+    def begin(self, part: Slice, transaction: Transaction) -> bytes:
+        """``BEGIN``."""
+        return self._boundary("BEGIN", transaction, "")
+
+    def end(self, part: Slice, transaction: Transaction) -> bytes:
+        """``COMMIT``, or ``PREPARE`` and how that ended."""
+        message = part.two_phase
+        if message is None or not transaction.prepared:
+            return self._boundary("COMMIT", transaction, f" at {part.end_lsn}")
+        return self._boundary(
+            _ENDS[type(message)], transaction, f" {self._quoted(message.gid)} at {part.end_lsn}"
+        )
+
+    def _row(self, change: RowChange) -> str:
+        table = self._tables(change.layout)
+        old = table.old(change)
+        parts = [] if change.raw_new is None else table.new(change)
+        if old is not None and isinstance(change, Update):
+            was = [part for part in old if part not in parts]
+            parts = [*parts, b"<-", *was] if was else parts
+        elif old is not None:
+            parts = old
+        return "".join(f" {part.decode()}" for part in parts)
+
+    def _boundary(self, verb: str, transaction: Transaction, rest: str) -> bytes:
+        text = f"{_clock(transaction)} {transaction.commit_lsn} {verb} {transaction.xid}{rest}"
+        return self._style(text, dim=True).encode()
+
+    def _columns(self, layout: Layout) -> Columns:
+        def frame(column: Column) -> Frame:
+            name = self._style(_printable(column.name), fg="blue")
+            return Frame(f"{name}=".encode(), unchanged=self._style("(unchanged)", dim=True).encode())
+
+        def encoder(column: Column, kind: int) -> Encoder:
+            text = layout.types.text(column.type_oid, kind)
+            info = BUILTIN.get(column.type_oid)
+            if info is not None and info.name in _BARE:
+                return lambda raw: text(raw).encode()
+            return lambda raw: self._quoted(text(raw)).encode()
+
+        return Columns(layout, frame, encoder)
+
+    def _quoted(self, text: str) -> str:
+        cut = text[: self._width]
+        more = f"… ({len(text)} characters)" if len(text) > self._width else ""
+        return f"'{_printable(cut)}'{more}"
+
+    def _style(self, text: str, **style: object) -> str:
+        if not self._colour:
+            return text
+        # Imported here: click is the command line's, and colour is for terminals.
+        import click
+
+        return click.style(text, **style)  # type: ignore[arg-type]
+
+
+def _clock(transaction: Transaction | None) -> str:
+    return "-" if transaction is None else iso_time(transaction.commit_timestamp)[11:-1]
+
+
+def _printable(text: str) -> str:
+    """With everything escaped that a terminal could take for a command, or that would break the line."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
