@@ -80,6 +80,10 @@ class MemorySink(Sink):
             return None
         if self.position is None:
             self.position = self._durable_position = context.position
+        # Slices of a transaction that has no end lie behind the position, and come again.
+        while self.batches and self.batches[-1].end_lsn is None:
+            del self.batches[-1]
+        self._flushed = min(self._flushed, len(self.batches))
         return self.position
 
     async def write(self, batch: Batch) -> None:

@@ -28,7 +28,23 @@ from __future__ import annotations
 
 from aiorepl.testing.conformance.event import Event, native_events
 from aiorepl.testing.conformance.log import SinkConformance
+from aiorepl.testing.conformance.mirror import MirrorConformance
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import TABLES
+from aiorepl.testing.conformance.story import FULL, ITEMS, KEYLESS, ODD, PAIRS, TABLES, TYPES, WIDE, Table
 
-__all__ = ["TABLES", "ContractBroken", "Event", "SinkConformance", "native_events"]
+__all__ = [  # noqa: RUF022 - by theme
+    "SinkConformance",
+    "Event",
+    "native_events",
+    "MirrorConformance",
+    "Table",
+    "TABLES",
+    "ITEMS",
+    "PAIRS",
+    "FULL",
+    "KEYLESS",
+    "ODD",
+    "WIDE",
+    "TYPES",
+    "ContractBroken",
+]

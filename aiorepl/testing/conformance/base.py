@@ -18,7 +18,7 @@ from aiorepl.errors import SinkError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
 from aiorepl.testing.conformance.running import ContractBroken, Watch, run, unmourned
-from aiorepl.testing.conformance.story import Story, batches
+from aiorepl.testing.conformance.story import TABLES, Story, Table, batches
 from aiorepl.transactions.transaction import Slice
 
 _T = TypeVar("_T")
@@ -38,6 +38,9 @@ class Conformance:
 
     kinds: ClassVar[frozenset[str]] = frozenset({"insert", "update", "delete", "truncate", "message"})
     """The kinds of change that the target shows. Others are written all the same, and may be ignored."""
+
+    tables: ClassVar[tuple[Table, ...]] = TABLES
+    """The tables that it takes: leave out ``FULL`` and ``KEYLESS`` where tables without a key are refused."""
 
     poison: ClassVar[str | None] = None
     """A value of ``public.items.note`` that the target refuses for good, if there is one."""
@@ -68,9 +71,9 @@ class Conformance:
 
     # How the tests drive a sink.
 
-    def live(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    def live(self, work: Callable[[], Coroutine[Any, Any, _T]], *, leaves_nothing: bool = False) -> _T:
         """One life of a process, which ends in order."""
-        return run(work(), self.seconds)
+        return run(work(), self.seconds, leaves_nothing=leaves_nothing)
 
     def die(self, work: Callable[[Sink], Coroutine[Any, Any, _T]]) -> _T:
         """One life of a process that is killed at its end: the sink is neither flushed nor closed."""

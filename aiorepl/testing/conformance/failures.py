@@ -98,7 +98,7 @@ class Failures(Conformance):
     def test_rows_are_never_told(self) -> None:
         """Not in logs from INFO up, not in errors and what caused them, not in ``repr``."""
         story, watch = Story(), Watch()
-        slices = story.everything(self.kinds)
+        slices = story.everything(self.kinds, self.tables)
         self.watched(story, slices, watch)
         if watch.leaks:
             raise ContractBroken(

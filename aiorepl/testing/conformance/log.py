@@ -159,6 +159,9 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Content
 
 
 def _lanes(change: Change, order: Order) -> list[object]:
+    """Where order is looked at: among what shares one of these."""
+    if change.transaction is not None and change.transaction.prepared:
+        return []  # seen where it was prepared, or where it committed
     if order == "commit":
         return [""]
     if order == "none" or not isinstance(change, (RowChange, Truncate)):

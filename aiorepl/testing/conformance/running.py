@@ -31,10 +31,13 @@ class ContractBroken(AssertionError):
         super().__init__(f"{found}\n\n  the contract: {rule}")
 
 
-def run(work: Coroutine[Any, Any, _T], seconds: float, *, killed: bool = False) -> _T:
+def run(
+    work: Coroutine[Any, Any, _T], seconds: float, *, killed: bool = False, leaves_nothing: bool = False
+) -> _T:
     """Run ``work`` as all that a process does.
 
-    :param killed: the process is killed at the end: what is left is not complained of.
+    :param killed: the process is killed at the end: what went unhandled is not complained of.
+    :param leaves_nothing: complain of tasks that still run.
     """
     unhandled: list[str] = []
 
@@ -52,7 +55,7 @@ def run(work: Coroutine[Any, Any, _T], seconds: float, *, killed: bool = False) 
 
     with asyncio.Runner() as runner:
         result = runner.run(bounded())
-        left = [] if killed else _tasks(runner.get_loop())
+        left = _tasks(runner.get_loop()) if leaves_nothing else []
     if left:
         raise ContractBroken(f"tasks still run after close: {', '.join(left)}", "close lets go of everything")
     if unhandled and not killed:

@@ -132,9 +132,9 @@ class Story:
         """A transactional message."""
         return build.message(lsn=self.stream.position.lsn, prefix="conformance", content=content)
 
-    def everything(self, kinds: Iterable[str] = ("truncate", "message")) -> list[Slice]:
-        """Transactions with all that can happen to rows, and what else of ``kinds`` there is."""
-        items, pairs, full, keyless = map(self.table, (ITEMS, PAIRS, FULL, KEYLESS))
+    def everything(self, kinds: Iterable[str], tables: Sequence[Table]) -> list[Slice]:
+        """Transactions with all that can happen to the rows of ``tables``, and what else of ``kinds`` there is."""
+        items, pairs = map(self.table, (ITEMS, PAIRS))
         one, two, three = map(self.int, (1001, 1002, 1003))
         kinds = set(kinds)
         note = f"{SECRET} changed"
@@ -152,15 +152,18 @@ class Story:
             pairs.update(one, f"{SECRET} c", three, key=(one, f"{SECRET} b", None)),
             items.update(self.int(1004), note, UNCHANGED, key=(one, None, None)),
         )
-        told += self.commit(
-            full.insert(one, note),
-            full.insert(one, note),
-            full.insert(two, None),
-            full.update(one, f"{SECRET} other", old=(one, note)),
-            full.delete(two, None, full=True),
-            keyless.insert(one, note),
-            keyless.insert(one, note),
-        )
+        if FULL in tables:
+            full = self.table(FULL)
+            told += self.commit(
+                full.insert(one, note),
+                full.insert(one, note),
+                full.insert(two, None),
+                full.update(one, f"{SECRET} other", old=(one, note)),
+                full.delete(two, None, full=True),
+            )
+        if KEYLESS in tables:
+            keyless = self.table(KEYLESS)
+            told += self.commit(keyless.insert(one, note), keyless.insert(one, note))
         if "message" in kinds:
             told += self.commit(self.message(b"inside"), self.item(), self.message(b"\x00\xff"))
             self.stream.message("conformance", b"between")

@@ -1,0 +1,197 @@
+"""The kit for sinks whose target shows the tables' rows as they are now: a database, a lakehouse, a cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.tuples import BINARY, UNCHANGED
+from aiorepl.testing.conformance.base import value_of
+from aiorepl.testing.conformance.contents import Contents
+from aiorepl.testing.conformance.delivering import Batches, Concurrency, Crashes
+from aiorepl.testing.conformance.failures import Failures
+from aiorepl.testing.conformance.prepared import Prepared
+from aiorepl.testing.conformance.running import ContractBroken
+from aiorepl.testing.conformance.samples import SAMPLES
+from aiorepl.testing.conformance.story import Table
+from aiorepl.transactions.changes import Change, Delete, Insert, Raw, RowChange, Truncate, Update
+from aiorepl.transactions.transaction import Slice
+
+Row = dict[str, str | None]
+State = dict[tuple[str, str], list[Row]]
+
+_SAMPLE_OF: Final = {sample.oid: sample for sample in SAMPLES}
+
+
+class MirrorConformance(Batches, Crashes, Concurrency, Prepared, Failures, Contents):
+    """Derive, define ``make_sink`` and ``rows``, and declare what the sink claims.
+
+    The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one where the sink does not.
+    """
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"insert", "update", "delete", "truncate"})
+
+    def rows(
+        self, table: Table
+    ) -> Sequence[Mapping[str, Any] | None] | Awaitable[Sequence[Mapping[str, Any]]]:
+        """The rows of a table that a reader of the target sees now, in any order, every column by its name.
+
+        Values as PostgreSQL's text, as ``column::text`` gives it, or else as ``same`` can compare them. May be ``async``.
+        """
+        raise NotImplementedError("define rows: what is in a table of the target")
+
+    def same(self, type_name: str, expected: str, found: Any) -> bool:
+        """Whether a value, not NULL, is what PostgreSQL's text of it says."""
+        if type_name == "bool":
+            return str(found).lower()[:1] == expected
+        return str(found) == expected
+
+    async def expect(self, done: Sequence[Slice], maybe: Sequence[Slice] = (), *, after: str) -> None:
+        states = self._states(done, maybe)
+        possible = range(len(states))
+        for table in self.tables:
+            at = (table.schema, table.name)
+            found: Sequence[Mapping[str, Any]] = await value_of(self.rows(table))
+            matching = [
+                number for number in possible if self._equal(table, states[number].get(at, []), found)
+            ]
+            if not matching:
+                raise ContractBroken(
+                    f"after {after}, {table} is not what the source has: "
+                    f"{self._difference(table, states[0].get(at, []), found)}",
+                    "what was flushed is there, in the order of commits; UNCHANGED leaves the target's value alone; "
+                    + ("a transaction is seen whole or not at all" if self.atomic else "nothing is invented"),
+                )
+            if self.atomic:
+                # All tables have to stand at the same transaction.
+                possible = matching  # type: ignore[assignment]
+
+    def _states(self, done: Sequence[Slice], maybe: Sequence[Slice]) -> list[State]:
+        """What may be there: all of ``done``, and of ``maybe`` the beginning."""
+        mirror = _Mirror(self.kinds)
+        mirror.take(done)
+        states = [mirror.copy()]
+        waiting: list[Slice] = []
+        for part in maybe:
+            waiting.append(part)
+            if self.atomic and not part.last:
+                continue
+            for ready in waiting:
+                for change in ready.changes:
+                    mirror.apply(change)
+                    if not self.atomic:
+                        states.append(mirror.copy())
+            waiting = []
+            states.append(mirror.copy())
+        return states
+
+    def _equal(self, table: Table, expected: Sequence[Row], found: Sequence[Mapping[str, Any]]) -> bool:
+        if len(expected) != len(found):
+            return False
+        left = list(found)
+        for row in expected:
+            match = next((other for other in left if not self._differing(table, row, other)), None)
+            if match is None:
+                return False
+            left.remove(match)
+        return True
+
+    def _differing(self, table: Table, expected: Row, found: Mapping[str, Any]) -> list[str]:
+        """The columns that differ."""
+        names = [
+            name
+            for name, type_name, _ in table.columns
+            if name not in found or not self._same(type_name, expected[name], found[name])
+        ]
+        return names + [name for name in found if name not in expected]
+
+    def _same(self, type_name: str, expected: str | None, found: Any) -> bool:
+        if expected is None or found is None:
+            return expected is found
+        return self.same(type_name, expected, found)
+
+    def _difference(self, table: Table, expected: Sequence[Row], found: Sequence[Mapping[str, Any]]) -> str:
+        if len(expected) != len(found):
+            return f"it has {len(found)} rows, not {len(expected)}"
+        unmatched = [
+            row for row in expected if all(self._differing(table, row, other) for other in found)
+        ] or expected
+        nearest = [min((self._differing(table, row, other) for other in found), key=len) for row in unmatched]
+        names = Counter(name for differing in nearest for name in differing)
+        types = {name: type_name for name, type_name, _ in table.columns}
+        listed = ", ".join(f"{name} ({types.get(name, 'not on the source')})" for name in list(names)[:5])
+        return f"{len(unmatched)} of {len(expected)} rows differ, in {listed}"
+
+
+class _Mirror:
+    """The rows of all tables, by applying changes as PostgreSQL's own subscriber would."""
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._kinds = kinds
+        self._rows: State = {}
+        self._prepared: dict[str, list[Slice]] = {}
+
+    def copy(self) -> State:
+        return {table: [dict(row) for row in rows] for table, rows in self._rows.items()}
+
+    def take(self, slices: Sequence[Slice]) -> None:
+        for part in slices:
+            gid = None if part.transaction is None else part.transaction.gid
+            if gid is None:
+                self._apply_all([part])
+            elif isinstance(part.two_phase, m.CommitPrepared):
+                self._apply_all(self._prepared.pop(gid, []))
+            elif isinstance(part.two_phase, m.RollbackPrepared):
+                self._prepared.pop(gid, None)
+            else:
+                self._prepared.setdefault(gid, []).append(part)
+
+    def apply(self, change: Change) -> None:
+        if change.kind not in self._kinds:
+            return
+        if isinstance(change, Truncate):
+            for relation in change.relations:
+                self._rows[relation.schema, relation.name] = []
+        elif isinstance(change, RowChange):
+            rows = self._rows.setdefault((change.schema, change.table), [])
+            place = None if isinstance(change, Insert) else self._find(rows, change)
+            if isinstance(change, Delete):
+                if place is not None:
+                    del rows[place]
+            elif place is None:
+                rows.append(self._row(change, change.raw_new, change.new_kinds))
+            else:
+                assert isinstance(change, Update)
+                rows[place] = {**rows[place], **self._row(change, change.raw_new, change.new_kinds)}
+
+    def _apply_all(self, slices: Sequence[Slice]) -> None:
+        for part in slices:
+            for change in part.changes:
+                self.apply(change)
+
+    def _find(self, rows: Sequence[Row], change: RowChange) -> int | None:
+        if change.raw_old is not None:
+            wanted = self._row(change, change.raw_old, change.old_kinds)
+        else:
+            wanted = self._row(change, change.raw_new, change.new_kinds)
+        names = [change.relation.names[place] for place in change.relation.key or change.layout.all]
+        return next((n for n, row in enumerate(rows) if all(row[x] == wanted[x] for x in names)), None)
+
+    def _row(self, change: RowChange, columns: Sequence[Raw] | None, kinds: bytes | None) -> Row:
+        row: Row = {}
+        for place, raw in enumerate(columns or ()):
+            column = change.relation.columns[place]
+            if raw is None:
+                row[column.name] = None
+            elif raw is not UNCHANGED:
+                assert isinstance(raw, bytes)
+                binary = kinds is not None and kinds[place] == BINARY
+                row[column.name] = _text(column.type_oid, raw) if binary else raw.decode()
+        return row
+
+
+def _text(oid: int, raw: bytes) -> str:
+    sample = _SAMPLE_OF[oid]
+    return sample.text if raw.hex() == sample.binary else str(int.from_bytes(raw, "big", signed=True))

@@ -1,0 +1,41 @@
+"""The sink that tests use keeps the contract too, in both of its forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import UNCHANGED
+from aiorepl.testing import MemorySink
+from aiorepl.testing.conformance import Event, SinkConformance
+
+
+class TestMemorySink(SinkConformance):
+    """At least once, in order."""
+
+    @pytest.fixture(autouse=True)
+    def target(self):
+        """One sink, which is its own target."""
+        self.sink = MemorySink(keeps_position=self.exactly_once)
+
+    def make_sink(self):
+        return self.sink
+
+    def crash(self, sink):
+        sink.crash()
+
+    def read(self):
+        """Of every change what an event has."""
+        return [self.event(change) for change in self.sink.changes]
+
+    def event(self, change):
+        """As a target of events would show it."""
+        lsn = change.lsn if change.transaction is None else change.transaction.commit_lsn
+        new = getattr(change, "new", None)
+        new = new and {name: value for name, value in new.items() if value is not UNCHANGED}
+        return Event(lsn, change.ordinal, change.kind, None, new)
+
+
+class TestMemorySinkWithPosition(TestMemorySink):
+    """Exactly once."""
+
+    exactly_once = True
