@@ -171,3 +171,47 @@ def test_the_example(capsys):
     for text in (EXAMPLE, "\n".join(switched_on)):
         written(text.replace("file:/run/secrets/mask", "salt"))
         assert (0, "aiorepl.toml is in order\n", "") == command(capsys, "--check")
+
+
+def test_how_a_sink_is_served(made):
+    """Everything of a delivery can be said in the file; functions by their names, in a module beside it."""
+    Path("beside.py").write_text("def transform(change):\n    return change\n")
+    given = made(
+        SOURCE
+        + ARCHIVE
+        + """
+        transform = "beside:transform"
+        schema_changes = true
+        routing_key = "{schema}.{table}"
+        on_error = "dead_letter"
+        dead_letters = "refused"
+        order = "table"
+        """
+    )
+    (delivery,) = given["sinks"].values()
+    assert ("beside", "transform") == (delivery.transform.__module__, delivery.transform.__name__)
+    assert (True, "{schema}.{table}") == (delivery.schema_changes, delivery.routing_key.template)
+    assert ("dead_letter", Path("refused"), "table") == (
+        delivery.on_error,
+        Path(delivery.dead_letters),
+        delivery.order,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake"),
+    [
+        ("transform = 'nothing'", "sinks[1]: transform"),
+        ("transform = 'no_such_module:f'", "sinks[1]: transform"),
+        ("on_error = 'ignore'", "sinks[1].on_error: wants halt, dead_letter or skip"),
+        ("on_error = 'dead_letter'", "sinks[1]: on_error = dead_letter needs dead_letters"),
+        ("concurrency = 2", "sinks[1]: JsonLines takes one batch at a time"),
+        ("routing_key = '{tabel}'", "sinks[1]:"),
+    ],
+)
+def test_choices_that_cannot_be(capsys, line, mistake):
+    """Are mistakes at their place."""
+    written(SOURCE + ARCHIVE + line)
+    code, _, err = command(capsys, "--check")
+    assert 2 == code
+    assert mistake in err
