@@ -74,8 +74,8 @@ path = "events"
 # dead_letters = "refused"      # a folder; `aiorepl dlq` reads it and writes them again
 # transform = "mine:transform"  # a function in mine.py, here beside the file: change -> change or None, async or not
 # routing_key = "{new.tenant}"  # for sinks that route by key
-# concurrency = 4               # for sinks that can; order = "key", "table" or "routing_key" holds
 # schema_changes = true         # also an event where a table's columns change
+# concurrency and order: so many batches at once, for sinks that can (webhook), in order by "key" (or "table")
 # [sinks.selection]             # everything unless given
 # tables = ["public.*", "!public.sessions"]
 # kinds = ["insert", "update", "delete"]

@@ -168,6 +168,7 @@ def test_the_example(capsys):
         line[2:] if line.startswith("# ") and ("=" in line or "[" in line) else line for line in lines
     ]
     assert {"[journal]", "[pipeline.retry]"} < set(switched_on)
+    Path("mine.py").write_text("def transform(change):\n    return change\n")
     for text in (EXAMPLE, "\n".join(switched_on)):
         written(text.replace("file:/run/secrets/mask", "salt"))
         assert (0, "aiorepl.toml is in order\n", "") == command(capsys, "--check")
