@@ -68,14 +68,14 @@ type = "jsonl"
 name = "archive"                # what its position is kept under: do not change it
 path = "events"
 # rotate_bytes = "128m"
-# [sinks.batches]               # the pipeline's unless given; so are [sinks.retry]
-# flush_seconds = 5
 # on_error = "dead_letter"      # what the sink refuses: halt (the default), dead_letter or skip
 # dead_letters = "refused"      # a folder; `aiorepl dlq` reads it and writes them again
 # transform = "mine:transform"  # a function in mine.py, here beside the file: change -> change or None, async or not
 # routing_key = "{new.tenant}"  # for sinks that route by key
 # schema_changes = true         # also an event where a table's columns change
 # concurrency and order: so many batches at once, for sinks that can (webhook), in order by "key" (or "table")
+# [sinks.batches]               # the pipeline's unless given; so are [sinks.retry]
+# flush_seconds = 5
 # [sinks.selection]             # everything unless given
 # tables = ["public.*", "!public.sessions"]
 # kinds = ["insert", "update", "delete"]
