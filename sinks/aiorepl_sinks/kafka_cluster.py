@@ -1,0 +1,346 @@
+"""A Kafka cluster as the sink ``kafka`` uses it: one producer, batches built here, and what its errors mean.
+
+Batches are built and sent one after the other for each partition, since the producer's own queue would send the next
+one behind one that was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
+from aiokafka import errors as kafka
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.conn import create_conn
+from aiokafka.helpers import create_ssl_context
+from aiokafka.partitioner import DefaultPartitioner
+
+from aiorepl import Change, ConfigurationError, PermanentError, TransientError
+
+_CODECS: Final = {
+    "gzip": codec.has_gzip,
+    "snappy": codec.has_snappy,
+    "lz4": codec.has_lz4,
+    "zstd": codec.has_zstd,
+}
+_LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+# The producer cannot go on, a new one can.
+_NEW_PRODUCER: Final = (
+    *(kafka.OutOfOrderSequenceNumber, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState),
+    *(kafka.UnknownError, kafka.ProducerClosed, kafka.KafkaConnectionError, kafka.IllegalOperation),
+)
+_REFUSALS: Final = (
+    *(kafka.AuthenticationFailedError, kafka.SaslAuthenticationFailed, kafka.UnsupportedSaslMechanismError),
+    *(kafka.IllegalSaslStateError, kafka.ClusterAuthorizationFailedError),
+)
+_CLOSE_SECONDS: Final = 5.0
+
+
+class Record(NamedTuple):
+    """A record to be sent. ``place`` chooses the partition: equal ones have the same."""
+
+    change: Change | None
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    place: bytes
+
+
+class Cluster:
+    """Its producer is made by ``connect``, and gone after any error: ``connected`` tells.
+
+    :param tls: files of trusted certificates, of our certificate and of its key, and that one's password.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | list[str],
+        *,
+        compression: str | None,
+        batch_bytes: int,
+        timeout: float,
+        transaction_timeout: float,
+        security_protocol: str,
+        sasl_mechanism: str,
+        username: str | None,
+        password: str | None,
+        tls: tuple[str | None, str | None, str | None, str | None],
+    ) -> None:
+        if compression is not None and not _CODECS[compression]():
+            raise ConfigurationError(
+                f"kafka: {compression} needs cramjam: pip install 'aiokafka[{compression}]'"
+            )
+        if security_protocol.startswith("SASL") and (username is None or password is None):
+            raise ConfigurationError(f"kafka: {security_protocol} wants username and password")
+        self._client: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers,
+            "request_timeout_ms": int(timeout * 900),  # below what a batch is waited for
+            "security_protocol": security_protocol,
+            "sasl_mechanism": sasl_mechanism,
+            "sasl_plain_username": username,
+            "sasl_plain_password": password,
+        }
+        if security_protocol.endswith("SSL"):
+            try:
+                self._client["ssl_context"] = create_ssl_context(
+                    cafile=tls[0], certfile=tls[1], keyfile=tls[2], password=tls[3]
+                )
+            except OSError as error:
+                raise ConfigurationError(
+                    f"kafka: ca, certificate or key: {error.strerror or error}"
+                ) from None
+        self._batches = {"max_batch_size": batch_bytes, "compression_type": compression}
+        self._timeout = timeout
+        self._transaction_timeout = transaction_timeout
+        self._producer: AIOKafkaProducer | None = None
+        self._begun = False
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a producer."""
+        return self._producer is not None
+
+    async def connect(self, transactional_id: str | None) -> None:
+        """Start a producer. One with a transactional id ends the transactions that others have begun under it."""
+        await self.disconnect()
+        extra: dict[str, Any] = {"enable_idempotence": True, "acks": "all"}
+        if transactional_id is not None:
+            extra["transactional_id"] = transactional_id
+            extra["transaction_timeout_ms"] = int(self._transaction_timeout * 1000)
+        producer = AIOKafkaProducer(**self._client, **self._batches, **extra)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await producer.start()
+        except BaseException as error:
+            await producer.stop()
+            if isinstance(error, kafka.KafkaConnectionError):
+                raise problem(await self._reason(error)) from None
+            if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
+                raise problem(error) from None
+            raise
+        self._producer = producer
+
+    async def disconnect(self) -> None:
+        """Let go of the producer, and abort what it has not committed."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        for answer in self._waiting:
+            answer.cancel()  # stopping waits for all of them
+        begun, self._begun = self._begun, False
+        with contextlib.suppress(TimeoutError, kafka.KafkaError):
+            if begun:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await producer.abort_transaction()
+        with contextlib.suppress(TimeoutError, kafka.KafkaError):
+            await producer.stop()
+
+    async def send(self, records: Sequence[Record]) -> list[Record]:
+        """Send records, in order for each partition; returned are those from the first that is too large on.
+
+        :raises TransientError, PermanentError: they were not all taken; the producer is gone.
+        """
+        try:
+            rest = await self._send(records)
+        except BaseException as error:
+            await self.disconnect()
+            if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
+                raise problem(error) from None
+            raise
+        if rest:
+            # It has counted records that the brokers did not take.
+            await self.disconnect()
+        return rest
+
+    async def transact(self, records: Sequence[Record], *, commit: bool) -> list[Record]:
+        """Send records within the transaction under way, or a new one, and commit it if told so; else as ``send``."""
+        assert self._producer is not None
+        try:
+            if not self._begun:
+                await self._producer.begin_transaction()
+                self._begun = True
+            rest = await self._send(records)
+            if commit and not rest:
+                await self._producer.commit_transaction()
+                self._begun = False
+        except BaseException as error:
+            await self.disconnect()
+            if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
+                raise problem(error) from None
+            raise
+        if rest:
+            await self.disconnect()
+        return rest
+
+    async def last(self, topic: str, key: bytes) -> bytes | None:
+        """The value of the last committed record with this key in partition 0 of a compacted topic."""
+        consumer = AIOKafkaConsumer(
+            **self._client, isolation_level="read_committed", enable_auto_commit=False
+        )
+        partition, found = TopicPartition(topic, 0), None
+        try:
+            async with asyncio.timeout(self._timeout):
+                await consumer.start()
+                consumer.assign([partition])
+                await consumer.seek_to_beginning(partition)
+                end = (await consumer.end_offsets([partition]))[partition]
+                while await consumer.position(partition) < end:
+                    for records in (await consumer.getmany(partition, timeout_ms=100)).values():
+                        for record in records:
+                            found = record.value if record.key == key else found
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise problem(error, topic) from None
+        finally:
+            await consumer.stop()
+        return found
+
+    async def create_compacted(self, topic: str) -> None:
+        """Create a topic of one partition that keeps the last record of each key, unless it is there."""
+        admin = AIOKafkaAdminClient(**self._client)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await admin.start()
+                if topic in await admin.list_topics():
+                    return
+                cluster = await admin.describe_cluster()
+                made = await admin.create_topics(
+                    [
+                        NewTopic(
+                            topic,
+                            1,
+                            min(3, len(cluster["brokers"])),
+                            topic_configs={"cleanup.policy": "compact"},
+                        )
+                    ]
+                )
+                code = made.topic_errors[0][1]
+                if code not in (0, kafka.TopicAlreadyExistsError.errno):
+                    failure: type[kafka.KafkaError] = kafka.for_code(code)
+                    raise failure
+        except kafka.KafkaConnectionError as error:
+            raise problem(await self._reason(error)) from None
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise problem(error, topic) from None
+        finally:
+            await admin.close()
+
+    async def _send(self, records: Sequence[Record]) -> list[Record]:
+        assert self._producer is not None
+        partitions: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        for record in records:
+            known = await self._partitions(record.topic)
+            partitions[record.topic, _partition(record.place, known)].append(record)
+        sending = [
+            asyncio.ensure_future(self._send_to(topic, partition, those))
+            for (topic, partition), those in partitions.items()
+        ]
+        try:
+            return [record for rest in await asyncio.gather(*sending) for record in rest]
+        finally:
+            for one in sending:
+                one.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+
+    async def _send_to(self, topic: str, partition: int, records: list[Record]) -> list[Record]:
+        """Send the records of one partition."""
+        producer = self._producer
+        assert producer is not None
+        at = 0
+        while at < len(records):
+            builder, behind = producer.create_batch(), at
+            while behind < len(records):
+                record = records[behind]
+                if (
+                    builder.append(timestamp=None, key=record.key, value=record.value, headers=record.headers)
+                    is None
+                ):
+                    break
+                behind += 1
+            builder.close()
+            answer = await producer.send_batch(builder, topic, partition=partition)
+            self._waiting.add(answer)
+            try:
+                # Cancelling it would leave the batch with the producer, unwatched.
+                await asyncio.shield(answer)
+            except _TOO_LARGE:
+                return records[at:]
+            finally:
+                self._waiting.discard(answer)
+            at = behind
+        return []
+
+    async def _partitions(self, topic: str) -> list[int]:
+        assert self._producer is not None
+        try:
+            return sorted(await self._producer.partitions_for(topic))
+        except kafka.UnknownTopicOrPartitionError as error:
+            if not await self._producer.client.force_metadata_update():
+                raise TransientError("kafka: no broker answers") from None
+            raise problem(error, topic) from None
+
+    async def _reason(self, error: Exception) -> Exception:
+        """Why no broker lets us in: the producer tells only that none does."""
+        servers = self._client["bootstrap_servers"]
+        first = (servers.split(",") if isinstance(servers, str) else servers)[0]
+        host, _, port = first.rpartition(":")
+        options = {name: value for name, value in self._client.items() if name != "bootstrap_servers"}
+        try:
+            (await create_conn(host, int(port), **options)).close()
+        except (kafka.KafkaError, OSError) as reason:
+            return reason
+        except (TimeoutError, ValueError):
+            pass
+        return error
+
+
+def topic_name(place: str) -> str:
+    """A topic's name that Kafka allows."""
+    return _LEGAL.sub("_", place)[:249] or "_"
+
+
+def problem(error: BaseException, topic: str | None = None) -> PermanentError | TransientError:
+    """What the engine is told."""
+    if isinstance(error, (PermanentError, TransientError)):
+        return error
+    name = type(error).__name__
+    if isinstance(error, _REFUSALS):
+        return PermanentError(
+            "kafka: the broker does not accept the user, the password or the SASL mechanism"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return PermanentError(f"kafka: the broker's certificate: {error.verify_message}; see the option ca")
+    if isinstance(error, (kafka.TopicAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed)):
+        return PermanentError(
+            f"kafka: {name}: the user may not write to a topic, or use the transactional id"
+        )
+    if isinstance(error, (kafka.ProducerFenced, kafka.InvalidProducerEpoch)):
+        return PermanentError(
+            "kafka: another producer has our transactional id, or a transaction took longer than transaction_timeout: "
+            "start again, with one process a transactional id"
+        )
+    if isinstance(error, kafka.UnknownTopicOrPartitionError):
+        return PermanentError(
+            f"kafka: there is no topic {topic!r}, and the brokers do not create it (auto.create.topics.enable): create it"
+        )
+    if isinstance(error, (OSError, TimeoutError, *_NEW_PRODUCER)) or type(error) is kafka.KafkaError:
+        return TransientError(f"kafka: {name}")
+    if isinstance(error, kafka.KafkaError) and error.retriable:
+        return TransientError(f"kafka: {name}")
+    return PermanentError(f"kafka: {name}")
+
+
+_choose: Final[Callable[[bytes, list[int], list[int]], int]] = DefaultPartitioner()
+
+
+def _partition(place: bytes, partitions: list[int]) -> int:
+    """As every Kafka client has it for a key."""
+    return _choose(place, partitions, partitions)

@@ -1,0 +1,361 @@
+"""``nats``: each change a message in a JetStream stream.
+
+Messages carry the change's identity in ``Nats-Msg-Id``, so the stream itself drops what comes twice within its
+``duplicate_window``. ``write`` returns when the stream has acknowledged every message: it is durable then, as the
+stream's storage and replicas make it.
+
+Order: messages are sent without waiting for each other, but each names the one before it in
+``Nats-Expected-Last-Msg-Id``, so that one which does not arrive (the stream changed its leader, it was full) takes those
+behind it along, and all are sent again in order. Others may publish into the stream; it costs a repetition now and then.
+
+Guarantee: at least once, exactly once within the duplicate window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from typing import Any, Final
+
+import nats
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js import errors as js
+from nats.js.api import StreamConfig
+
+from aiorepl import (
+    Batch,
+    Change,
+    ConfigurationError,
+    PermanentError,
+    Position,
+    Sink,
+    SinkContext,
+    TransientError,
+)
+from aiorepl.formats.format import event_id
+from aiorepl.formats.native import NativeFormat
+from aiorepl.formats.routing import Routing
+from aiorepl.sink import RoutingKey
+
+_EXPECTED: Final = "Nats-Expected-Last-Msg-Id"
+# Answers of a stream, by the codes of its API.
+_WRONG_LAST, _TOO_LARGE, _OTHER_STREAM = 10070, 10054, 10060
+
+
+class Nats(Sink):
+    """Options:
+
+    :param stream: the JetStream stream. It has to be there, unless ``create_stream``.
+    :param servers: ``nats://host:4222``, ``tls://`` for TLS; one or several of a cluster.
+    :param subject: the subject of each change, a template (``aiorepl.formats.routing``). A truncate goes to the subject
+        of each of its tables. Blanks and wildcards from names become ``_``.
+    :param create_stream: create the stream if it is missing, for all subjects that begin as ``subject`` does up to its
+        first field.
+    :param duplicate_window: seconds, of a stream that is created.
+    :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
+    :param outstanding: how many messages may wait for their acknowledgement.
+    :param timeout: seconds to wait for an answer.
+    :param user: with ``password``.
+    :param token: instead of user and password.
+    :param credentials: a ``.creds`` file, with a user's JWT and seed.
+    :param nkey: a file with an NKey's seed.
+    :param ca: a file of certificates to trust instead of the system's.
+    :param certificate: a file with the client's certificate, for servers that ask for one; ``key`` is its key's file.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        servers: str | list[str] = "nats://localhost:4222",
+        *,
+        subject: str = "cdc.{schema}.{table}",
+        create_stream: bool = False,
+        duplicate_window: float = 120.0,
+        values: str = "typed",
+        outstanding: int = 4000,
+        timeout: float = 10.0,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        credentials: str | None = None,
+        nkey: str | None = None,
+        ca: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self._stream = stream
+        self._servers = servers
+        self._route: RoutingKey = Routing(subject)
+        self._subjects = f"{subject.partition('{')[0].rpartition('.')[0]}.>"
+        if create_stream and self._subjects == ".>":
+            raise ConfigurationError(
+                "nats: begin subject with a word and a dot, so that the stream that is created takes no other subjects"
+            )
+        self._create = create_stream
+        self._duplicate_window = duplicate_window
+        self._format = NativeFormat(values=values)
+        self._outstanding = outstanding
+        self._timeout = timeout
+        self._login: dict[str, Any] = {
+            name: value
+            for name, value in {
+                "user": user,
+                "password": password,
+                "token": token,
+                "user_credentials": credentials,
+                "nkeys_seed": nkey,
+            }.items()
+            if value is not None
+        }
+        if ca is not None or certificate is not None:
+            try:
+                self._login["tls"] = ssl.create_default_context(cafile=ca)
+                if certificate is not None:
+                    self._login["tls"].load_cert_chain(certificate, key)
+            except OSError as error:
+                raise ConfigurationError(f"nats: ca, certificate or key: {error.strerror or error}") from None
+        self._source = ""
+        self._client: Client | None = None
+        self._jetstream: JetStreamContext | None = None
+        self._gone = asyncio.Event()
+
+    async def open(self, context: SinkContext) -> Position | None:
+        """Connect, and look for the stream."""
+        position = context.position
+        # Several slots may feed one stream.
+        self._source = f"{position.system_identifier}/{position.slot}/"
+        self._route = context.routing_key or self._route
+        jetstream = await self._connected()
+        try:
+            try:
+                await jetstream.stream_info(self._stream)
+            except js.NotFoundError:
+                if not self._create:
+                    raise PermanentError(
+                        f"nats: there is no stream {self._stream!r}: set create_stream, or create it: nats stream add "
+                        f"{self._stream} --subjects '{self._subjects}'"
+                    ) from None
+                await jetstream.add_stream(
+                    StreamConfig(
+                        name=self._stream,
+                        subjects=[self._subjects],
+                        duplicate_window=self._duplicate_window,
+                    )
+                )
+        except (nats.errors.Error, OSError) as error:
+            raise self._problem(error) from None
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        """Publish, and wait until everything is in the stream."""
+        jetstream = await self._connected()
+        messages, refused = [], []
+        for change in batch.changes:
+            parts = list(self._messages(change))
+            if any(self._is_too_large(part) for part in parts):
+                refused.append(change)
+            else:
+                messages += parts
+        try:
+            while messages:
+                done, error = await self._publish(jetstream, messages)
+                if error is None:
+                    break
+                code = error.err_code if isinstance(error, js.APIError) else None
+                if code == _TOO_LARGE:
+                    refused.append(messages[done].change)
+                    done += 1
+                elif code != _WRONG_LAST or not done:
+                    raise await self._explained(jetstream, error, messages[done].subject)
+                # Somebody else's message came in between: on from there.
+                messages = messages[done:]
+        except (nats.errors.Error, OSError) as error:
+            raise self._problem(error) from None
+        if refused:
+            raise PermanentError(
+                f"nats: {len(refused)} events are larger than the server or the stream {self._stream!r} takes: raise "
+                "max_payload and the stream's max_msg_size",
+                refused=refused,
+            )
+
+    async def close(self) -> None:
+        """Disconnect."""
+        client, self._client = self._client, None
+        if client is not None and not client.is_closed:
+            await client.close()
+
+    async def _connected(self) -> JetStreamContext:
+        """The connection, made again if it was lost.
+
+        Not by the client itself: it would send what waited in its buffers behind a gap that nobody knows of.
+        """
+        if self._client is not None and self._jetstream is not None and self._client.is_connected:
+            return self._jetstream
+        await self.close()
+        self._gone = gone = asyncio.Event()
+
+        async def lost() -> None:
+            gone.set()
+
+        async def told_by_our_own_errors(_: Exception) -> None:
+            pass
+
+        client = Client()
+        try:
+            async with asyncio.timeout(self._timeout):
+                await client.connect(
+                    self._servers,
+                    allow_reconnect=False,
+                    connect_timeout=max(1, int(self._timeout)),
+                    error_cb=told_by_our_own_errors,
+                    disconnected_cb=lost,
+                    closed_cb=lost,
+                    **self._login,
+                )
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            await client.close()
+            raise self._problem(error) from None
+        self._client = client
+        self._jetstream = client.jetstream(timeout=self._timeout, publish_async_max_pending=self._outstanding)
+        return self._jetstream
+
+    def _messages(self, change: Change) -> Iterator[_Message]:
+        """What is published of a change; several if it goes to several subjects."""
+        identity = self._source + event_id(change)
+        count = 0
+        for part in self._format.split(change):
+            payload = self._format.event(part)
+            for subject in dict.fromkeys(map(_subject, self._route(part))):
+                yield _Message(change, subject, payload, f"{identity}.{count}" if count else identity)
+                count += 1
+
+    def _is_too_large(self, message: _Message) -> bool:
+        assert self._client is not None
+        # With room for the headers, which count: two identities, the stream's name, and their names.
+        return len(message.payload) + 2 * len(message.identity) + len(self._stream) + 256 > (
+            self._client.max_payload
+        )
+
+    async def _publish(
+        self, jetstream: JetStreamContext, messages: list[_Message]
+    ) -> tuple[int, Exception | None]:
+        """Publish in order: how many the stream has, and why it does not have the next."""
+        answers: list[asyncio.Future[Any]] = []
+        try:
+            before = None
+            for message in messages:
+                headers = {"Nats-Msg-Id": message.identity, "Content-Type": self._format.content_type}
+                if before is not None:
+                    headers[_EXPECTED] = before
+                before = message.identity
+                answers.append(
+                    await jetstream.publish_async(
+                        message.subject,
+                        message.payload,
+                        wait_stall=self._timeout,
+                        stream=self._stream,
+                        headers=headers,
+                    )
+                )
+            await self._answered(answers)
+            for place, answer in enumerate(answers):
+                if not answer.done():
+                    return place, nats.errors.TimeoutError()
+                if (error := answer.exception()) is not None:
+                    assert isinstance(error, Exception)
+                    return place, error
+            return len(messages), None
+        finally:
+            for answer in answers:
+                if not answer.done():
+                    answer.cancel()
+                elif not answer.cancelled():
+                    answer.exception()  # seen
+
+    async def _answered(self, answers: list[asyncio.Future[Any]]) -> None:
+        """Wait for all, as long as some come and the connection is there."""
+        gone = asyncio.ensure_future(self._gone.wait())
+        try:
+            waiting = set(answers)
+            while waiting and not gone.done():
+                last = next(answer for answer in reversed(answers) if answer in waiting)
+                done, _ = await asyncio.wait(
+                    {last, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                before = len(waiting)
+                waiting = {answer for answer in waiting if not answer.done()}
+                if not done and len(waiting) == before:
+                    return
+        finally:
+            gone.cancel()
+
+    async def _explained(
+        self, jetstream: JetStreamContext, error: Exception, subject: str
+    ) -> PermanentError | TransientError:
+        """The same, knowing what the stream is configured to take."""
+        if isinstance(error, js.NoStreamResponseError):
+            taken = (await jetstream.stream_info(self._stream)).config.subjects or []
+            if not any(_matches(pattern, subject) for pattern in taken):
+                return PermanentError(
+                    f"nats: stream {self._stream!r} does not take the subject {subject!r}: add it to the stream's "
+                    "subjects, or change the option subject"
+                )
+        if isinstance(error, js.APIError) and error.err_code == _OTHER_STREAM:
+            return PermanentError(f"nats: the subject {subject!r} is another stream's than {self._stream!r}")
+        return self._problem(error)
+
+    def _problem(self, error: Exception) -> PermanentError | TransientError:
+        if isinstance(error, (PermanentError, TransientError)):
+            return error
+        name = type(error).__name__
+        text = str(error).lower()
+        if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text:
+            return PermanentError("nats: the server does not accept the user, password, token or credentials")
+        if isinstance(error, js.APIError) and error.code is not None and error.code < 500:
+            return PermanentError(f"nats: stream {self._stream!r}: {error.description} ({error.err_code})")
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return PermanentError(
+                f"nats: the server's certificate: {error.verify_message}; see the option ca"
+            )
+        if isinstance(error, nats.errors.BadSubjectError):
+            return PermanentError(
+                "nats: a change has a subject that NATS does not allow: see the option subject"
+            )
+        if isinstance(error, (js.ServiceUnavailableError, nats.errors.NoRespondersError)):
+            return TransientError(
+                f"nats: no JetStream answers for {self._stream!r}: is it enabled on the server?"
+            )
+        return TransientError(f"nats: {name}")
+
+
+class _Message:
+    """One message that is to be in the stream."""
+
+    __slots__ = ("change", "identity", "payload", "subject")
+
+    def __init__(self, change: Change, subject: str, payload: bytes, identity: str) -> None:
+        self.change = change
+        self.subject = subject
+        self.payload = payload
+        self.identity = identity
+
+
+_FORBIDDEN: Final = {ord(character): "_" for character in " \t\r\n\f\v\0*>"}
+
+
+def _subject(place: str) -> str:
+    """A subject that NATS takes: no blanks, no wildcards, no empty token."""
+    return ".".join(token or "_" for token in place.translate(_FORBIDDEN).split("."))
+
+
+def _matches(pattern: str, subject: str) -> bool:
+    """Whether a stream that takes ``pattern`` takes ``subject``."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    for place, token in enumerate(wanted):
+        if token == ">":  # noqa: S105 - a wildcard
+            return len(tokens) > place
+        if place >= len(tokens) or token not in ("*", tokens[place]):
+            return False
+    return len(wanted) == len(tokens)

@@ -1,0 +1,290 @@
+"""``redis``: each change an entry of a Redis stream, once.
+
+An entry's ID is the change's identity, ``<commit LSN as a number>-<ordinal>``, so IDs grow as the source committed, and
+reading a stream is reading the table's history. Its fields are ``value``, the event, ``key``, the row's key where it has
+one, and what the format adds in headers.
+
+Guarantee: exactly once, into streams that nobody else writes to. One script adds the entries and moves the position,
+which a hash beside the streams holds, so that both are there or neither; a script that finds the position elsewhere
+than expected, since an answer was lost, adds nothing. Of a transaction larger than a batch, entries are there before its
+last ones are, and never twice.
+
+Durable is what Redis makes of it: with ``appendfsync always`` the disk of one machine, with ``everysec`` all but the last
+second, and ``replicas`` waits until so many others have it. A Redis that lost what it had taken is told from the position
+at the next start, which then refuses to go on over a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+from redis import asyncio as client
+from redis import exceptions as errors
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from aiorepl import (
+    Batch,
+    Change,
+    ConfigurationError,
+    Message,
+    PermanentError,
+    Position,
+    Sink,
+    SinkContext,
+    TransientError,
+)
+from aiorepl.formats.native import NativeFormat
+from aiorepl.formats.routing import Routing
+from aiorepl.sink import RoutingKey
+
+_log = logging.getLogger("aiorepl.sinks.redis")
+
+# Scripts stop Redis while they run: a few milliseconds at this size.
+_AT_ONCE: Final = 1000
+_AT_ONCE_BYTES: Final = 1024 * 1024
+
+# First look, then write: what a script has written stays when it fails. IDs are compared as texts, since 64 bits do not
+# survive as a number of Lua's.
+_APPEND: Final = """
+local state, expected, last, position, maxlen = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local function greater(a, b)
+  local m, n = string.match(a, '^%d+'), string.match(b, '^%d+')
+  if m == n then m, n = string.match(a, '%d+$'), string.match(b, '%d+$') end
+  if #m ~= #n then return #m > #n end
+  return m > n
+end
+local found = redis.call('HGET', state, 'last') or ''
+if found ~= expected then return {'elsewhere', found} end
+local seen, at = {}, 5
+while at <= #ARGV do
+  local stream = ARGV[at]
+  if not seen[stream] then
+    seen[stream] = true
+    local kind = redis.call('TYPE', KEYS[stream + 1]).ok
+    if kind == 'stream' then
+      local info = redis.call('XINFO', 'STREAM', KEYS[stream + 1])
+      for place = 1, #info, 2 do
+        if info[place] == 'last-generated-id' and not greater(ARGV[at + 1], info[place + 1]) then
+          return {'foreign', KEYS[stream + 1]}
+        end
+      end
+    elseif kind ~= 'none' then
+      return {'no stream', KEYS[stream + 1]}
+    end
+  end
+  at = at + 3 + ARGV[at + 2]
+end
+at = 5
+while at <= #ARGV do
+  local count = tonumber(ARGV[at + 2])
+  redis.call('XADD', KEYS[ARGV[at] + 1], ARGV[at + 1], unpack(ARGV, at + 3, at + 2 + count))
+  at = at + 3 + count
+end
+if maxlen ~= '' then
+  for stream in pairs(seen) do redis.call('XTRIM', KEYS[stream + 1], 'MAXLEN', '~', maxlen) end
+end
+redis.call('HSET', state, 'last', last)
+if position ~= '' then redis.call('HSET', state, 'position', position) end
+return {'done'}
+"""
+
+
+class Redis(Sink):
+    """Options:
+
+    :param url: ``redis://host:6379/0``, ``rediss://`` for TLS, ``unix://`` for a socket; may hold user and password.
+    :param stream: the key of the stream of each change, a template (``aiorepl.formats.routing``). A truncate goes to
+        the stream of each of its tables.
+    :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
+    :param max_length: keep about so many entries in each stream, and drop older ones; all, unless given.
+    :param max_event_bytes: a larger event is refused. Redis takes no more than its ``proto-max-bulk-len``, 512 MB.
+    :param replicas: after each batch, wait until so many replicas have it.
+    :param timeout: seconds to wait for an answer before the connection counts as lost.
+    :param username: instead of the URL's.
+    :param password: instead of the URL's.
+    :param ca: a file of certificates to trust instead of the system's.
+    :param position_key: the hash that holds the position; ``{slot}`` and ``{name}``, the sink's, are filled in.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        stream: str = "{schema}.{table}",
+        values: str = "typed",
+        max_length: int | None = None,
+        max_event_bytes: int = 512 * 1024 * 1024,
+        replicas: int = 0,
+        timeout: float = 10.0,
+        username: str | None = None,
+        password: str | None = None,
+        ca: str | None = None,
+        position_key: str = "aiorepl:{slot}:{name}",
+    ) -> None:
+        options: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        if username is not None:
+            options["username"] = username
+        if password is not None:
+            options["password"] = password
+        if ca is not None:
+            options["ssl_ca_certs"] = ca
+        try:
+            # The engine tries again, and says so; the client would do it unseen.
+            pool = client.ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
+        except ValueError:
+            raise ConfigurationError(
+                "redis: url reads like redis://host:6379/0, rediss:// or unix://"
+            ) from None
+        self._redis = client.Redis(connection_pool=pool)
+        self._append = self._redis.register_script(_APPEND)
+        self._route: RoutingKey = Routing(stream)
+        self._format = NativeFormat(values=values)
+        self._max_length = max_length
+        self._max_event_bytes = max_event_bytes
+        self._replicas = replicas
+        self._timeout = timeout
+        self._key = position_key
+        self._position: Position | None = None
+        self._last = ""
+
+    async def open(self, context: SinkContext) -> Position | None:
+        """Read where the streams stand."""
+        self._key = self._key.replace("{slot}", context.position.slot).replace("{name}", context.name)
+        self._route = context.routing_key or self._route
+        try:
+            held = await self._redis.hgetall(self._key)
+            persistence = await self._redis.info("persistence")
+        except errors.RedisError as error:
+            raise _problem(error) from None
+        if not persistence.get("aof_enabled"):
+            _log.warning("redis: appendonly is off: what a restart of Redis loses will not come again")
+        kept = {_text(name): _text(value) for name, value in held.items()}
+        self._last = kept.get("last", "")
+        try:
+            self._position = (
+                Position.from_json(orjson.loads(kept["position"])) if "position" in kept else context.position
+            )
+        except ValueError:
+            raise PermanentError(
+                f"redis: {self._key} holds no position of ours: name another with position_key"
+            ) from None
+        return self._position
+
+    async def write(self, batch: Batch) -> None:
+        """Add the entries that are not there yet, and move the position."""
+        entries = [entry for change in batch.changes for entry in self._entries(change)]
+        end_lsn, position = batch.end_lsn, b""
+        if end_lsn is not None and self._position is not None:
+            position = orjson.dumps(self._position.at(end_lsn).to_json())
+        try:
+            while True:
+                entries = [entry for entry in entries if _number(entry[1]) > _number(self._last)]
+                chunk = list(_chunk(entries))
+                whole = len(chunk) == len(entries)
+                if await self._run(chunk, position if whole else b"") and whole:
+                    break
+            if self._replicas:
+                await self._wait()
+        except errors.RedisError as error:
+            raise _problem(error) from None
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._redis.aclose()
+
+    def _entries(self, change: Change) -> Iterator[Entry]:
+        value = self._format.event(change)
+        if len(value) > self._max_event_bytes:
+            # All or nothing of the batch: the position must not pass what is refused.
+            raise PermanentError(
+                f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
+            )
+        fields: list[bytes] = [b"value", value]
+        for stream in dict.fromkeys(self._route(change)):
+            yield stream, _id(change), fields
+
+    async def _run(self, entries: Sequence[Entry], position: bytes) -> bool:
+        """Have the script run; whether it has added these."""
+        streams = {stream: number for number, stream in enumerate(dict.fromkeys(e[0] for e in entries), 1)}
+        last = entries[-1][1] if entries else self._last
+        arguments: list[Any] = [self._last, last, position, self._max_length or ""]
+        for stream, identity, fields in entries:
+            arguments += [streams[stream], identity, len(fields), *fields]
+        said, *rest = map(_text, await self._append([self._key, *streams], arguments))
+        if said == "done":
+            self._last = last
+            return True
+        if said == "elsewhere":
+            self._last = rest[0]
+            return False
+        if said == "foreign":
+            raise PermanentError(
+                f"redis: stream {rest[0]} has entries beyond the position in {self._key}: somebody else writes to it, or "
+                "it is of another source; give these changes a stream of their own"
+            )
+        raise PermanentError(f"redis: {rest[0]} is there, and no stream: name another with the option stream")
+
+    async def _wait(self) -> None:
+        # The script moves the position in any case, so this connection has written something to wait for.
+        milliseconds = int(self._timeout * 500)  # it has to answer before the connection counts as lost
+        reached = await self._redis.wait(self._replicas, milliseconds)
+        if reached < self._replicas:
+            raise TransientError(f"redis: {reached} of {self._replicas} replicas have the batch")
+
+
+Entry = tuple[str, str, list[bytes]]
+"""The stream's key, the entry's ID, and its fields: names and values in turn."""
+
+
+def _chunk(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """As many as one script is given."""
+    size = 0
+    for number, entry in enumerate(entries):
+        size += sum(map(len, entry[2]))
+        if number and (number == _AT_ONCE or size > _AT_ONCE_BYTES):
+            return
+        yield entry
+
+
+def _id(change: Change) -> str:
+    if change.transaction is not None:
+        return f"{int(change.transaction.commit_lsn)}-{change.ordinal}"
+    assert isinstance(change, Message)
+    return f"{int(change.lsn)}-0"
+
+
+def _number(identity: str) -> tuple[int, int]:
+    lsn, _, ordinal = identity.partition("-")
+    return (int(lsn), int(ordinal)) if lsn else (0, 0)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _problem(error: errors.RedisError) -> PermanentError | TransientError:
+    """What the engine is told. Some of Redis' texts quote arguments, so that only their first word is kept."""
+    code = str(error).partition(" ")[0]
+    if isinstance(error, (errors.AuthenticationError, errors.NoPermissionError)) or code in _REFUSALS:
+        return PermanentError(
+            "redis: user or password is wrong, or the user may not run EVAL, EVALSHA, HGETALL, INFO, XADD, XTRIM, XINFO "
+            "and WAIT on these keys"
+        )
+    if isinstance(error, (errors.ConnectionError, errors.TimeoutError)) or code in _PASSING:
+        return TransientError(f"redis: {type(error).__name__}")
+    if code in ("MOVED", "CROSSSLOT") or isinstance(error, errors.MovedError):
+        return PermanentError(
+            "redis: this is a node of a Redis Cluster, where one script cannot reach all streams"
+        )
+    return PermanentError(f"redis: {type(error).__name__}")
+
+
+_REFUSALS: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
+_PASSING: Final = {
+    *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),
+    *("UNBLOCKED", "NOMASTERLINK", "-READONLY"),
+}
