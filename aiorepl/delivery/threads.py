@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from anyio import to_thread
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+from anyio import CancelScope, to_thread
 
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext, SyncSink
+
+_T = TypeVar("_T")
+_A = TypeVarTuple("_A")
 
 
 class ThreadedSink(Sink):
@@ -22,13 +29,31 @@ class ThreadedSink(Sink):
         return self._sink.durable_on_write
 
     async def open(self, context: SinkContext) -> Position | None:
-        return await to_thread.run_sync(self._sink.open, context)
+        return await _call(self._sink.open, context)
 
     async def write(self, batch: Batch) -> None:
-        await to_thread.run_sync(self._sink.write, batch)
+        await _call(self._sink.write, batch)
 
     async def flush(self) -> None:
-        await to_thread.run_sync(self._sink.flush)
+        await _call(self._sink.flush)
 
     async def close(self) -> None:
-        await to_thread.run_sync(self._sink.close)
+        await _call(self._sink.close)
+
+
+async def _call(function: Callable[[*_A], _T], *arguments: *_A) -> _T:
+    work = asyncio.ensure_future(to_thread.run_sync(function, *arguments))
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            # Shielded, or anyio would cancel again and again while the thread is at work.
+            with CancelScope(shield=True):
+                await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            # A thread cannot be interrupted, and the next call must not come before it is done.
+            cancelled = error
+    if cancelled is None:
+        return work.result()
+    if not work.cancelled():
+        work.exception()  # looked at, so that nobody is told that it was not
+    raise cancelled
