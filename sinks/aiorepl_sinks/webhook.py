@@ -9,8 +9,10 @@ and a request of other events has another name: a receiver that wants each event
 or is sent one event a request (``body = "event"``), whose ``webhook-id`` is that event's, for good.
 
 **Answers.** 2xx: done. 408, 425, 429, 5xx, no answer, half of one: sent again, no sooner than Retry-After says. 413 to
-several events: sent in smaller requests from then on. Redirects are not followed, 410 ends the sink until it is opened
-again: both refuse all that is left. Any other status refuses the changes of that request; the others are sent.
+several events: sent in smaller requests from then on. 410 ends the sink until it is opened again. Redirects are not
+followed; they, and what is said of our credentials, path or headers (401, 404 …), refuse all that is left of the batch.
+Any other status refuses events: several are sent again in halves until those that are refused stand alone, and all
+others are sent. When a hundred in a row are refused, so is what is left of the batch.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from aiorepl_sinks.webhook_requests import (
     Request,
     Verdict,
     cut,
+    halved,
     header,
     identity,
     keys_of,
@@ -59,6 +62,8 @@ Body = Literal["json", "ndjson", "event"]
 
 # More of an answer than this is not worth a connection.
 _ANSWER_BYTES: Final = 64 * 1024
+# A receiver that refuses so many events, one after the other and each by itself, refuses all.
+_REFUSED_IN_A_ROW: Final = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +74,17 @@ class _Work:
     requests: deque[Request]
     refused: list[Change] = field(default_factory=list)
     refusal: str = ""
+    refused_in_a_row: int = 0
+
+    def refuse(self, changes: Sequence[Change], problem: str) -> None:
+        """Note changes that will not be taken; the first problem is the one that is told."""
+        self.refusal = self.refusal or problem
+        self.refused += changes
+
+    def refuse_all(self, problem: str) -> None:
+        """Send nothing more of the batch."""
+        self.refuse([change for request in self.requests for change in request.changes], problem)
+        self.requests.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,24 +233,32 @@ class Webhook(Sink):
         match verdict(answer.status):
             case Verdict.ACCEPTED:
                 work.requests.popleft()
+                work.refused_in_a_row = 0
             case Verdict.LATER:
                 raise TransientError(problem, retry_after=retry_after(answer.retry_after, time.time()))
+            case Verdict.GONE:
+                self._gone = f"{problem}: the receiver wants no more; nothing is sent until the next start"
+                work.refuse_all(self._gone)
+            case Verdict.UNWELCOME:
+                if answer.location is not None:
+                    problem += (
+                        f": redirects are not followed, set url to where it leads: {shown(answer.location)}"
+                    )
+                work.refuse_all(problem)
             case Verdict.TOO_LARGE if len(request.events) > 1:
-                # No smaller than half of what the receiver takes, however often it says so.
+                # Never smaller than half of what the receiver takes, however often it says so.
                 self._request_bytes = min(self._request_bytes, request.size // 2)
                 left = [event for waiting in work.requests for event in waiting.events]
                 work.requests = deque(self._cut(left))
-            case Verdict.GONE:
-                self._gone = f"{problem}: the receiver wants no more; nothing is sent until the next start"
-                raise PermanentError(self._gone, refused=_left(work))
-            case Verdict.MOVED:
-                where = shown(answer.location or "")
-                problem += f": redirects are not followed, set url to where it leads: {where}"
-                raise PermanentError(problem, refused=_left(work))
-            case _:
-                work.refusal = work.refusal or problem
-                work.refused += request.changes
+            case _ if len(request.events) > 1:
                 work.requests.popleft()
+                work.requests.extendleft(reversed(halved(request)))
+            case _:
+                work.requests.popleft()
+                work.refuse(request.changes, problem)
+                work.refused_in_a_row += 1
+                if work.refused_in_a_row >= _REFUSED_IN_A_ROW:
+                    work.refuse_all(problem)
 
     async def _send(self, request: Request) -> _Answer:
         """One attempt.
@@ -312,10 +336,6 @@ class Webhook(Sink):
         if bearer is not None:
             constant.append(header("authorization", f"Bearer {bearer}"))
         return constant + [header(name, value) for name, value in others.items()]
-
-
-def _left(work: _Work) -> list[Change]:
-    return work.refused + [change for request in work.requests for change in request.changes]
 
 
 def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:

@@ -111,6 +111,14 @@ def cut(events: Iterable[Event], most_events: int, most_bytes: int) -> Iterator[
         yield Request(gathered, size)
 
 
+def halved(request: Request) -> tuple[Request, Request]:
+    """Two requests of the events of one that has several."""
+    middle = len(request.events) // 2
+    parts = request.events[:middle], request.events[middle:]
+    first, second = (Request(part, 1 + sum(len(event.data) + 1 for event in part)) for part in parts)
+    return first, second
+
+
 def keys_of(secrets: Sequence[str]) -> list[bytes]:
     """The keys behind secrets in the form of Standard Webhooks.
 
@@ -169,19 +177,24 @@ class Verdict(Enum):
     ACCEPTED = auto()
     LATER = auto()
     TOO_LARGE = auto()
-    REFUSED = auto()
+    REFUSED = auto()  # these events
+    UNWELCOME = auto()  # any events, as we send them
     GONE = auto()
-    MOVED = auto()
+
+
+_LATER: Final = {408, 425, 429}
+# Credentials, path, method, headers: they would be no better with other events.
+_UNWELCOME: Final = {401, 402, 404, 405, 406, 407, 411, 415, 417, 421, 426, 428, 431}
 
 
 def verdict(status: int) -> Verdict:
     """What a status means."""
     if 200 <= status < 300:
         return Verdict.ACCEPTED
-    if status in (408, 425, 429) or 500 <= status < 600:
+    if status in _LATER or 500 <= status < 600:
         return Verdict.LATER
-    if 300 <= status < 400:
-        return Verdict.MOVED
+    if 300 <= status < 400 or status in _UNWELCOME:
+        return Verdict.UNWELCOME
     return {410: Verdict.GONE, 413: Verdict.TOO_LARGE}.get(status, Verdict.REFUSED)
 
 

@@ -1,0 +1,341 @@
+"""Receivers: real HTTP servers in a thread of their own, which check signatures, remember, and answer as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from standardwebhooks import Webhook as Verifier
+
+SECRET = "whsec_" + "c2VjcmV0IG9mIHRoZSB0ZXN0cywgMzIgYnl0ZXMhISE="
+
+
+@dataclass
+class Received:
+    """A request as it came, and what it was answered."""
+
+    headers: dict[str, str]
+    body: bytes
+    http_version: str
+    path: str
+    client: tuple[str, int]
+    status: int
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def events(self) -> list[dict]:
+        """Its events, from any of the bodies."""
+        if self.headers["content-type"].endswith("x-ndjson"):
+            return [json.loads(line) for line in self.body.splitlines()]
+        events = json.loads(self.body)
+        return events if isinstance(events, list) else [events]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the rows."""
+        return [event["new"]["id"] for event in self.events]
+
+
+class Receiver:
+    """An ASGI application.
+
+    ``answers`` are used up a request each: a status, or a status and headers; then it is 204, but for bodies larger
+    than ``limit`` and for those with ``poison`` in them.
+    """
+
+    url = ""
+
+    def __init__(self) -> None:
+        self.requests: list[Received] = []
+        self.answers: deque[int | tuple[int, dict[str, str]]] = deque()
+        self.answer_body = b""
+        self.limit: int | None = None
+        self.poison: bytes | None = None
+        self.away = False
+        self.verifier: Verifier | None = None
+        self.before: Callable[[], Awaitable[None]] | None = None
+        self._changed = threading.Condition()
+
+    @property
+    def accepted(self) -> list[Received]:
+        """What was answered by 2xx."""
+        return [request for request in self.requests if 200 <= request.status < 300]
+
+    @property
+    def events(self) -> list[dict]:
+        """The events of those."""
+        return [event for request in self.accepted for event in request.events]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of their rows."""
+        return [event["new"]["id"] for event in self.events]
+
+    @property
+    def statuses(self) -> list[int]:
+        """What was answered, in order."""
+        return [request.status for request in self.requests]
+
+    async def until(self, holds: Callable[[], bool], seconds: float = 20) -> None:
+        """Wait for a request after which this holds."""
+        assert await asyncio.to_thread(self.wait, holds, seconds), f"{len(self.requests)} requests"
+
+    def wait(self, holds: Callable[[], bool], seconds: float = 20) -> bool:
+        """The same, for those who may block."""
+        with self._changed:
+            return self._changed.wait_for(holds, seconds)
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
+        plain = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
+        if self.before is not None:
+            await self.before()
+        status, extra = self._judge(plain, headers)
+        path = scope["path"] + ("?" + scope["query_string"].decode() if scope["query_string"] else "")
+        received = Received(headers, plain, scope["http_version"], path, tuple(scope["client"]), status)
+        with self._changed:
+            self.requests.append(received)
+            self._changed.notify_all()
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(name.encode(), value.encode()) for name, value in extra.items()],
+            }
+        )
+        await send({"type": "http.response.body", "body": self.answer_body if status != 204 else b""})
+
+    def _judge(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
+        if self.verifier is not None:
+            self.verifier.verify(body, headers, json_parse=False)
+        if self.away:
+            return 503, {}
+        if self.answers:
+            answer = self.answers.popleft()
+            return answer if isinstance(answer, tuple) else (answer, {})
+        if self.limit is not None and len(body) > self.limit:
+            return 413, {}
+        if self.poison is not None and self.poison in body:
+            return 422, {}
+        return 204, {}
+
+
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    """A socket on a free port; who connects before there is a server waits in its queue."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100)
+        yield listener
+
+
+@contextmanager
+def in_thread(serving: Callable[[asyncio.Event], Awaitable[None]]) -> Iterator[None]:
+    """Serve in a loop of another thread until the end of the block."""
+    begun, ended = threading.Event(), []
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        ended.append((asyncio.get_running_loop(), stop))
+        begun.set()
+        await serving(stop)
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        loop, stop = ended[0]
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+class Current:
+    """The application of the test that runs now, so that one server serves all tests."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.receiver: Receiver | None = None
+
+    async def __call__(self, *connection) -> None:
+        if self.receiver is not None:
+            await self.receiver(*connection)
+
+    def new(self) -> Receiver:
+        """A receiver for another test."""
+        self.receiver = Receiver()
+        self.receiver.url = self.url
+        return self.receiver
+
+
+@pytest.fixture(scope="session")
+def http_server() -> Iterator[Current]:
+    """HTTP/1.1, by uvicorn."""
+    with listening() as listener:
+        current = Current(f"http://127.0.0.1:{listener.getsockname()[1]}/hook")
+        config = uvicorn.Config(current, log_level="error", lifespan="off", ws="none", loop="asyncio")
+        server = uvicorn.Server(config)
+
+        async def serving(stop: asyncio.Event) -> None:
+            async def watch() -> None:
+                await stop.wait()
+                server.should_exit = True
+                server.force_exit = True
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch())
+                group.create_task(server.serve(sockets=[listener]))
+
+        with in_thread(serving):
+            yield current
+
+
+@pytest.fixture
+def receiver(http_server: Current) -> Receiver:
+    """A receiver of HTTP/1.1 of this test's own."""
+    return http_server.new()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory) -> Path:
+    """A folder with ``ca.pem``, and ``server.pem`` with ``key.pem`` for localhost and 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("certificates")
+    now = datetime.now(UTC)
+
+    def certificate(name: str, issuer: str, key, signer, extensions) -> bytes:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+        )
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical=critical)
+        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    usage = x509.KeyUsage(
+        *[False] * 5, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
+    )
+    root = [(x509.BasicConstraints(ca=True, path_length=None), True), (usage, True)]
+    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    leaf = [(x509.SubjectAlternativeName(names), False)]
+    folder.joinpath("ca.pem").write_bytes(certificate("tests", "tests", authority, authority, root))
+    folder.joinpath("server.pem").write_bytes(certificate("localhost", "tests", key, authority, leaf))
+    folder.joinpath("key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return folder
+
+
+@pytest.fixture
+def tls_receiver(certificates) -> Iterator[Receiver]:
+    """HTTP/2 and HTTP/1.1 over TLS, by hypercorn."""
+    receiver = Receiver()
+    with listening() as listener:
+        receiver.url = f"https://localhost:{listener.getsockname()[1]}/hook"
+        config = Config()
+        config.bind = [f"fd://{listener.fileno()}"]
+        config.certfile = str(certificates / "server.pem")
+        config.keyfile = str(certificates / "key.pem")
+        config.alpn_protocols = ["h2", "http/1.1"]
+        config.loglevel = "CRITICAL"
+        config.graceful_timeout = 0.1
+        with in_thread(lambda stop: serve(receiver, config, shutdown_trigger=stop.wait)):
+            yield receiver
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture
+def raw_server():
+    """A server whose every connection is a handler of the test, within ``async with``."""
+
+    @asynccontextmanager
+    async def serving(handler: Handler, context: ssl.SSLContext | None = None):
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await handler(reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+        finally:
+            server.close()
+
+    return serving
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    """A whole request of HTTP/1.1."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.partition(b":")[2])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    )
+    return head + await reader.readexactly(length)
+
+
+@pytest.fixture
+def whole_request() -> Callable[[asyncio.StreamReader], Awaitable[bytes]]:
+    """What reads one request off a connection."""
+    return read_request
+
+
+@pytest.fixture
+def secret() -> str:
+    """A secret of Standard Webhooks."""
+    return SECRET
+
+
+@pytest.fixture
+def clock() -> Callable[[], float]:
+    """Seconds, for tests of how long something took."""
+    return time.monotonic

@@ -1,0 +1,183 @@
+"""What becomes of a batch for each thing that a receiver may answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import PermanentError, TransientError
+from aiorepl_sinks.webhook import Webhook
+
+
+@pytest.fixture
+async def sink(receiver, source):
+    """A sink of two events a request."""
+    sink = Webhook(receiver.url + "?key=h1dden", request_events=2)
+    await sink.open(source.context)
+    yield sink
+    await sink.close()
+
+
+def ids(error):
+    """The ids of the rows that were refused."""
+    return [change.new["id"] for change in error.refused]
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+async def test_accepted(receiver, source, sink, status):
+    """Any 2xx."""
+    receiver.answers.append(status)
+    await sink.write(source.batch([1, 2]))
+    assert [1, 2] == receiver.ids
+    assert 1 == len(receiver.requests)
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 501, 502, 503, 504, 507, 599])
+async def test_later(receiver, source, sink, status):
+    """The same batch may succeed later; the error has status and place, without the query."""
+    receiver.answers += [status, (status, {"Retry-After": "7"})]
+    batch = source.batch([1])
+    with pytest.raises(TransientError) as failed:
+        await sink.write(batch)
+    assert f"webhook: {receiver.url}: {status}" == str(failed.value)
+    assert failed.value.retry_after is None
+    with pytest.raises(TransientError) as failed:
+        await sink.write(batch)
+    assert 7.0 == failed.value.retry_after
+    await sink.write(batch)
+    assert [1] == receiver.ids
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 418, 422, 499])
+async def test_refused(receiver, source, sink, status):
+    """The events that are refused by themselves; all others are sent, in order."""
+    receiver.answers += [204, status, 204, status, 204]
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(source.batch([1, 2, 3, 4, 5, 6]))
+
+    assert f"webhook: {receiver.url}: {status}" == str(failed.value)
+    assert [4] == ids(failed.value)
+    assert [[1, 2], [3, 4], [3], [4], [5, 6]] == [request.ids for request in receiver.requests]
+    assert [1, 2, 3, 5, 6] == receiver.ids
+    await sink.write(source.batch([7]))
+    assert 7 == receiver.ids[-1]
+
+
+async def test_the_poison_is_found_among_many(receiver, source):
+    """In about as many requests as halving takes."""
+    receiver.poison = b'"new":{"id":77,'
+    sink = Webhook(receiver.url)
+    await sink.open(source.context)
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(source.batch(list(range(100))))
+    await sink.close()
+    assert [77] == ids(failed.value)
+    assert [number for number in range(100) if number != 77] == receiver.ids
+    assert len(receiver.requests) <= 15
+
+
+async def test_who_refuses_everything_is_not_asked_for_ever(receiver, source):
+    """After a hundred events that were refused one by one, the rest is refused with them."""
+    receiver.poison = b'"id"'
+    sink = Webhook(receiver.url)
+    await sink.open(source.context)
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(source.batch(list(range(1000))))
+    await sink.close()
+    assert list(range(1000)) == ids(failed.value)
+    assert len(receiver.requests) < 250
+
+
+async def test_refusals_are_remembered_over_retries(receiver, source, sink):
+    """What was refused before a request failed is told at the end, and not sent again."""
+    receiver.answers += [422, 204, 422, 500]
+    batch = source.batch([1, 2, 3])
+    with pytest.raises(TransientError):
+        await sink.write(batch)
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(batch)
+    assert [2] == ids(failed.value)
+    assert [[1, 2], [1], [2], [3], [3]] == [request.ids for request in receiver.requests]
+
+
+@pytest.mark.parametrize("status", [401, 402, 404, 405, 407, 415])
+async def test_unwelcome(receiver, source, sink, status):
+    """What would be said of any event refuses all that is left, at once."""
+    receiver.answers += [204, status]
+    with pytest.raises(PermanentError, match=f": {status}$") as failed:
+        await sink.write(source.batch([1, 2, 3, 4, 5]))
+    assert [3, 4, 5] == ids(failed.value)
+    assert 2 == len(receiver.requests)
+    await sink.write(source.batch([6]))
+    assert [1, 2, 6] == receiver.ids
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(receiver, source, sink, status):
+    """Neither to another host nor on the same; the error tells where they lead, without what may be secret."""
+    location = "https://user:h1dden@elsewhere.example:8443/new?key=h1dden#h1dden"
+    receiver.answers.append((status, {"Location": location}))
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(source.batch([1, 2, 3]))
+    assert [1, 2, 3] == ids(failed.value)
+    assert str(failed.value).endswith(
+        f"/hook: {status}: redirects are not followed, set url to where it leads: https://elsewhere.example:8443/new"
+    )
+    receiver.answers.append((status, {"Location": "/other?key=h1dden"}))
+    with pytest.raises(PermanentError, match=r"leads: /other$"):
+        await sink.write(source.batch([4]))
+    receiver.answers.append((status, {}))
+    with pytest.raises(PermanentError, match=f"{status}$"):
+        await sink.write(source.batch([5]))
+    assert ["/hook?key=h1dden"] * 3 == [request.path for request in receiver.requests]
+
+
+async def test_gone(receiver, source, sink):
+    """410 ends the sink: nothing is sent to it again until it is opened anew."""
+    receiver.answers += [204, 410]
+    with pytest.raises(PermanentError, match="410: the receiver wants no more") as failed:
+        await sink.write(source.batch([1, 2, 3, 4, 5]))
+    assert [3, 4, 5] == ids(failed.value)
+    with pytest.raises(PermanentError, match="410") as failed:
+        await sink.write(source.batch([6]))
+    assert [6] == ids(failed.value)
+    assert 2 == len(receiver.requests)
+    await sink.close()
+    await sink.open(source.context)
+    await sink.write(source.batch([7]))
+    assert [1, 2, 7] == receiver.ids
+
+
+async def test_too_large(receiver, source):
+    """Requests become smaller, at once and from then on; an event that is too large by itself is refused."""
+    receiver.limit = 1500
+    sink = Webhook(receiver.url)
+    await sink.open(source.context)
+    await sink.write(source.batch(list(range(20))))
+    assert list(range(20)) == receiver.ids
+    assert 413 in receiver.statuses
+    receiver.requests.clear()
+    await sink.write(source.batch(list(range(20, 40))))
+    assert {204} == set(receiver.statuses)
+    assert all(len(request.body) >= 750 - 250 for request in receiver.requests[:-1])
+
+    receiver.requests.clear()
+    source.stream.transaction(
+        source.table.insert("50", "x"), source.table.insert("51", "x" * 2000), source.table.insert("52", "x")
+    )
+    with pytest.raises(PermanentError, match=r": 413$") as failed:
+        await sink.write(source.batch())
+    await sink.close()
+    assert [51] == ids(failed.value)
+    assert [50, 52] == receiver.ids
+
+
+async def test_too_large_for_other_reasons(receiver, source):
+    """A receiver that says 413 to everything gets each event once by itself."""
+    receiver.limit = 0
+    sink = Webhook(receiver.url)
+    await sink.open(source.context)
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(source.batch([1, 2, 3, 4]))
+    await sink.close()
+    assert [1, 2, 3, 4] == ids(failed.value)
+    assert [1, 2, 3, 4] == [request.ids[0] for request in receiver.requests if len(request.ids) == 1]
