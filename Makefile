@@ -14,9 +14,9 @@ demo: $(STAMP)
 test: lint servers
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
-# More versions for the tests, as far as this machine can get them: without one its tests are skipped, and say so.
+# More versions and a Kafka broker for the tests, as far as this machine can get them: without one its tests are skipped, and say so.
 servers: $(STAMP)
-	-@$(BIN)/python scripts/servers.py
+	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/servers.py; wait
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,0 +1,208 @@
+"""A Kafka broker for the tests, as jars in a folder of this virtual environment: ``servers/kafka``.
+
+Best effort, as ``servers.py``: without it Kafka's tests are skipped and say why. The jars come from Maven Central through
+Ivy, which is among pyspark's jars and so is what else a broker needs (Scala, Jackson, logging, codecs). Each has to have
+the hash below. A second run finds everything in place and asks nobody.
+"""
+
+# ruff: noqa: INP001, S603, T201 - a program
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.java import ensure_java
+
+# To move on: what `java -verbose:class kafka.Kafka` loads that pyspark has not, and `sha256sum` of it.
+PINS = {
+    (
+        "org.hdrhistogram",
+        "HdrHistogram",
+        "2.2.2",
+    ): "22d1d4316c4ec13a68b559e98c8256d69071593731da96136640f864fa14fad8",
+    (
+        "com.github.ben-manes.caffeine",
+        "caffeine",
+        "3.2.0",
+    ): "ec411dfdf0c03f25218648ce89861630b71680e5858a9a7278ebac8e55cab3d7",
+    (
+        "commons-validator",
+        "commons-validator",
+        "1.9.0",
+    ): "c3c14748e2d78db58df88808740711bd643b32c45ffa7b8a739f00fb467cd7d7",
+    (
+        "com.dynatrace.hash4j",
+        "hash4j",
+        "0.22.0",
+    ): "23028a3fd006e530bf495f551083208187cafd8f80624d048eba56442f16a50e",
+    (
+        "net.sf.jopt-simple",
+        "jopt-simple",
+        "5.0.4",
+    ): "df26cc58f235f477db07f753ba5a3ab243ebe5789d9f89ecf68dd62ea9a66c28",
+    (
+        "org.apache.kafka",
+        "kafka-clients",
+        "4.1.1",
+    ): "00247122a572c3d3ae4eb60a50192a5811bc0181f51923d13018600f892e821d",
+    (
+        "org.apache.kafka",
+        "kafka-coordinator-common",
+        "4.1.1",
+    ): "2072fc1ce7e0505149bba22a463a5909a899c6235c4fa696f15c21194a7baf60",
+    (
+        "org.apache.kafka",
+        "kafka-group-coordinator",
+        "4.1.1",
+    ): "3eb5a673b69d5992cfa86c5436f39adbf4ce284046a4c999ec6af0a8e31c5589",
+    (
+        "org.apache.kafka",
+        "kafka-group-coordinator-api",
+        "4.1.1",
+    ): "3d1801d2329dcf7d273796a034d61e6c7e0f851f384d0afbdd3a2e6cbd17a968",
+    (
+        "org.apache.kafka",
+        "kafka-metadata",
+        "4.1.1",
+    ): "a689665751415b6456de1ecb013042cb7ba99ac68fd8c3e8bf28e098feb43218",
+    (
+        "org.apache.kafka",
+        "kafka-raft",
+        "4.1.1",
+    ): "4810c93d93d1935dd54de61c5ba130f501c7fe11bc49ccd3ee05ec857818a72a",
+    (
+        "org.apache.kafka",
+        "kafka-server",
+        "4.1.1",
+    ): "9f6aff422855491aad54326eca8d604163d6d3a6507cc48ffe3ce6de73caf79a",
+    (
+        "org.apache.kafka",
+        "kafka-server-common",
+        "4.1.1",
+    ): "207edecd8322cf6c13d76d84addea7fd0ec441dc8d698cf69df43210ccdc0a94",
+    (
+        "org.apache.kafka",
+        "kafka-share-coordinator",
+        "4.1.1",
+    ): "e6bec53428c77bf6579321836d482542a93575f7c08e860a26c9f2c7f6059dac",
+    (
+        "org.apache.kafka",
+        "kafka-storage",
+        "4.1.1",
+    ): "1f85b82853eaec0143efbef7e3a4d4be8929ff83a386326431e0c2d0a557e58c",
+    (
+        "org.apache.kafka",
+        "kafka-storage-api",
+        "4.1.1",
+    ): "8c0a712472185d706c6bf5ae24bf5d84a8e396fd4745c708e6146a415f7fa7f7",
+    (
+        "org.apache.kafka",
+        "kafka-tools-api",
+        "4.1.1",
+    ): "542b08fe20cf872a2d866acdff61ea338b469219dc2ebfae727a1d9ea5737e1a",
+    (
+        "org.apache.kafka",
+        "kafka-transaction-coordinator",
+        "4.1.1",
+    ): "a261b5730ac9e3205df7af5d45180d851e9d5f729ce1275c67511a6f51f73755",
+    (
+        "org.apache.kafka",
+        "kafka_2.13",
+        "4.1.1",
+    ): "e89428126cc7630a802123ba27aac4442816840b66d60670226feaff65f24fd1",
+    (
+        "com.yammer.metrics",
+        "metrics-core",
+        "2.2.0",
+    ): "6b7a14a6f34c10f8683f7b5e2f39df0f07b58c7dff0e468ebbc713905c46979c",
+    (
+        "org.pcollections",
+        "pcollections",
+        "4.0.2",
+    ): "2bbeef5797a241300c4f7513cd546239629ed7deda4fc0c31df90bb95f5f13ef",
+    ("com.google.re2j", "re2j", "1.8"): "7b52c72156dd7f98b3237a5b35c1d34fba381b21048c89208913ad80a45dfbd7",
+    (
+        "com.typesafe.scala-logging",
+        "scala-logging_2.13",
+        "3.9.5",
+    ): "87a3017d3f43e6ace7566fe4c3d615134c6914ff871c8d64bb32ca1d996d0545",
+}
+SECONDS = 300
+
+
+class CannotBeHad(Exception):
+    """Why there will be no broker."""
+
+
+def main() -> None:
+    """Fetch what is missing."""
+    if sys.prefix == sys.base_prefix:
+        sys.exit("kafka.py: run it with the virtual environment's python: .venv/bin/python scripts/kafka.py")
+    servers = Path(sys.prefix) / "servers"
+    try:
+        if not complete(servers / "kafka"):
+            fetch(servers)
+            print(f"kafka.py: a Kafka broker is in {servers / 'kafka'}", file=sys.stderr)
+    except (CannotBeHad, ConfigurationError) as reason:
+        print(f"kafka.py: no Kafka for the tests: {reason}", file=sys.stderr)
+
+
+def complete(folder: Path) -> bool:
+    """Whether exactly these jars are there, unchanged."""
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.jar")}
+    return found == {f"{name}-{version}.jar": digest for (_, name, version), digest in PINS.items()}
+
+
+def fetch(servers: Path) -> None:
+    """Put the jars in place, all or none."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise CannotBeHad("pyspark, whose Ivy would fetch it, is not installed")
+    ivy = next(Path(spec.origin).parent.glob("jars/ivy-*.jar"), None)
+    if ivy is None:
+        raise CannotBeHad("there is no Ivy among pyspark's jars")
+    java = ensure_java() / "bin" / "java"
+    servers.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=servers) as temporary:
+        folder = Path(temporary)
+        (folder / "ivy.xml").write_text(wanted(), encoding="utf-8")
+        command = [
+            *(str(java), "-jar", str(ivy), "-ivy", str(folder / "ivy.xml"), "-cache", str(folder / "cache")),
+            *("-retrieve", f"{folder}/kafka/[artifact]-[revision].[ext]"),
+        ]
+        try:
+            done = subprocess.run(
+                command, env=os.environ, cwd=folder, capture_output=True, timeout=SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CannotBeHad(f"Ivy: {type(error).__name__}") from None
+        if done.returncode != 0:
+            raise CannotBeHad("Ivy could not fetch it: is Maven Central within reach?")
+        if not complete(folder / "kafka"):
+            raise CannotBeHad("the jars are not what their hashes in scripts/kafka.py say")
+        shutil.rmtree(servers / "kafka", ignore_errors=True)
+        (folder / "kafka").rename(servers / "kafka")
+
+
+def wanted() -> str:
+    """What Ivy is to fetch: these, and not what they depend on."""
+    dependencies = "".join(
+        f'<dependency org="{organisation}" name="{name}" rev="{version}" transitive="false" conf="default->master"/>'
+        for organisation, name, version in PINS
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="aiorepl" module="tests"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
+    )
+
+
+if __name__ == "__main__":
+    main()
