@@ -15,7 +15,7 @@ from dataclasses import replace
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
-from aiorepl.delivery.source import Readied, Source, open_connection, ready
+from aiorepl.delivery.source import Readied, Source, ready
 from aiorepl.errors import SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -58,7 +58,7 @@ class Capture:
 
         :raises ConnectionFailed, ConfigurationError, SlotError: with what to do.
         """
-        self._connection = await open_connection(self.source)
+        self._connection = await self.source.open()
         try:
             self._readied = await ready(
                 self._connection, self.source, create=self.source.create_slot, snapshot=snapshot
@@ -146,7 +146,7 @@ class Capture:
         _, before = self._required()
         async for attempt in retry.connection():
             with attempt:
-                connection = await open_connection(self.source)
+                connection = await self.source.open()
                 try:
                     readied = await ready(connection, self.source, create=False)
                     self._require_no_gap(before.position, readied.position)

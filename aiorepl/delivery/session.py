@@ -23,12 +23,10 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.transaction import Slice, TwoPhase
-from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import Again, Connection, ReplicationConnection
 from aiorepl.wire.frames import XLogData
-from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 from aiorepl.wire.protocol import CopyFrame
 
 _IDLE_SECONDS: Final = 1.0
@@ -250,14 +248,7 @@ class Session:
         return part.transaction.commit_lsn >= self._until
 
     async def _look_up(self, oids: set[int]) -> None:
-        connection = await connect_sql(self._source.dsn, **self._source.connect)
-        try:
-            rows = await connection.fetch(catalog.QUERY, list(oids), timeout=ANSWER_SECONDS)
-        except Exception as error:  # noqa: BLE001 - translated or raised as it is
-            raise translated(error) from None
-        finally:
-            connection.terminate()
-        for info in catalog.parse(rows):
+        for info in await self._source.look_up(oids):
             self._types.add(info)
         # A type dropped since is not asked for again: its values stay text.
         for oid in oids:

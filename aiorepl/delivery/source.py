@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import WAITING_BYTES
+from aiorepl.values import catalog
+from aiorepl.values.types import TypeInfo
 from aiorepl.wire.commands import literal
 from aiorepl.wire.connection import Connection, CreatedSlot, ReplicationConnection
+from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 from aiorepl.wire.sql import SqlConnection
 
 _log = logging.getLogger("aiorepl.source")
@@ -106,15 +110,28 @@ class Source:
             origin=self.origin,
         )
 
+    async def open(self) -> Connection:
+        """Connect by the route.
 
-async def open_connection(source: Source) -> Connection:
-    """Connect by the source's route.
+        :raises ConnectionFailed, ConfigurationError: with what to do.
+        """
+        if self.route == "sql":
+            return await SqlConnection.open(self.dsn, **self.connect)
+        return await ReplicationConnection.open(self.dsn, **self.connect)
 
-    :raises ConnectionFailed, ConfigurationError: with what to do.
-    """
-    if source.route == "sql":
-        return await SqlConnection.open(source.dsn, **source.connect)
-    return await ReplicationConnection.open(source.dsn, **source.connect)
+    async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
+        """What the catalog says of types; those that are gone are left out.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        """
+        connection = await connect_sql(self.dsn, **self.connect)
+        try:
+            rows = await connection.fetch(catalog.QUERY, list(oids), timeout=ANSWER_SECONDS)
+        except Exception as error:  # noqa: BLE001 - translated or raised as it is
+            raise translated(error) from None
+        finally:
+            connection.terminate()
+        return catalog.parse(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN, Pipeline, Source
-from aiorepl.delivery.source import open_connection
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
 
@@ -124,7 +123,7 @@ class Stage:
 
     async def _create_slot(self, way: Any) -> None:
         source = self.source(way)
-        connection = await open_connection(source)
+        connection = await source.open()
         try:
             created = await connection.create_slot(source.slot, two_phase=source.two_phase)
             self.began[way] = created.consistent_point
