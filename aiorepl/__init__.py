@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.delivery.delivery import Delivery
-    from aiorepl.delivery.pipeline import Pipeline, PipelineStatistics
+    from aiorepl.delivery.overview import PipelineStatistics
+    from aiorepl.delivery.pipeline import Pipeline
     from aiorepl.delivery.retry import RetryPolicy
     from aiorepl.delivery.selection import Selection
     from aiorepl.delivery.source import Source
@@ -48,7 +49,8 @@ _HOMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
     "aiorepl.delivery.dead_letters": ("DeadLetters",),
     "aiorepl.delivery.delivery": ("Delivery",),
-    "aiorepl.delivery.pipeline": ("Pipeline", "PipelineStatistics"),
+    "aiorepl.delivery.overview": ("PipelineStatistics",),
+    "aiorepl.delivery.pipeline": ("Pipeline",),
     "aiorepl.delivery.retry": ("RetryPolicy",),
     "aiorepl.delivery.selection": ("Selection",),
     "aiorepl.delivery.source": ("Source",),

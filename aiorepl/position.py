@@ -41,12 +41,12 @@ class Position:
         if self.system_identifier != found.system_identifier:
             raise SlotError(
                 f"{holder} holds a position of the cluster {self.system_identifier}, but this server is "
-                f"{found.system_identifier}: point the DSN at the old one, or begin anew with an empty {holder}"
+                f"{found.system_identifier}: point the DSN at the old one, or have {holder} begin anew, empty"
             )
         if self.slot != found.slot:
             raise SlotError(
                 f"{holder} holds a position of slot {self.slot!r}, not of {found.slot!r}: "
-                f"use that slot, or begin anew with an empty {holder}"
+                f"use that slot, or have {holder} begin anew, empty"
             )
         if self.timeline > found.timeline:
             raise SlotError(

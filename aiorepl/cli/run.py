@@ -214,7 +214,7 @@ def _source_options() -> Options:
 
 def _sinks(checker: Checker, tables: Any, *, journal: bool) -> dict[str, tuple[str, Delivery]]:
     """Types and sinks by name, of those that are right."""
-    from aiorepl.delivery.journaled import JOURNAL
+    from aiorepl.delivery.lanes import JOURNAL
     from aiorepl.delivery.plugins import sinks as installed
 
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

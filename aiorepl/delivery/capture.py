@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.overview import WaitingStatistics
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Readied, Source, ready
-from aiorepl.errors import SlotError, SpoolError
+from aiorepl.delivery.timelines import left_at, require_ancestor
+from aiorepl.errors import AioreplError, SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Resume
@@ -48,20 +50,42 @@ class Capture:
         self._partial: tuple[LSN, int] | None = None
         self._after = LSN(0)
         self.reconnects = 0
+        self.last_error: str | None = None
 
     def take_prepared(self) -> None:
         """Everyone downstream keeps prepared transactions: give them out when they are prepared."""
         self.source = replace(self.source, deliver_prepared=self.source.two_phase)
 
-    async def connect(self, *, snapshot: str = "nothing") -> Readied:
+    @property
+    def quiet_for(self) -> float | None:
+        """Seconds since the server's last sign of life; ``None`` without a stream, and on the SQL route."""
+        if self._session is None or self.source.route == "sql":
+            return None
+        return self._session.quiet_for()
+
+    @property
+    def waiting(self) -> WaitingStatistics:
+        """What has been received and cannot be given out yet."""
+        return WaitingStatistics() if self._session is None else WaitingStatistics(*self._session.waiting)
+
+    async def connect(
+        self, *, snapshot: str = "nothing", replace: bool = False, kept: Position | None = None
+    ) -> Readied:
         """The first connection, checked; it stays idle until ``begin``, as an exported snapshot needs.
 
+        :param replace: make the slot anew, if it is there.
+        :param kept: what the new one has to come after.
         :raises ConnectionFailed, ConfigurationError, SlotError: with what to do.
         """
         self._connection = await self.source.open()
         try:
             self._readied = await ready(
-                self._connection, self.source, create=self.source.create_slot, snapshot=snapshot
+                self._connection,
+                self.source,
+                create=self.source.create_slot or replace,
+                snapshot=snapshot,
+                replace=replace,
+                kept=kept,
             )
         except BaseException:
             await self._connection.close()
@@ -101,6 +125,7 @@ class Capture:
             except Exception as error:
                 await self._session.abandon()
                 self._session = None
+                self.last_error = str(error)
                 if self._retry is None or not may_pass(error):
                     raise
                 _log.warning("reading from the source broke off, reconnecting: %s", error)
@@ -146,27 +171,54 @@ class Capture:
         _, before = self._required()
         async for attempt in retry.connection():
             with attempt:
-                connection = await self.source.open()
-                try:
-                    readied = await ready(connection, self.source, create=False)
-                    self._require_no_gap(before.position, readied.position)
-                    await self._start(connection, readied)
-                except BaseException:
-                    connection.abort()
-                    raise
+                readied, connection = await self._connect_again(before)
                 self._connection, self._readied = connection, readied
         self.reconnects += 1
         _log.warning("reconnected to the source, going on from %s", self._after)
 
-    def _require_no_gap(self, before: Position, found: Position) -> None:
+    async def _connect_again(self, before: Readied) -> tuple[Readied, Connection]:
+        try:
+            connection = await self.source.open()
+            try:
+                readied = await ready(connection, self.source, create=False)
+                await self._require_same_stream(connection, before.position, readied)
+                await self._start(connection, readied)
+            except BaseException:
+                connection.abort()
+                raise
+        except AioreplError as error:
+            text = str(error)
+            if text != self.last_error:
+                _log.info("the source is not there yet: %s", text)
+                self.last_error = text
+            raise
+        return readied, connection
+
+    async def _require_same_stream(self, connection: Connection, before: Position, readied: Readied) -> None:
+        """Check that what comes fits to what came.
+
+        :raises SlotError: it would leave a gap, or follow another history.
+        """
+        found = readied.position
         before.require_same_source(found, "this pipeline")
+        if found.timeline > before.timeline:
+            history = await connection.timeline_history(found.timeline)
+            if history is not None:
+                require_ancestor(before, found, self._after, left_at(history, before.timeline))
+            _log.warning("the source was promoted: timeline %s after %s", found.timeline, before.timeline)
+        if self._after > readied.wal_end:
+            raise SlotError(
+                f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {self._after}: the "
+                "server lost its last transactions, by a failover or a restore; what has them has to begin anew"
+            )
         known = max(self._after, self._ledger.flushed, before.lsn)
         if self._ledger.resend_from is not None:
             known = min(known, self._ledger.resend_from)
         if found.lsn > known:
             raise SlotError(
                 f"slot {found.slot!r} was moved to {found.lsn} by somebody else, past {known} where this pipeline "
-                "stands: what lies between would be lost; load the tables again, or accept the gap"
+                "stands: what lies between would be lost; start again with resnapshot=True (--resnapshot, with a "
+                "journal), or with accept_gap=True (--accept-gap)"
             )
 
     def _remember(self, slices: list[Slice]) -> None:

@@ -17,7 +17,9 @@ from contextlib import aclosing
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.delivery import Served
-from aiorepl.delivery.lanes import SOURCE, InLedger, Lanes, first_of, require_no_gap
+from aiorepl.delivery.gaps import Gaps
+from aiorepl.delivery.lanes import JOURNAL, SOURCE, InLedger, Lanes, first_of, lag
+from aiorepl.delivery.overview import Lag
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.source import Readied
@@ -34,7 +36,8 @@ from aiorepl.wire.opening import connect_sql
 
 _log = logging.getLogger("aiorepl.sink")
 
-JOURNAL = "journal"
+# The writer of this process rings when the journal has grown, and no other process can write it.
+_LOOK_AGAIN_SECONDS = 30.0
 
 
 class JournaledLanes(Lanes):
@@ -45,18 +48,22 @@ class JournaledLanes(Lanes):
         capture: Capture,
         sinks: Mapping[str, Served],
         memory: int,
+        gaps: Gaps,
         *,
         journal: str,
         batches: BatchPolicy,
         retry: RetryPolicy,
         snapshot: bool,
+        resnapshot: bool,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
-        super().__init__(capture, sinks, memory // (1 + len(sinks)))
+        super().__init__(capture, sinks, memory // (1 + len(sinks)), gaps)
         self._url = journal
-        self._journal = Served(JournalSink(journal), batches, retry)
-        self._snapshot = snapshot
+        self._sink = JournalSink(journal)
+        self._journal = Served(self._sink, batches, retry)
+        self._snapshot = snapshot or resnapshot
+        self._resnapshot = resnapshot
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}
 
@@ -66,12 +73,17 @@ class JournaledLanes(Lanes):
         :raises SinkError: a sink failed for good; the others went on to the end.
         """
         self._capture.take_prepared()
-        readied = await self._capture.connect(snapshot="export" if self._snapshot else "nothing")
+        readied = await self._capture.connect(
+            snapshot="export" if self._snapshot else "nothing",
+            replace=self._resnapshot,
+            kept=await self._kept(),
+        )
         begin = readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
-        require_no_gap(f"journal {self._url}", held, begin)
         load = await self._initial_load(readied, held, cleanup)
-        after = begin.lsn if held is None else held.lsn
+        if load is None:
+            held = await self._without_gap(held, readied)
+        after = begin.lsn if held is None or load is not None else held.lsn
         # What the load brings ends where the slot begins: not durable before the journal has it.
         start = after if load is None else LSN(after - 1)
         self.ledger = await self._capture.begin(after, (JOURNAL,), start=start)
@@ -87,6 +99,26 @@ class JournaledLanes(Lanes):
                 group.create_task(self._apart(follower, sink_runner))
         for error in self._failed.values():
             raise error
+
+    def lags(self) -> dict[str, Lag]:
+        """How far the journal is behind the server, and every sink behind the journal."""
+        lags = {}
+        for name, runner in self.runners.items():
+            end = self.ledger.received if name == JOURNAL else self._sink.end
+            lags[name] = lag(end, runner.statistics)
+        return lags
+
+    async def _kept(self) -> Position | None:
+        """The position in the journal, for a slot that is to be made anew to come after; ``None`` where none is."""
+        if not self._resnapshot:
+            return None
+        return await asyncio.to_thread(JournalReader(self._url).position)
+
+    async def _without_gap(self, held: Position | None, readied: Readied) -> Position | None:
+        goes_on = self.gaps.check(f"journal {self._url}", held, readied.position, readied.wal_end)
+        if held is not None and goes_on is not None and goes_on != held:
+            await self._sink.skip(goes_on)
+        return goes_on
 
     async def _apart(self, follower: _Follower, runner: SinkRunner) -> None:
         """A lane whose failure is its own: the journal and the other sinks go on, and its cursor stays."""
@@ -125,18 +157,20 @@ class JournaledLanes(Lanes):
     async def _initial_load(
         self, readied: Readied, held: Position | None, cleanup: contextlib.AsyncExitStack
     ) -> InitialLoad | None:
-        if not self._snapshot or held is not None:
+        if not self._snapshot or (held is not None and not self._resnapshot):
             return None
         if readied.created is None or readied.created.snapshot_name is None:
             slot = readied.position.slot
             raise SlotError(
                 f"slot {slot!r} exists but the journal is empty: its initial load did not finish, or was never made; "
-                f"drop the slot (SELECT pg_drop_replication_slot('{slot}')) and start again"
+                f"start with resnapshot=True (--resnapshot), or drop the slot (SELECT pg_drop_replication_slot('{slot}')) "
+                "and start again"
             )
         source = self._capture.source
         connection = await connect_sql(source.dsn, **source.connect)
         cleanup.push_async_callback(_close, connection)
-        load = InitialLoad(connection, self._capture.types, readied.position.lsn)
+        # What was deleted while nobody looked has to go from mirrors, too.
+        load = InitialLoad(connection, self._capture.types, readied.position.lsn, truncate=held is not None)
         await load.take_snapshot(readied.created.snapshot_name)
         return load
 
@@ -145,7 +179,8 @@ class JournaledLanes(Lanes):
 
             async def emit(slices: list[Slice]) -> None:
                 window.extend(slices)
-                await window.room()
+                if window.held_back:
+                    await self._room(window)
 
             await load.run(self._capture.source.options().publications, emit)
         await self._read(window)
@@ -168,7 +203,7 @@ class _Follower:
         if self._done():
             return
         try:
-            async with aclosing(self._reader.follow(self._reached)) as parts:
+            async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
                 async for part in parts:
                     self.window.extend((part,))
                     if part.end_lsn is not None:

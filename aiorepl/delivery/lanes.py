@@ -9,37 +9,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.gaps import Gaps
 from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.overview import Lag
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import Progress, SinkRunner
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Sink, SinkContext
 
+_log = logging.getLogger("aiorepl.pipeline")
+
 SOURCE = "source"
+JOURNAL = "journal"
+HELD_BACK_SECONDS = 10.0
 
 
 class Lanes(ABC):
     """Everything between the capture and the sinks of one pipeline; ``direct`` here, ``journaled`` next door.
 
     :param memory: bytes that all windows together may hold.
+    :param gaps: what to do about what is missing.
     """
 
-    def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int) -> None:
+    def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int, gaps: Gaps) -> None:
         self.ledger = Ledger(LSN(0), ())
         self.windows: dict[str, Window] = {}
         self.runners: dict[str, SinkRunner] = {}
         self.started = asyncio.Event()
         self.ending = asyncio.Event()
         self.failure: Exception | None = None
+        self.gaps = gaps
         self._capture = capture
         self._sinks = sinks
         self._memory = memory
@@ -49,6 +60,11 @@ class Lanes(ABC):
     @abstractmethod
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, and run until everything has ended. Sinks are closed through ``cleanup``."""
+
+    def lags(self) -> dict[str, Lag]:
+        """How far every sink is behind what the server has sent."""
+        received = self.ledger.received
+        return {name: lag(received, runner.statistics) for name, runner in self.runners.items()}
 
     def stop_reading(self) -> None:
         """Fill no window any more; what is in them is still delivered."""
@@ -96,7 +112,7 @@ class Lanes(ABC):
         keeps_position: bool,
     ) -> SinkRunner:
         runner = self.runners[name] = SinkRunner(
-            name, serve, window.cursor(), progress, after=after, keeps_position=keeps_position
+            name, serve, window.cursor(name), progress, after=after, keeps_position=keeps_position
         )
         return runner
 
@@ -112,7 +128,8 @@ class Lanes(ABC):
             if self._stopped:
                 filler.cancel()
             for runner in runners:
-                group.create_task(runner.run(), name=f"aiorepl sink {runner.statistics.name}")
+                name = f"aiorepl sink {runner.statistics.name}"
+                held_responsible(group.create_task(runner.run(), name=name), runner.statistics)
 
     async def _fill(self, window: Window, filling: Coroutine[Any, Any, None]) -> None:
         try:
@@ -127,7 +144,29 @@ class Lanes(ABC):
     async def _read(self, window: Window) -> None:
         while (slices := await self._capture.receive()) is not None:
             window.extend(slices)
-            await window.room()
+            if window.held_back:
+                await self._room(window)
+
+    async def _room(self, window: Window) -> None:
+        """Wait until the source may be read on; who keeps it waiting for long is named."""
+        clock = asyncio.get_running_loop().time
+        began, patience = clock(), HELD_BACK_SECONDS
+        while window.held_back:
+            try:
+                async with asyncio.timeout(patience):
+                    await window.room()
+            except TimeoutError:
+                _log.warning(
+                    "sink %s has held back the source for %.0f s, with %d bytes in the window: WAL is kept on the "
+                    "server meanwhile%s",
+                    window.slowest,
+                    clock() - began,
+                    window.statistics().bytes,
+                    ""
+                    if window.slowest == JOURNAL
+                    else ", and all other sinks wait; with a journal nobody waits",
+                )
+                patience *= 2
 
 
 class DirectLanes(Lanes):
@@ -137,10 +176,13 @@ class DirectLanes(Lanes):
         """Connect, open the sinks, deliver."""
         if all(serve.sink.takes_prepared for serve in self._sinks.values()):
             self._capture.take_prepared()
-        begin = (await self._capture.connect()).position
+        readied = await self._capture.connect()
+        begin = readied.position
         held = {name: await self._open(name, serve, begin, cleanup) for name, serve in self._sinks.items()}
-        for name, position in held.items():
-            require_no_gap(f"sink {name}", position, begin)
+        held = {
+            name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
+            for name, position in held.items()
+        }
         after = min(begin.lsn if position is None else position.lsn for position in held.values())
         self.ledger = await self._capture.begin(after, self._sinks)
         window = self._window(SOURCE, self._memory)
@@ -168,16 +210,9 @@ def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
     return error
 
 
-def require_no_gap(holder: str, held: Position | None, begin: Position) -> None:
-    """Check that the slot has not been confirmed past what ``holder`` has.
-
-    :raises SlotError: when it has.
-    """
-    if held is not None and held.lsn < begin.lsn:
-        raise SlotError(
-            f"{holder} stands at {held.lsn}, but slot {begin.slot!r} begins at {begin.lsn}: what lies between is gone "
-            "from the slot; begin anew with an empty one, or accept the gap"
-        )
+def lag(end: LSN, sink: SinkStatistics) -> Lag:
+    """How far a sink is behind ``end``."""
+    return Lag(max(0, end - sink.accepted), max(0, end - sink.durable))
 
 
 class InLedger:

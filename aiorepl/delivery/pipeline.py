@@ -11,37 +11,26 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.delivery import Given, served
+from aiorepl.delivery.gaps import Gaps
+from aiorepl.delivery.heartbeat import Heartbeat
 from aiorepl.delivery.journaled import JournaledLanes
 from aiorepl.delivery.lanes import DirectLanes, Lanes, first_of
+from aiorepl.delivery.overview import PipelineStatistics
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.source import Source
-from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.window import WindowStatistics
+from aiorepl.delivery.watchdog import watching
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 
 _log = logging.getLogger("aiorepl.pipeline")
 
 FOR_EVER = RetryPolicy(seconds=None)
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineStatistics:
-    """A look at a running pipeline: the LSN ladder from the server down, the windows, and every sink."""
-
-    received: LSN
-    accepted: LSN
-    flushed: LSN
-    reconnects: int
-    windows: Mapping[str, WindowStatistics]
-    sinks: Mapping[str, SinkStatistics]
 
 
 class Pipeline:
@@ -51,6 +40,10 @@ class Pipeline:
         position is kept under: do not change it.
     :param journal: the folder (or ``file://`` URL) of a journal.
     :param snapshot: if the slot is created now, begin with the rows that are in the tables already. Needs a journal.
+    :param resnapshot: make the slot anew, whatever became of it, and load the tables again, behind what the journal has.
+        The load is one transaction that begins with a truncate of the tables. For one start, not for every.
+    :param accept_gap: if the slot is ahead of the journal, or of a sink that keeps its position, go on without what is
+        missing instead of refusing; it is logged, noted in the journal, and in the statistics.
     :param until: stop there: an LSN, or ``"now"`` for the end of WAL at the start.
     :param reconnect: how to go on after a lost connection; ``None`` ends with the error instead.
     :param batches: how much sinks get at once, and when they are flushed.
@@ -66,6 +59,8 @@ class Pipeline:
         *,
         journal: str | None = None,
         snapshot: bool = False,
+        resnapshot: bool = False,
+        accept_gap: bool = False,
         until: LSN | str | None = None,
         reconnect: RetryPolicy | None = FOR_EVER,
         batches: BatchPolicy | None = None,
@@ -75,28 +70,34 @@ class Pipeline:
     ) -> None:
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
-        if snapshot and journal is None:
+        if (snapshot or resnapshot) and journal is None:
             raise ConfigurationError(
                 "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
             )
+        if resnapshot and accept_gap:
+            raise ConfigurationError("resnapshot leaves no gap to accept: choose one of the two")
         self._source = source
         self.grace = grace
         self._capture = Capture(source, retry=reconnect, until=until)
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         serving = served(sinks, batches, retry)
+        gaps = Gaps(accept=accept_gap)
         self._lanes: Lanes = (
-            DirectLanes(self._capture, serving, memory)
+            DirectLanes(self._capture, serving, memory, gaps)
             if journal is None
             else JournaledLanes(
                 self._capture,
                 serving,
                 memory,
+                gaps,
                 journal=journal,
                 batches=batches,
                 retry=retry,
                 snapshot=snapshot,
+                resnapshot=resnapshot,
             )
         )
+        self._heartbeat = None if source.heartbeat is None else Heartbeat(source)
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -149,8 +150,14 @@ class Pipeline:
             accepted=ledger.accepted,
             flushed=ledger.flushed,
             reconnects=self._capture.reconnects,
+            last_error=self._capture.last_error,
+            quiet_for=self._capture.quiet_for,
+            waiting=self._capture.waiting,
             windows={name: window.statistics() for name, window in lanes.windows.items()},
             sinks={name: runner.statistics for name, runner in lanes.runners.items()},
+            lags=lanes.lags(),
+            gaps=tuple(lanes.gaps.accepted),
+            heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
         )
 
     async def __aenter__(self) -> Self:
@@ -173,5 +180,19 @@ class Pipeline:
 
     async def _work(self) -> None:
         async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.enter_context(watching())
             cleanup.push_async_callback(self._capture.stop)
+            if self._heartbeat is not None:
+                beating = asyncio.create_task(self._beat(), name=f"aiorepl heartbeat {self._source.slot}")
+                cleanup.push_async_callback(_ended, beating)
             await self._lanes.run(cleanup)
+
+    async def _beat(self) -> None:
+        await self.started()
+        assert self._heartbeat is not None
+        await self._heartbeat.run()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -141,20 +141,30 @@ class Readied:
     :param position: where its stream begins if nothing later is asked for.
     :param created: what CREATE_REPLICATION_SLOT said, if this is when it was created.
     :param wal_sender_timeout: the server's, in seconds; 0 when off.
+    :param wal_end: how far the server's WAL goes.
     """
 
     position: Position
     created: CreatedSlot | None
     wal_sender_timeout: float
     plugin_options: dict[str, str]
+    wal_end: LSN
 
 
 async def ready(
-    connection: Connection, source: Source, *, create: bool, snapshot: str = "nothing"
+    connection: Connection,
+    source: Source,
+    *,
+    create: bool,
+    snapshot: str = "nothing",
+    replace: bool = False,
+    kept: Position | None = None,
 ) -> Readied:
     """Check server, publications and slot, and create the slot if that was asked.
 
     :param create: whether a missing slot may be created now; never so after a reconnect.
+    :param replace: whether one that is there is to be dropped first, also when it is lost.
+    :param kept: what the one that is made has to come after.
     :raises ConfigurationError: the server or a publication is not as it must be.
     :raises SlotError: the slot is missing, lost or not ours.
     """
@@ -171,6 +181,17 @@ async def ready(
         for row in await connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
     )
     found = await _find_slot(connection, source.slot)
+    if kept is not None:
+        _require_later(kept, Position(system.system_identifier, system.timeline, source.slot, system.xlogpos))
+    if found is not None and replace:
+        if not isinstance(connection, ReplicationConnection):
+            raise ConfigurationError(
+                "an initial load needs a replication connection: use the walsender source"
+            )
+        _require_ours(found, source, system.database)
+        _log.warning("dropping slot %s, which stood at %s", source.slot, found["confirmed_flush_lsn"])
+        await connection.drop_slot(source.slot)
+        found = None
     created: CreatedSlot | None = None
     if found is None:
         if not create:
@@ -179,16 +200,40 @@ async def ready(
             )
         # The last command before the stream: any other would end an exported snapshot.
         created = await connection.create_slot(
-            source.slot, temporary=source.temporary, two_phase=source.two_phase, snapshot=snapshot
+            source.slot,
+            temporary=source.temporary,
+            two_phase=source.two_phase,
+            failover=source.failover,
+            snapshot=snapshot,
         )
         begin = created.consistent_point
         _log.info("created slot %s at %s", source.slot, begin)
     else:
         begin = _require_usable(found, source, system.database)
+        if source.failover and found["failover"] != "true":
+            await _make_failover(connection, source.slot)
         if create and source.create_slot:
             _log.warning("slot %s exists: using it from %s", source.slot, begin)
     position = Position(system.system_identifier, system.timeline, source.slot, begin)
-    return Readied(position, created, int(timeout or 0) / 1000, plugin_options)
+    return Readied(position, created, int(timeout or 0) / 1000, plugin_options, max(system.xlogpos, begin))
+
+
+def _require_later(kept: Position, found: Position) -> None:
+    kept.require_same_source(found, "the journal")
+    if kept.lsn > found.lsn:
+        raise SlotError(
+            f"the journal stands at {kept.lsn}, but the server's WAL ends at {found.lsn}: nothing that is loaded now can "
+            "come after it; begin anew with an empty journal"
+        )
+
+
+async def _make_failover(connection: Connection, slot: str) -> None:
+    if not isinstance(connection, ReplicationConnection):
+        raise ConfigurationError(
+            f"slot {slot!r} is no failover slot, and no SQL function makes it one: use the walsender source once"
+        )
+    await connection.alter_slot(slot, failover=True)
+    _log.info("slot %s is a failover slot now", slot)
 
 
 async def _require_publications(connection: Connection, names: tuple[str, ...]) -> None:
@@ -210,13 +255,35 @@ async def _find_slot(connection: Connection, slot: str) -> dict[str, str | None]
         "SELECT slot_type::text, plugin::text, database::text, active::text, active_pid::text, temporary::text, "
         "confirmed_flush_lsn::text, "
         # Columns that not every version has: out of JSON they are just missing.
-        "to_jsonb(s) ->> 'wal_status' AS wal_status, to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason "
+        "to_jsonb(s) ->> 'wal_status' AS wal_status, to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason, "
+        "to_jsonb(s) ->> 'failover' AS failover, "
+        "(pg_catalog.pg_is_in_recovery() AND (to_jsonb(s) ->> 'synced')::bool)::text AS synchronizing "
         f"FROM pg_catalog.pg_replication_slots s WHERE slot_name = {literal(slot)}"
     )
     return rows[0] if rows else None
 
 
 def _require_usable(found: dict[str, str | None], source: Source, database: str) -> LSN:
+    name = source.slot
+    _require_ours(found, source, database)
+    if found["synchronizing"] == "true":
+        # Passes when the standby is promoted.
+        raise SlotError(
+            f"slot {name!r} is being synchronized from the primary on this standby: connect to the primary, of several "
+            "hosts by target_session_attrs=read-write",
+            busy=True,
+        )
+    if found["wal_status"] == "lost" or found["invalidation_reason"]:
+        reason = found["invalidation_reason"] or "the WAL it needed was removed"
+        raise SlotError(
+            f"slot {name!r} is lost ({reason}): changes are missing for good; with a journal, start again with "
+            "resnapshot=True (--resnapshot); or drop the slot, and start again with create_slot (--create-slot) and "
+            "accept_gap=True (--accept-gap)"
+        )
+    return LSN.parse(found["confirmed_flush_lsn"] or "0/0")
+
+
+def _require_ours(found: dict[str, str | None], source: Source, database: str) -> None:
     name = source.slot
     if found["slot_type"] != "logical":
         raise SlotError(f"slot {name!r} is a physical one: use another name")
@@ -226,12 +293,6 @@ def _require_usable(found: dict[str, str | None], source: Source, database: str)
         raise SlotError(
             f"slot {name!r} belongs to database {found['database']!r}, the DSN names {database!r}"
         )
-    if found["wal_status"] == "lost" or found["invalidation_reason"]:
-        reason = found["invalidation_reason"] or "the WAL it needed was removed"
-        raise SlotError(
-            f"slot {name!r} is lost ({reason}): changes are missing for good; drop it, create it anew and load "
-            "the tables again"
-        )
     if found["active"] == "true":
         raise SlotError(
             f"slot {name!r} is in use by process {found['active_pid']} on the server: stop that consumer, or use "
@@ -240,4 +301,3 @@ def _require_usable(found: dict[str, str | None], source: Source, database: str)
         )
     if found["temporary"] == "true" and not source.temporary:
         raise SlotError(f"slot {name!r} is temporary and of another session: use another name")
-    return LSN.parse(found["confirmed_flush_lsn"] or "0/0")

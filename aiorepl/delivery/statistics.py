@@ -16,6 +16,7 @@ class SinkStatistics:
     :param dead_letters: changes that the sink refused and its dead letters took.
     :param skipped: changes that the sink refused and that are lost to it, as its policy has it.
     :param committed: when the last transaction that is durable with it was committed on the source.
+    :param blocked: how often a call of it held the event loop for a second or more.
     :param failed: why it stopped, if it has.
     """
 
@@ -26,6 +27,7 @@ class SinkStatistics:
     retries: int = 0
     dead_letters: int = 0
     skipped: int = 0
+    blocked: int = 0
     accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
     durable: LSN = LSN(0)  # noqa: RUF009
     committed: datetime | None = None

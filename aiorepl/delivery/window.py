@@ -17,12 +17,15 @@ from aiorepl.transactions.transaction import Slice
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """A look at a window: what it holds, what it may hold, and whether its source is being held back."""
+    """A look at a window: what it holds, what it may hold, and whether its source is being held back, by
+    the ``slowest`` of its readers.
+    """
 
     bytes: int
     slices: int
     limit: int
     held_back: bool
+    slowest: str | None
 
 
 class Window:
@@ -42,9 +45,9 @@ class Window:
         self._room = asyncio.Event()
         self._room.set()
 
-    def cursor(self) -> Cursor:
-        """A reader of its own, at the beginning."""
-        cursor = Cursor(self)
+    def cursor(self, reader: str = "") -> Cursor:
+        """A cursor at the beginning, for ``reader``."""
+        cursor = Cursor(self, reader)
         self._cursors.append(cursor)
         return cursor
 
@@ -57,6 +60,18 @@ class Window:
             self._room.clear()
         self._notify()
 
+    @property
+    def held_back(self) -> bool:
+        """Whether it is over its limit."""
+        return not self._room.is_set()
+
+    @property
+    def slowest(self) -> str | None:
+        """Who is furthest behind, while anything is kept for anyone."""
+        if not self._slices or not self._cursors:
+            return None
+        return min(self._cursors, key=lambda cursor: cursor._place).reader
+
     async def room(self) -> None:
         """Wait while the window is over its limit."""
         await self._room.wait()
@@ -68,7 +83,7 @@ class Window:
 
     def statistics(self) -> WindowStatistics:
         """What the window holds now."""
-        return WindowStatistics(self._bytes, len(self._slices), self.limit, not self._room.is_set())
+        return WindowStatistics(self._bytes, len(self._slices), self.limit, self.held_back, self.slowest)
 
     def _notify(self) -> None:
         for cursor in self._cursors:
@@ -86,7 +101,8 @@ class Window:
 class Cursor:
     """One reader's place. What was taken stays in memory until ``release``."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, reader: str) -> None:
+        self.reader = reader
         self._window = window
         self._place = window._base
         self._next = window._base

@@ -17,6 +17,7 @@ from aiorepl.delivery.concurrency import stages
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.transforming import Transformer, Untransformed
+from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.errors import AioreplError, PermanentError, SinkError, TransientError
 from aiorepl.sink import Batch, Refusal
 from aiorepl.transactions.transaction import Slice
@@ -58,7 +59,7 @@ class SinkWriter:
         for stage in stages(batch, self._serve.concurrency, self._serve.order):
             async with asyncio.TaskGroup() as group:
                 for part in stage:
-                    group.create_task(self._settle(part))
+                    held_responsible(group.create_task(self._settle(part)), self._statistics)
 
     async def flush(self) -> None:
         """Have everything accepted made durable.

@@ -3,7 +3,8 @@
 ``journal.json`` is written once, when a journal is first opened for writing, and never changes: a journal holds the
 stream of one slot of one cluster. ``position.json`` is written when the source moved on without transactions: WAL
 that holds nothing for us is confirmed to the slot as well, so it must be remembered, or the slot would seem to be
-ahead of the journal.
+ahead of the journal. ``gaps.json`` lists what is missing: stretches that the slot had lost and that somebody chose to go
+on without.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from aiorepl.position import Position
 
 MANIFEST: Final = "journal.json"
 QUIET: Final = "position.json"
+GAPS: Final = "gaps.json"
 INDEX: Final = ".index"
 SEGMENT: Final = ".segment"
 
@@ -56,6 +58,38 @@ def read_quiet(store: Store) -> Position | None:
 def write_quiet(store: Store, position: Position) -> None:
     """Note that there is nothing up to ``position``."""
     store.write(QUIET, orjson.dumps(position.to_json()) + b"\n")
+
+
+def read_gaps(store: Store) -> list[tuple[LSN, LSN]]:
+    """What is missing: behind the first position and up to the second.
+
+    :raises JournalError: when the list is damaged.
+    """
+    fields = _read_json(store, GAPS) or {"gaps": []}
+    try:
+        return [(LSN.parse(gap["after"]), LSN.parse(gap["until"])) for gap in fields["gaps"]]
+    except (KeyError, TypeError, ValueError):
+        raise JournalError(f"{GAPS} in {store.url} is damaged: it is no list of gaps") from None
+
+
+def add_gap(store: Store, after: LSN, until: LSN) -> None:
+    """Note that what lies between is missing."""
+    gaps = [*read_gaps(store), (after, until)]
+    listed = [{"after": str(after), "until": str(until)} for after, until in dict.fromkeys(gaps)]
+    store.write(GAPS, orjson.dumps({"gaps": listed}) + b"\n")
+
+
+def last_position(store: Store) -> Position | None:
+    """How far the journal goes: its last segment, or what was noted behind it; ``None`` while it is empty.
+
+    :raises JournalError: when it is damaged.
+    """
+    held, names, source = read_quiet(store), segment_names(store), read_manifest(store)
+    if names and source is not None:
+        last = load_index(store, names[-1])
+        if held is None or held.lsn < last.last_end_lsn:
+            held = Position(source.system_identifier, last.timeline, source.slot, last.last_end_lsn)
+    return held
 
 
 def segment_name(first_end: LSN, last_end: LSN) -> str:

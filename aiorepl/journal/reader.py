@@ -19,7 +19,9 @@ from aiorepl.journal.format import checksum, frames
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.manifest import (
     SEGMENT,
+    last_position,
     load_index,
+    read_gaps,
     read_manifest,
     segment_name,
     segment_names,
@@ -86,6 +88,16 @@ class JournalReader:
             return source
         last = self.index(segments[-1])
         return Position(source.system_identifier, last.timeline, source.slot, last.last_end_lsn)
+
+    def position(self) -> Position | None:
+        """How far the journal goes, WAL without transactions included; ``None`` while there is nothing in it."""
+        with reading(self._store):
+            return last_position(self._store)
+
+    def gaps(self) -> list[tuple[LSN, LSN]]:
+        """What is missing from it, because the slot had lost it: behind the first position and up to the second."""
+        with reading(self._store):
+            return read_gaps(self._store)
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
         """The segments with anything behind ``after``, in commit order; with ``until`` those that end by then."""

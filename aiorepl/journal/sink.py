@@ -16,6 +16,7 @@ from anyio import to_thread
 from aiorepl.errors import PermanentError, TransientError
 from aiorepl.journal.store import FsyncError, Store, open_store
 from aiorepl.journal.writer import JournalWriter
+from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext
 
@@ -52,6 +53,16 @@ class JournalSink(Sink):
     def url(self) -> str:
         """Where the journal is."""
         return self._store.url
+
+    @property
+    def end(self) -> LSN:
+        """The end of the last segment: as far as anybody can read."""
+        return self._writer.end
+
+    async def skip(self, until: Position) -> None:
+        """Note that everything up to ``until`` is missing, and go on from there. Between ``open`` and ``write``."""
+        with self._errors("note a gap"):
+            await to_thread.run_sync(self._writer.skip, until)
 
     async def open(self, context: SinkContext) -> Position | None:
         """Take the journal over.

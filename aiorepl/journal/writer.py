@@ -20,9 +20,10 @@ from aiorepl.journal.index import SegmentIndex, dump
 from aiorepl.journal.manifest import (
     INDEX,
     SEGMENT,
+    add_gap,
+    last_position,
     load_index,
     read_manifest,
-    read_quiet,
     segment_name,
     segment_names,
     write_manifest,
@@ -30,7 +31,7 @@ from aiorepl.journal.manifest import (
 )
 from aiorepl.journal.prepared import PreparedTransactions
 from aiorepl.journal.store import Store, Upload
-from aiorepl.lsn import ZERO
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
 from aiorepl.transactions.transaction import Slice, Transaction
@@ -84,12 +85,9 @@ class JournalWriter:
                     store.delete(name)
             self._prepared.open()
             self._source = source
-            held: Position | None = read_quiet(store)
             if names:
-                last = load_index(store, names[-1])
-                self._chain = last.last_end_lsn
-                if held is None or held.lsn < last.last_end_lsn:
-                    held = Position(source.system_identifier, last.timeline, source.slot, last.last_end_lsn)
+                self._chain = load_index(store, names[-1]).last_end_lsn
+            held = last_position(store)
             if held is not None:
                 held.require_same_source(source, f"{holder} in {store.url}")
                 self._durable = self._accepted = held.lsn
@@ -117,6 +115,18 @@ class JournalWriter:
             builder = self._builder
             if builder is not None and builder.open is None and builder.size >= self._segment_bytes:
                 self._seal()
+
+    @property
+    def end(self) -> LSN:
+        """The end of the last segment: as far as anybody can read."""
+        return self._chain
+
+    def skip(self, until: Position) -> None:
+        """Go on behind what the slot has lost; what is missing is noted for good. Before anything is written."""
+        with self._lock:
+            add_gap(self._store, self._durable, until.lsn)
+            write_quiet(self._store, until)
+            self._durable = self._accepted = until.lsn
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""

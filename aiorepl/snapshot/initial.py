@@ -4,6 +4,9 @@ CREATE_REPLICATION_SLOT exports a snapshot of just that moment. The rows read un
 fit together without gap or overlap. They take the form of the stream itself, inserts of one transaction that ends
 where the slot begins, so that nothing downstream has to know of two kinds of rows. No real commit record can start
 one byte before the slot's begin, which makes that the transaction's commit LSN. Its xid is 0.
+
+A load that comes behind an older history, of which the end is missing, begins with a truncate of all its tables: what
+was deleted unseen has no other way out of a mirror.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPES: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 _INSERT: Final = struct.Struct(">cIcH").pack
 _LENGTH: Final = struct.Struct(">cI").pack
+_TRUNCATE: Final = struct.Struct(">cIB").pack
+_OID: Final = struct.Struct(">I").pack
 _NEW_AT: Final = 6
 
 
@@ -37,12 +42,16 @@ class InitialLoad:
 
     :param connection: an asyncpg connection under the text settings.
     :param consistent_point: where the slot begins.
+    :param truncate: begin with a truncate.
     """
 
-    def __init__(self, connection: Any, types: Types, consistent_point: LSN) -> None:
+    def __init__(
+        self, connection: Any, types: Types, consistent_point: LSN, *, truncate: bool = False
+    ) -> None:
         self._connection = connection
         self._types = types
         self._consistent_point = consistent_point
+        self._truncate = truncate
         self._decoder = Decoder()
         self._assembler = Assembler(types)
         self._emit: Emit | None = None
@@ -62,13 +71,19 @@ class InitialLoad:
         now = from_datetime(await self._connection.fetchval("SELECT now()"))
         commit_lsn = self._consistent_point - 1
         await self._feed([m.Begin(commit_lsn, now, 0)])
-        for table in await published_tables(self._connection, publications):
-            rows += await self._load(table)
+        tables = await published_tables(self._connection, publications)
+        relations = [await self._described(table) for table in tables]
+        if self._truncate and tables:
+            # All at once, as of tables that refer to each other.
+            oids = b"".join(_OID(table.oid) for table in tables)
+            await self._feed([self._decoder.decode(_TRUNCATE(b"T", len(tables), 0) + oids)])
+        for table, relation in zip(tables, relations, strict=True):
+            rows += await self._load(table, relation)
         await self._feed([m.Commit(commit_lsn, self._consistent_point, now)])
         await self._connection.execute("COMMIT")
         return rows
 
-    async def _load(self, table: PublishedTable) -> int:
+    async def _described(self, table: PublishedTable) -> Relation:
         relation = self._decoder.decode(table.relation)
         assert isinstance(relation, Relation)
         missing = set().union(*(self._types.missing(column.type_oid) for column in relation.columns))
@@ -76,6 +91,9 @@ class InitialLoad:
             for info in catalog.parse(await self._connection.fetch(catalog.QUERY, list(missing))):
                 self._types.add(info)
         await self._feed([relation])
+        return relation
+
+    async def _load(self, table: PublishedTable, relation: Relation) -> int:
         rows, rest = 0, b""
 
         async def take(data: bytes) -> None:

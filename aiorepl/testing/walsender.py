@@ -75,6 +75,7 @@ class ScriptedWalsender:
     :param answers: what to answer to a query that contains the key, ahead of the answers it has itself.
     :param login: refuse everybody with this.
     :param confirmed_flush_lsn: where its slots stand.
+    :param wal_end: how far its WAL goes, whatever scripts say.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class ScriptedWalsender:
         answers: Mapping[str, Rows | Error] | None = None,
         login: Error | None = None,
         confirmed_flush_lsn: int = 0,
+        wal_end: int = 1 << 40,
     ) -> None:
         self.version = version
         self.login = login
         self.confirmed_flush_lsn = LSN(confirmed_flush_lsn)
+        self.wal_end = LSN(wal_end)
         self.statuses: list[StandbyStatus] = []
         """Every status, of all connections, in the order of arrival."""
         self.queries: list[str] = []
@@ -149,10 +152,8 @@ class ScriptedWalsender:
         if sql.startswith("SHOW wal_level"):
             return [{"wal_level": "logical"}]
         if sql.startswith("IDENTIFY_SYSTEM"):
-            xlogpos = str(self.confirmed_flush_lsn)
-            return [
-                {"systemid": "7000000000000000001", "timeline": "1", "xlogpos": xlogpos, "dbname": "scripted"}
-            ]
+            system = {"systemid": "7000000000000000001", "timeline": "1", "dbname": "scripted"}
+            return [{**system, "xlogpos": str(self.wal_end)}]
         if sql.startswith("CREATE_REPLICATION_SLOT"):
             created = {"slot_name": identifiers[0], "consistent_point": str(self.confirmed_flush_lsn)}
             return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
@@ -168,6 +169,7 @@ class ScriptedWalsender:
         at = str(self.confirmed_flush_lsn)
         told = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
         flags = {"temporary": "false", "active": "false", "active_pid": None, "two_phase": "false"}
+        flags |= {"failover": "false", "synchronizing": "false"}
         state = {
             "wal_status": "reserved",
             "invalidation_reason": None,

@@ -93,6 +93,11 @@ def alter_slot(name: str, *, server: int, failover: bool | None = None, two_phas
     return f"ALTER_REPLICATION_SLOT {identifier(name)} ({told})"
 
 
+def timeline_history(timeline: int) -> str:
+    """TIMELINE_HISTORY."""
+    return f"TIMELINE_HISTORY {timeline}"
+
+
 def drop_slot(name: str, *, wait: bool = False) -> str:
     """DROP_REPLICATION_SLOT, with WAIT until nobody uses it."""
     return f"DROP_REPLICATION_SLOT {identifier(name)}{' WAIT' if wait else ''}"

@@ -44,6 +44,7 @@ class Connection(Protocol):
 
     async def query(self, sql: str) -> list[dict[str, str | None]]: ...
     async def identify_system(self) -> System: ...
+    async def timeline_history(self, timeline: int) -> str | None: ...
     async def create_slot(
         self,
         name: str,
@@ -139,6 +140,16 @@ class ReplicationConnection:
             LSN.parse(row["xlogpos"] or "0/0"),
             row["dbname"] or "",
         )
+
+    async def timeline_history(self, timeline: int) -> str | None:
+        """TIMELINE_HISTORY: the history file of a timeline after the first; ``None`` where it is gone."""
+        try:
+            (row,) = await self.query(commands.timeline_history(timeline))
+        except ServerError as error:
+            if error.sqlstate == "58P01":
+                return None
+            raise
+        return row["content"]
 
     async def create_slot(
         self,

@@ -35,7 +35,7 @@ SqlFrame = XLogData | Keepalive | Again
 
 _SYSTEM: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
-       (SELECT timeline_id FROM pg_control_checkpoint()) AS timeline,
+       ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int AS timeline,
        pg_current_wal_flush_lsn()::text AS flushed, current_database()::text AS database
 """
 _PEEK: Final = """
@@ -88,6 +88,10 @@ class SqlConnection:
         """What IDENTIFY_SYSTEM would say."""
         (row,) = await self._fetch(_SYSTEM, timeout=ANSWER_SECONDS)
         return System(row["identifier"], row["timeline"], LSN.parse(row["flushed"]), row["database"])
+
+    async def timeline_history(self, timeline: int) -> str | None:
+        """Nothing: no SQL function tells it to everyone."""
+        return None
 
     async def create_slot(
         self,

@@ -46,15 +46,15 @@ def synced(fsync, handle):
     die("synced")
 
 
-def reported(report, self):
+def reported(report, self, **options):
     die("before status")
-    report(self)
+    report(self, **options)
     die("after status")
 
 
 JsonLines._put = put
 jsonl.os.fsync = partial(synced, os.fsync)
-Session.report = lambda self, report=Session.report: reported(report, self)
+Session.report = lambda self, report=Session.report, **options: reported(report, self, **options)
 
 
 async def main() -> None:

@@ -87,7 +87,7 @@ async def test_a_server_too_old():
 
 async def test_commands():
     """The replication commands, and what they say."""
-    async with ScriptedWalsender(confirmed_flush_lsn=0x16_B374D848) as server:
+    async with ScriptedWalsender(confirmed_flush_lsn=0x16_B374D848, wal_end=0x16_B374D848) as server:
         connection = await ReplicationConnection.open(server.dsn)
         system = await connection.identify_system()
         slot = await connection.create_slot("My slot", snapshot="export")

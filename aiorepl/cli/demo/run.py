@@ -21,7 +21,8 @@ from aiorepl.cli.demo.display import Display, Figures
 from aiorepl.cli.demo.mirror import Mirror
 from aiorepl.cli.demo.shop import PUBLICATION, SLOT, TABLES, Shop, set_up
 from aiorepl.cli.loop import run
-from aiorepl.delivery.pipeline import Pipeline, PipelineStatistics
+from aiorepl.delivery.overview import PipelineStatistics
+from aiorepl.delivery.pipeline import Pipeline
 from aiorepl.delivery.plugins import load
 from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError
