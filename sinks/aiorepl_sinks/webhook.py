@@ -24,8 +24,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import httpcore2
 
@@ -40,12 +41,14 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
-from aiorepl.formats.native import NativeFormat
+from aiorepl.formats import named
+from aiorepl.formats.cloudevents import CloudEventsFormat
 from aiorepl_sinks.webhook_network import PrivateAddress, pool, reason, shown, target, trust
 from aiorepl_sinks.webhook_requests import (
     Event,
     Request,
     Verdict,
+    content_type,
     cut,
     halved,
     header,
@@ -58,7 +61,7 @@ from aiorepl_sinks.webhook_requests import (
     webhook_id,
 )
 
-Body = Literal["json", "ndjson", "event"]
+Body = Literal["json", "ndjson", "event", "binary"]
 
 # More of an answer than this is not worth a connection.
 _ANSWER_BYTES: Final = 64 * 1024
@@ -100,8 +103,9 @@ class Webhook(Sink):
     :param url: where requests are sent to, by POST; ``https://`` unless the network is trusted.
     :param secrets: ``whsec_…`` secrets, each of which signs every request, so that one can follow another; none: no
         signatures.
-    :param body: ``"json"`` (an array of events), ``"ndjson"`` (a line each) or ``"event"`` (one event a request, by
-        itself).
+    :param body: ``"json"`` (an array of events), ``"ndjson"`` (a line each), ``"event"`` (one event a request, by
+        itself) or ``"binary"`` (likewise, in the binary mode of CloudEvents: the attributes as headers).
+    :param format: the form of an event, by name, or its name as ``type`` with options of its own.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param request_events: how many events travel together at most.
     :param request_bytes: how large a body becomes at most, before compression; a larger event travels alone.
@@ -127,6 +131,7 @@ class Webhook(Sink):
         *,
         secrets: Sequence[str] = (),
         body: Body = "json",
+        format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         request_events: int = 500,
         request_bytes: int = 512 * 1024,
@@ -156,8 +161,14 @@ class Webhook(Sink):
             total_seconds=total_seconds,
         )
         self._body = body
-        self._format = NativeFormat(values=values)
-        self._request_events = 1 if body == "event" else request_events
+        self._chosen = partial(named, format, values=values)
+        self._format = self._chosen()
+        self._content_type = content_type(self._format.content_type, body)
+        if body == "binary" and not isinstance(self._format, CloudEventsFormat):
+            raise ConfigurationError(
+                "body = binary is a mode of CloudEvents: set format = cloudevents, or body = event"
+            )
+        self._request_events = 1 if body in ("event", "binary") else request_events
         self._request_bytes = request_bytes
         self._gzip = gzip
         self._context = trust(ca)
@@ -183,6 +194,7 @@ class Webhook(Sink):
     async def open(self, context: SinkContext) -> Position | None:
         """Get ready to connect; the first batch does."""
         self._source = source_of(context)
+        self._format = self._chosen(position=context.position)
         self._gone = ""
         self._pool = pool(
             self._context, connections=self._connections, http2=self._http2, private=self._private
@@ -214,7 +226,19 @@ class Webhook(Sink):
 
     def _events(self, batch: Batch) -> list[Event]:
         form = self._format
-        return [Event(change, identity(change), form.event(change)) for change in batch.changes]
+        binary = form if self._body == "binary" and isinstance(form, CloudEventsFormat) else None
+        events = []
+        for change in batch.changes:
+            for number, part in enumerate(form.split(change)):
+                name = identity(change, number)
+                if binary is None:
+                    events.append(Event(change, name, form.event(part)))
+                else:
+                    headers, data = binary.http(part)
+                    del headers["content-type"]  # which all have in common
+                    pairs = tuple((key.encode(), value.encode()) for key, value in headers.items())
+                    events.append(Event(change, name, data, pairs))
+        return events
 
     def _cut(self, events: Sequence[Event]) -> Iterator[Request]:
         return cut(events, self._request_events, self._request_bytes)
@@ -271,6 +295,7 @@ class Webhook(Sink):
         timestamp = int(time.time())
         headers = [
             *self._headers,
+            *request.events[0].headers,
             (b"webhook-id", name.encode()),
             (b"webhook-timestamp", b"%d" % timestamp),
         ]
@@ -315,11 +340,11 @@ class Webhook(Sink):
         return _Answer(response.status, found.get(b"retry-after"), found.get(b"location"))
 
     def _joined(self, events: list[bytes]) -> bytes:
-        if self._body == "event":
-            return events[0]
         if self._body == "json":
             return b"[" + b",".join(events) + b"]"
-        return b"\n".join(events) + b"\n"
+        if self._body == "ndjson":
+            return b"\n".join(events) + b"\n"
+        return events[0]
 
     def _constant_headers(self, bearer: str | None, others: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
         names = {name.lower() for name in others}
@@ -327,8 +352,7 @@ class Webhook(Sink):
             raise ConfigurationError("headers: a name is there twice, in capitals and small letters")
         if bearer is not None and "authorization" in names:
             raise ConfigurationError("headers: bearer sets authorization: leave one of them out")
-        content_type = "application/x-ndjson" if self._body == "ndjson" else "application/json"
-        constant = [(b"host", self._target.host), (b"content-type", content_type.encode())]
+        constant = [(b"host", self._target.host), (b"content-type", self._content_type)]
         if self._gzip:
             constant.append((b"content-encoding", b"gzip"))
         if "user-agent" not in names:

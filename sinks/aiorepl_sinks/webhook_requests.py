@@ -35,12 +35,14 @@ _OURS: Final = {
 class Event:
     """An event and the change that it tells of.
 
-    :param identity: names it within its slot; digits, capitals, hyphens and underscores.
+    :param identity: names it within its slot; letters, digits and underscores.
+    :param headers: what its request says of it, where it travels alone.
     """
 
     change: Change
     identity: str
     data: bytes = field(repr=False)
+    headers: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +111,22 @@ def cut(events: Iterable[Event], most_events: int, most_bytes: int) -> Iterator[
         size += length
     if gathered:
         yield Request(gathered, size)
+
+
+def content_type(of_event: str, body: str) -> bytes:
+    """The media type of a body of events of that media type.
+
+    :raises ConfigurationError: when they cannot stand together in one.
+    """
+    if body == "event":
+        return of_event.encode()
+    if of_event != "application/json" and not of_event.endswith("+json"):
+        raise ConfigurationError(f"events of this format are no JSON but {of_event}: set body = event")
+    if body == "ndjson":
+        return b"application/x-ndjson"
+    if body == "json" and of_event == "application/cloudevents+json":
+        return b"application/cloudevents-batch+json"
+    return b"application/json"
 
 
 def halved(request: Request) -> tuple[Request, Request]:

@@ -191,9 +191,9 @@ class Current:
         self.url = url
         self.receiver: Receiver | None = None
 
-    async def __call__(self, *connection) -> None:
+    async def __call__(self, scope, receive, send) -> None:
         if self.receiver is not None:
-            await self.receiver(*connection)
+            await self.receiver(scope, receive, send)
 
     def new(self) -> Receiver:
         """A receiver for another test."""
