@@ -98,8 +98,8 @@ class CloudEventsFormat(Format):
             "source": self._source,
             "type": f"{self._type_prefix}.{kind}.v1",
         }
-        # Of what is prepared, and may never commit, and of what is not transactional there is no time of commit.
-        if transaction is not None and not transaction.prepared:
+        # When it committed, or was prepared or decided; a message between transactions does not say.
+        if transaction is not None:
             attributes["time"] = iso_time(transaction.commit_timestamp)
         return attributes | {"datacontenttype": "application/json"}
 

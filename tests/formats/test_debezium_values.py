@@ -206,7 +206,7 @@ def test_decimals_in_arrays():
 
 
 def test_users_types():
-    """hstore is a string of JSON, an enum its label, a domain its base type; known by name only where they are."""
+    """A string of JSON for hstore, an enum its label, a domain its base type; known by name only where they are."""
     assert '{"key1":"val1","key2":null}' == written(HSTORE, '"key1"=>"val1", "key2"=>NULL')
     assert "happy" == written(MOOD, "happy")
     assert "1.50" == written(PRICE, "1.50")
