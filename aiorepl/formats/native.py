@@ -72,6 +72,17 @@ class NativeFormat(Format):
             return schema_event(change)
         raise TypeError(f"no native form for {type(change).__name__}")
 
+    def key(self, change: Change) -> bytes | None:
+        """The ``key`` of a row's event by itself; ``None`` where no column identifies the row."""
+        if not isinstance(change, RowChange):
+            return None
+        table = self._table(change.layout)
+        if not table.key_names:
+            return None
+        if change.raw_old is not None:
+            return table.object(change.raw_old, change.old_kinds, table.key_names)
+        return table.object(change.raw_new or [], change.new_kinds, table.key_names)
+
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
         """``begin``."""
         return orjson.dumps({"kind": "begin", **_fields(transaction)})
