@@ -11,8 +11,9 @@ consumers that read committed see each of them once, and whole. The position is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import orjson
 
@@ -28,6 +29,9 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.formats import named
+from aiorepl.formats.cloudevents import CloudEventsFormat
+from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.formats.format import event_id
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.routing import Routing
@@ -43,7 +47,9 @@ class Kafka(Sink):
     :param bootstrap_servers: ``host:port`` of one broker or several.
     :param topic: the topic of each change, a template (``aiorepl.formats.routing``). A truncate goes to the topic of each
         of its tables. Characters that Kafka does not allow become ``_``.
+    :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
+    :param binary: CloudEvents in binary mode: the attributes as headers, the native event as value.
     :param tombstones: behind each deletion a record with its key and no value, for compacted topics.
     :param compression: ``"gzip"``, ``"snappy"``, ``"lz4"`` or ``"zstd"``.
     :param max_event_bytes: a larger event is refused. Brokers' ``message.max.bytes`` is 1 MB unless raised.
@@ -66,7 +72,9 @@ class Kafka(Sink):
         bootstrap_servers: str | list[str] = "localhost:9092",
         *,
         topic: str = "{schema}.{table}",
+        format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
+        binary: bool = False,
         tombstones: bool = False,
         compression: Compression | None = None,
         max_event_bytes: int = 1_000_000,
@@ -100,8 +108,13 @@ class Kafka(Sink):
             tls=(ca, certificate, key, key_password),
         )
         self._topic = Routing(topic)
-        self._keys: RoutingKey = Routing("{key}")
-        self._format = NativeFormat(values=values)
+        self._routing_key: RoutingKey | None = None
+        self._named = partial(named, format, values=values)
+        self._format = self._named()
+        if binary and not isinstance(self._format, CloudEventsFormat):
+            raise ConfigurationError("kafka: binary is a mode of CloudEvents: set format = cloudevents")
+        self._binary = binary
+        self._native = NativeFormat(values=values)
         self._tombstones = tombstones
         self._max_event_bytes = max_event_bytes
         self._exactly_once = exactly_once
@@ -116,7 +129,8 @@ class Kafka(Sink):
 
     async def open(self, context: SinkContext) -> Position | None:
         """Connect, and read the position if it is ours to keep."""
-        self._keys = context.routing_key or self._keys
+        self._routing_key = context.routing_key
+        self._format = self._named(position=context.position)
         if not self._exactly_once:
             await self._cluster.connect(None)
             return None
@@ -244,15 +258,28 @@ class Kafka(Sink):
                 ("xid", b"%d" % change.transaction.xid),
             ]
         for part in self._format.split(change):
-            value = self._format.event(part)
-            keys = self._keys(part)
-            for number, topic in enumerate(map(topic_name, self._topic(part))):
-                key = keys[min(number, len(keys) - 1)].encode() or None
+            value, attributes = self._value(part)
+            topics, keys = self._topic(part), self._keys_of(part)
+            for number, topic in enumerate(map(topic_name, topics)):
+                key = keys[number] if len(keys) == len(topics) else keys[0]
                 # Without a key, all of a table together, so that at least these are in order.
                 place = topic.encode() if key is None else key
-                yield Record(change, topic, key, value, headers, place)
+                yield Record(change, topic, key, value, headers + attributes, place)
                 if self._tombstones and key is not None and isinstance(part, Delete):
                     yield Record(change, topic, key, None, headers, place)
+
+    def _value(self, part: Change) -> tuple[bytes, list[tuple[str, bytes]]]:
+        if self._binary and isinstance(self._format, CloudEventsFormat):
+            attributes, value = self._format.kafka(part)
+            return value, [(name, text.encode()) for name, text in attributes.items()]
+        return self._format.event(part), []
+
+    def _keys_of(self, part: Change) -> Sequence[bytes | None]:
+        """One key, or of a truncate perhaps one for each table."""
+        if self._routing_key is not None:
+            return [key.encode() or None for key in self._routing_key(part)]
+        form = self._format if isinstance(self._format, DebeziumFormat) else self._native
+        return [form.key(part)]
 
     def _refusal(self, large: Sequence[Change], refused: Sequence[Change] = ()) -> PermanentError:
         first = f", the first {large[0]!r}" if large else ""

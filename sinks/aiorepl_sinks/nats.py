@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import nats
@@ -34,8 +35,9 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.formats import named
+from aiorepl.formats.cloudevents import CloudEventsFormat
 from aiorepl.formats.format import event_id
-from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 
@@ -54,7 +56,9 @@ class Nats(Sink):
     :param create_stream: create the stream if it is missing, for all subjects that begin as ``subject`` does up to its
         first field.
     :param duplicate_window: seconds, of a stream that is created.
+    :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
+    :param binary: CloudEvents in binary mode: the attributes as headers, the native event as payload.
     :param outstanding: how many messages may wait for their acknowledgement.
     :param timeout: seconds to wait for an answer.
     :param user: with ``password``.
@@ -73,7 +77,9 @@ class Nats(Sink):
         subject: str = "cdc.{schema}.{table}",
         create_stream: bool = False,
         duplicate_window: float = 120.0,
+        format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
+        binary: bool = False,
         outstanding: int = 4000,
         timeout: float = 10.0,
         user: str | None = None,
@@ -95,7 +101,11 @@ class Nats(Sink):
             )
         self._create = create_stream
         self._duplicate_window = duplicate_window
-        self._format = NativeFormat(values=values)
+        self._named = partial(named, format, values=values)
+        self._format = self._named()
+        if binary and not isinstance(self._format, CloudEventsFormat):
+            raise ConfigurationError("nats: binary is a mode of CloudEvents: set format = cloudevents")
+        self._binary = binary
         self._outstanding = outstanding
         self._timeout = timeout
         self._login: dict[str, Any] = {
@@ -127,6 +137,7 @@ class Nats(Sink):
         # Several slots may feed one stream.
         self._source = f"{position.system_identifier}/{position.slot}/"
         self._route = context.routing_key or self._route
+        self._format = self._named(position=position)
         jetstream = await self._connected()
         try:
             try:
@@ -226,17 +237,20 @@ class Nats(Sink):
         identity = self._source + event_id(change)
         count = 0
         for part in self._format.split(change):
-            payload = self._format.event(part)
+            if self._binary and isinstance(self._format, CloudEventsFormat):
+                headers, payload = self._format.http(part)
+            else:
+                headers, payload = {"Content-Type": self._format.content_type}, self._format.event(part)
             for subject in dict.fromkeys(map(_subject, self._route(part))):
-                yield _Message(change, subject, payload, f"{identity}.{count}" if count else identity)
+                named_so = f"{identity}.{count}" if count else identity
+                yield _Message(change, subject, payload, headers | {"Nats-Msg-Id": named_so})
                 count += 1
 
     def _is_too_large(self, message: _Message) -> bool:
         assert self._client is not None
-        # With room for the headers, which count: two identities, the stream's name, and their names.
-        return len(message.payload) + 2 * len(message.identity) + len(self._stream) + 256 > (
-            self._client.max_payload
-        )
+        # With room for the headers, which count.
+        headers = sum(len(name) + len(value) + 8 for name, value in message.headers.items())
+        return len(message.payload) + headers + 256 > self._client.max_payload
 
     async def _publish(
         self, jetstream: JetStreamContext, messages: list[_Message]
@@ -244,12 +258,10 @@ class Nats(Sink):
         """Publish in order: how many the stream has, and why it does not have the next."""
         answers: list[asyncio.Future[Any]] = []
         try:
-            before = None
+            before: str | None = None
             for message in messages:
-                headers = {"Nats-Msg-Id": message.identity, "Content-Type": self._format.content_type}
-                if before is not None:
-                    headers[_EXPECTED] = before
-                before = message.identity
+                headers = message.headers if before is None else message.headers | {_EXPECTED: before}
+                before = headers["Nats-Msg-Id"]
                 answers.append(
                     await jetstream.publish_async(
                         message.subject,
@@ -333,13 +345,13 @@ class Nats(Sink):
 class _Message:
     """One message that is to be in the stream."""
 
-    __slots__ = ("change", "identity", "payload", "subject")
+    __slots__ = ("change", "headers", "payload", "subject")
 
-    def __init__(self, change: Change, subject: str, payload: bytes, identity: str) -> None:
+    def __init__(self, change: Change, subject: str, payload: bytes, headers: dict[str, str]) -> None:
         self.change = change
         self.subject = subject
         self.payload = payload
-        self.identity = identity
+        self.headers = headers
 
 
 _FORBIDDEN: Final = {ord(character): "_" for character in " \t\r\n\f\v\0*>"}

@@ -1,8 +1,8 @@
 """``redis``: each change an entry of a Redis stream, once.
 
 An entry's ID is the change's identity, ``<commit LSN as a number>-<ordinal>``, so IDs grow as the source committed, and
-reading a stream is reading the table's history. Its fields are ``value``, the event, ``key``, the row's key where it has
-one, and what the format adds in headers.
+reading a stream is reading the table's history. Its fields are ``key``, the row's key where it has one, and ``value``,
+the event. Formats that make several events of one change (debezium, wal2json) have 65536 numbers for each ordinal.
 
 Guarantee: exactly once, into streams that nobody else writes to. One script adds the entries and moves the position,
 which a hash beside the streams holds, so that both are there or neither; a script that finds the position elsewhere
@@ -17,7 +17,10 @@ at the next start, which then refuses to go on over a gap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -30,13 +33,15 @@ from aiorepl import (
     Batch,
     Change,
     ConfigurationError,
-    Message,
     PermanentError,
     Position,
     Sink,
     SinkContext,
     TransientError,
 )
+from aiorepl.formats import named
+from aiorepl.formats.debezium import DebeziumFormat
+from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
@@ -99,6 +104,7 @@ class Redis(Sink):
     :param url: ``redis://host:6379/0``, ``rediss://`` for TLS, ``unix://`` for a socket; may hold user and password.
     :param stream: the key of the stream of each change, a template (``aiorepl.formats.routing``). A truncate goes to
         the stream of each of its tables.
+    :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param max_length: keep about so many entries in each stream, and drop older ones; all, unless given.
     :param max_event_bytes: a larger event is refused. Redis takes no more than its ``proto-max-bulk-len``, 512 MB.
@@ -115,6 +121,7 @@ class Redis(Sink):
         url: str = "redis://localhost:6379/0",
         *,
         stream: str = "{schema}.{table}",
+        format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         max_length: int | None = None,
         max_event_bytes: int = 512 * 1024 * 1024,
@@ -142,7 +149,9 @@ class Redis(Sink):
         self._redis = client.Redis(connection_pool=pool)
         self._append = self._redis.register_script(_APPEND)
         self._route: RoutingKey = Routing(stream)
-        self._format = NativeFormat(values=values)
+        self._named = partial(named, format, values=values)
+        self._format = self._named()
+        self._keys = NativeFormat(values=values)
         self._max_length = max_length
         self._max_event_bytes = max_event_bytes
         self._replicas = replicas
@@ -155,6 +164,7 @@ class Redis(Sink):
         """Read where the streams stand."""
         self._key = self._key.replace("{slot}", context.position.slot).replace("{name}", context.name)
         self._route = context.routing_key or self._route
+        self._format = self._named(position=context.position)
         try:
             held = await self._redis.hgetall(self._key)
             persistence = await self._redis.info("persistence")
@@ -176,15 +186,15 @@ class Redis(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not there yet, and move the position."""
-        entries = [entry for change in batch.changes for entry in self._entries(change)]
+        changes = [(_identity(change), self._entries(change)) for change in batch.changes]
         end_lsn, position = batch.end_lsn, b""
         if end_lsn is not None and self._position is not None:
             position = orjson.dumps(self._position.at(end_lsn).to_json())
         try:
             while True:
-                entries = [entry for entry in entries if _number(entry[1]) > _number(self._last)]
-                chunk = list(_chunk(entries))
-                whole = len(chunk) == len(entries)
+                changes = [each for each in changes if _number(each[0]) > _number(self._last)]
+                chunk = list(_chunk(changes))
+                whole = len(chunk) == len(changes)
                 if await self._run(chunk, position if whole else b"") and whole:
                     break
             if self._replicas:
@@ -196,21 +206,37 @@ class Redis(Sink):
         """Disconnect."""
         await self._redis.aclose()
 
-    def _entries(self, change: Change) -> Iterator[Entry]:
-        value = self._format.event(change)
-        if len(value) > self._max_event_bytes:
-            # All or nothing of the batch: the position must not pass what is refused.
-            raise PermanentError(
-                f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
-            )
-        fields: list[bytes] = [b"value", value]
-        for stream in dict.fromkeys(self._route(change)):
-            yield stream, _id(change), fields
+    def _entries(self, change: Change) -> list[Entry]:
+        """The entries of a change; several if it goes to several streams, or is several events in this format."""
+        form, entries = self._format, []
+        lsn, ordinal = _number(_identity(change))
+        parts: Counter[str] = Counter()
+        for part in form.split(change):
+            value = form.event(part)
+            if len(value) > self._max_event_bytes:
+                # All or nothing of the batch: the position must not pass what is refused.
+                raise PermanentError(
+                    f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
+                )
+            fields = [b"value", value]
+            key = (form if isinstance(form, DebeziumFormat) else self._keys).key(part)
+            if key is not None:
+                fields = [b"key", key, *fields]
+            for stream in dict.fromkeys(self._route(part)):
+                number = ordinal if not self._splits else (ordinal << 16) + parts[stream]
+                parts[stream] += 1
+                entries.append((stream, f"{lsn}-{number}", fields))
+        return entries
 
-    async def _run(self, entries: Sequence[Entry], position: bytes) -> bool:
+    @property
+    def _splits(self) -> bool:
+        return type(self._format).split is not Format.split
+
+    async def _run(self, changes: Sequence[tuple[str, list[Entry]]], position: bytes) -> bool:
         """Have the script run; whether it has added these."""
+        entries = list(chain.from_iterable(entries for _, entries in changes))
         streams = {stream: number for number, stream in enumerate(dict.fromkeys(e[0] for e in entries), 1)}
-        last = entries[-1][1] if entries else self._last
+        last = changes[-1][0] if changes else self._last
         arguments: list[Any] = [self._last, last, position, self._max_length or ""]
         for stream, identity, fields in entries:
             arguments += [streams[stream], identity, len(fields), *fields]
@@ -240,21 +266,19 @@ Entry = tuple[str, str, list[bytes]]
 """The stream's key, the entry's ID, and its fields: names and values in turn."""
 
 
-def _chunk(entries: Sequence[Entry]) -> Iterator[Entry]:
+def _chunk(changes: Sequence[tuple[str, list[Entry]]]) -> Iterator[tuple[str, list[Entry]]]:
     """As many as one script is given."""
     size = 0
-    for number, entry in enumerate(entries):
-        size += sum(map(len, entry[2]))
-        if number and (number == _AT_ONCE or size > _AT_ONCE_BYTES):
+    for number, (identity, entries) in enumerate(changes):
+        size += sum(len(field) for _, _, fields in entries for field in fields)
+        if number and (number >= _AT_ONCE or size > _AT_ONCE_BYTES):
             return
-        yield entry
+        yield identity, entries
 
 
-def _id(change: Change) -> str:
-    if change.transaction is not None:
-        return f"{int(change.transaction.commit_lsn)}-{change.ordinal}"
-    assert isinstance(change, Message)
-    return f"{int(change.lsn)}-0"
+def _identity(change: Change) -> str:
+    """As an entry's ID: the change's LSN, as a number, and its ordinal."""
+    return f"{int(commit_lsn(change))}-{0 if change.transaction is None else change.ordinal}"
 
 
 def _number(identity: str) -> tuple[int, int]:
