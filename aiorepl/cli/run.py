@@ -41,7 +41,8 @@ dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
 slot = "orders"
 publication = ["shop"]          # CREATE PUBLICATION shop FOR ALL TABLES;
 create_slot = true
-# temporary, proto_version, streaming, two_phase, binary, messages, origin, route, spool, waiting_bytes
+# temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, route, heartbeat,
+# receive_timeout, spool, waiting_bytes
 
 # With a journal the slot waits for nobody else, and every sink goes at its own pace.
 # [journal]
@@ -89,16 +90,23 @@ path = "events"
 @click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
 @click.option("--check", is_flag=True, help="Say whether the file is in order, and connect to nothing.")
 @click.option("--example", is_flag=True, help="Print a file to begin with.")
-def run(file: Path, check: bool, example: bool) -> int:
+@click.option(
+    "--resnapshot", is_flag=True, help="Make the slot anew and load the tables again; needs a [journal]."
+)
+@click.option("--accept-gap", is_flag=True, help="Go on without what the slot has lost.")
+def run(file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bool) -> int:
     """Run the pipeline that FILE describes, aiorepl.toml unless given, until SIGINT or SIGTERM.
 
     To begin: aiorepl run --example > aiorepl.toml. A DSN that is not in the file is AIOREPL_DSN, or the PG*
     environment.
+
+    --resnapshot and --accept-gap answer what a start was refused for, once; a file cannot hold them.
     """
     if example:
         click.echo(EXAMPLE, nl=False)
         return 0
-    configured = load(file)
+    once = {"resnapshot": resnapshot, "accept_gap": accept_gap}
+    configured = load(file, **{name: chosen for name, chosen in once.items() if chosen})
     if check:
         click.echo(f"{file} is in order")
         return 0
@@ -121,9 +129,10 @@ class Configured:
     deliveries: Mapping[str, Delivery]
 
 
-def load(path: Path) -> Configured:
+def load(path: Path, **once: bool) -> Configured:
     """Read a file, check all of it, and make what it describes. Nothing is connected.
 
+    :param once: choices of the pipeline that are for this start alone.
     :raises ConfigurationError: the file cannot be read, or is not TOML.
     :raises Mistakes: what is in it is wrong.
     """
@@ -132,7 +141,7 @@ def load(path: Path) -> Configured:
     # A transform stands in a module beside the file.
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        configured = _configured(checker, document)
+        configured = _configured(checker, document, once)
     finally:
         sys.path.pop(0)
     if configured is None or checker.mistakes:
@@ -154,7 +163,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not TOML: it is not text in UTF-8") from None
 
 
-def _configured(checker: Checker, document: dict[str, Any]) -> Configured | None:
+def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, bool]) -> Configured | None:
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.delivery.pipeline import FOR_EVER, Pipeline
     from aiorepl.delivery.retry import RetryPolicy
@@ -186,7 +195,7 @@ def _configured(checker: Checker, document: dict[str, Any]) -> Configured | None
     if checker.mistakes or source is None:
         return None
     made = {name: sink for name, (_, sink) in sinks.items()}
-    pipeline = checker.call("pipeline", Pipeline, {"source": source, "sinks": made, **options})
+    pipeline = checker.call("pipeline", Pipeline, {"source": source, "sinks": made, **options, **once})
     return Configured(pipeline, source, {name: kind for name, (kind, _) in sinks.items()}, made)
 
 

@@ -62,6 +62,8 @@ def _names(context: click.Context, parameter: click.Parameter, value: tuple[str,
 )
 @click.option("--values", type=click.Choice(["typed", "text"]), default="typed", show_default=True)
 @click.option("--boundaries", is_flag=True, help="Also a line where a transaction begins and has committed.")
+@click.option("--failover", is_flag=True, help="Have standbys synchronize the slot (PostgreSQL 17).")
+@click.option("--heartbeat", type=float, metavar="SECONDS", help="Write an empty message this often.")
 @click.option("--no-reconnect", is_flag=True, help="End with exit code 3 when the connection is lost.")
 def tail(
     dsn: str | None,
@@ -80,6 +82,8 @@ def tail(
     format_: str,
     values: str,
     boundaries: bool,
+    failover: bool,
+    heartbeat: float | None,
     no_reconnect: bool,
 ) -> int:
     """Print committed changes as they come, a line each: JSON objects, or with --format pretty for people.
@@ -117,6 +121,8 @@ def tail(
             binary=binary,
             messages=messages,
             origin=origin,
+            failover=failover,
+            heartbeat=heartbeat,
         ),
         [load("stdout")(format=chosen, values=values, boundaries=boundaries, file=sys.stdout.buffer)],
         until=until,
