@@ -1,0 +1,106 @@
+"""Formats by name: which there are, their options, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from aiorepl import LSN, ConfigurationError, Position
+from aiorepl.formats import NAMES, named
+from aiorepl.formats.format import event_id
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+POSITION = Position("7000000000000000001", 1, "orders", LSN(0))
+
+
+def first(form):
+    """The first event of a transaction of one row, and the row's change."""
+    stream = Stream()
+    items = stream.table("items", column("id", 23, key=True))
+    stream.transaction(items.insert("1"))
+    slices = stream.slices()
+    return next(form.events(slices)), slices[0].changes[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_writes(name):
+    """Every name gives a format that writes a change, and boundaries around it if they are asked for."""
+    event, change = first(named(name))
+    assert event == named(name).event(change)
+    assert event != first(named(name, boundaries=True))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("native", lambda event: f"{event['commit_lsn']}-{event['ordinal']}"),
+        ("cloudevents", lambda event: event["id"]),
+        ({"type": "wal2json", "include_event_id": True}, lambda event: event["id"]),
+        (
+            "debezium",
+            lambda event: "{}-{}".format(
+                LSN(json.loads(event["source"]["sequence"])[0]), event["source"]["sequence"][-3]
+            ),
+        ),
+    ],
+)
+def test_where_each_carries_the_identity(name, found):
+    """The same on all of them."""
+    event, change = first(named(name))
+    assert event_id(change) == found(json.loads(event))
+
+
+def test_pretty_shows_the_identity():
+    """As people read it."""
+    event, change = first(named("pretty"))
+    assert f" {event_id(change)} " in event.decode()
+
+
+def test_called_after_the_source():
+    """Unless an option calls it otherwise."""
+    event, _ = first(named("cloudevents", position=POSITION))
+    assert "/postgresql/7000000000000000001/orders" == json.loads(event)["source"]
+    event, _ = first(named("debezium", position=POSITION))
+    assert "orders" == json.loads(event)["source"]["name"]
+    event, _ = first(named({"type": "debezium", "name": "shop"}, position=POSITION))
+    assert "shop" == json.loads(event)["source"]["name"]
+
+
+def test_values():
+    """As text, where the format has such."""
+    for name in ("native", "cloudevents"):
+        assert '"new":{"id":"1"}' in first(named(name, values="text"))[0].decode()
+    assert first(named("pretty"))[0] == first(named("pretty", values="text"))[0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "values", "reason"),
+    [
+        ("debezum", "typed", "did you mean debezium"),
+        ("yaml?", "typed", "there are native, debezium"),
+        ({"name": "shop"}, "typed", "format None does not exist"),
+        ("debezium", "text", "leave out values"),
+        ("wal2json", "text", "leave out values"),
+        ("pretty", "yaml", "typed or text"),
+        ("native", "yaml", "typed or text"),
+        ({"type": "debezium", "decimal": "double"}, "typed", "no option decimal: there are name, database"),
+        ({"type": "debezium", "decimals": "exact"}, "typed", "string, double and precise"),
+        ({"type": "wal2json", "include_xids": "yes"}, "typed", "include_xids has to be a bool"),
+    ],
+)
+def test_refusals(chosen, values, reason):
+    """With what to do instead."""
+    with pytest.raises(ConfigurationError, match=reason):
+        named(chosen, values=values)
+
+
+def test_only_what_is_chosen_is_imported():
+    """A pipeline that writes native events loads no other format."""
+    program = "import sys; from aiorepl.formats import named; named('native'); print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    loaded = {name.rpartition(".")[2] for name in said.split() if name.startswith("aiorepl.formats.")}
+    assert {"native"} == loaded & set(NAMES)
