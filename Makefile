@@ -1,7 +1,7 @@
 # `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test servers lint lock clean
+.PHONY: demo test servers lint bench lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -17,6 +17,10 @@ test: lint servers
 # More versions and a Kafka broker for the tests, as far as this machine can get them: without one its tests are skipped, and say so.
 servers: $(STAMP)
 	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/servers.py; wait
+
+# Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
+bench: $(STAMP)
+	$(BIN)/python bench/suite.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,0 +1,94 @@
+"""A consumer of ours, as a process of its own: reads a slot to an LSN and prints what it has seen as JSON.
+
+    python bench/consume.py null|typed|jsonl|journal --dsn D --slot S --until LSN [--to FOLDER] [--option name=value]
+
+``null`` looks at no change, ``typed`` reads every value of every row, ``jsonl`` writes JSON lines with an fsync at each
+flush, ``journal`` captures into a journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import aiorepl
+
+
+class Null(aiorepl.Sink):
+    """Counts, and looks at nothing."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.ids = 0
+
+    async def write(self, batch: aiorepl.Batch) -> None:
+        for part in batch.transactions:
+            self.seen.update([change.kind for change in part.changes])
+
+
+class Typed(Null):
+    """Reads all values, and adds up the first column of inserted rows."""
+
+    async def write(self, batch: aiorepl.Batch) -> None:
+        await super().write(batch)
+        for change in batch.changes:
+            if change.new is not None:
+                first, *_ = change.new.values()
+                if change.kind == "insert" and isinstance(first, int):
+                    self.ids += first
+            if change.old is not None:
+                list(change.old.values())
+
+
+def main() -> None:
+    """Run to the end."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=("null", "typed", "jsonl", "journal"))
+    for name in ("dsn", "slot", "until"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--to")
+    parser.add_argument("--option", action="append", default=[])
+    arguments = parser.parse_args()
+    options = dict(option.split("=") for option in arguments.option)
+    source = aiorepl.Source(
+        arguments.dsn,
+        slot=arguments.slot,
+        publication="bench",
+        binary=options.get("binary") == "true",
+        streaming=options.get("streaming", "off"),
+    )
+    sink: aiorepl.Sink | None = None
+    if arguments.kind == "jsonl":
+        from aiorepl_sinks.jsonl import JsonLines
+
+        sink = JsonLines(arguments.to)
+    elif arguments.kind != "journal":
+        sink = {"null": Null, "typed": Typed}[arguments.kind]()
+    pipeline = aiorepl.Pipeline(
+        source,
+        [] if sink is None else [sink],
+        journal=arguments.to if arguments.kind == "journal" else None,
+        until=aiorepl.LSN.parse(arguments.until),
+    )
+    run_async(pipeline.run())
+    if isinstance(sink, Null):
+        print(json.dumps({**sink.seen, "ids": sink.ids if arguments.kind == "typed" else None}))
+
+
+def run_async(main: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where there is one, as the command line does."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(main)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""A server to measure against, and what a process took: wall time, its CPU, the walsender's CPU, its peak memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from aiorepl.testing import EmbeddedServer
+
+SETTINGS = {
+    "shared_buffers": "256MB",
+    "max_wal_size": "16GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+    "max_replication_slots": "256",
+    "max_wal_senders": "256",
+    "max_connections": "500",
+}
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process took. ``walsender`` is the CPU of the server process that it read from."""
+
+    wall: float
+    cpu: float
+    walsender: float
+    memory: int
+    output: str
+
+
+class Bench:
+    """A fresh database on a server of our own; its WAL is read from where ``mark`` was called."""
+
+    def __init__(self, server: EmbeddedServer, name: str) -> None:
+        self.server = server
+        self.dsn = server.dsn_for(name)
+        self._slots: list[str] = []
+        self._marked = False
+        execute(server.dsn, f'CREATE DATABASE "{name}"')
+
+    def psql(self, sql: str) -> str:
+        """Run SQL and return what it prints."""
+        return self.program("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", sql).strip()
+
+    def program(self, name: str, *arguments: str, output: bool = True) -> str:
+        """Run one of PostgreSQL's programs on the database."""
+        command = [str(self.server.bin_dir / name), *arguments]
+        environment = {**os.environ, **self.environment()}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{name}: {done.stderr}")
+        return done.stdout if output else ""
+
+    def environment(self) -> dict[str, str]:
+        """The database for libpq."""
+        from urllib.parse import parse_qs, unquote, urlsplit
+
+        parts = urlsplit(self.dsn)
+        host = parts.hostname or parse_qs(parts.query)["host"][0]
+        return {
+            "PGHOST": host,
+            "PGPORT": str(parts.port or parse_qs(parts.query)["port"][0]),
+            "PGUSER": unquote(parts.username or ""),
+            "PGPASSWORD": unquote(parts.password or ""),
+            "PGDATABASE": unquote(parts.path[1:]),
+        }
+
+    def slots(self, names: Sequence[str]) -> None:
+        """A slot for each run: all of them drain the same WAL."""
+        self._slots = list(names)
+
+    def mark(self) -> None:
+        """What is written from here on is what is measured."""
+        if not self._marked:
+            self._marked = True
+            for name in self._slots:
+                self.psql(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+
+    def drop(self) -> None:
+        """Drop the slots and the database."""
+        for name in self._slots:
+            self.psql(f"SELECT pg_drop_replication_slot('{name}')")
+        execute(self.server.dsn, f'DROP DATABASE "{self.dsn.rpartition("/")[2].partition("?")[0]}"')
+
+
+def execute(dsn: str, sql: str) -> None:
+    """Run a statement."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def measured(
+    command: Sequence[str], *, slot: str, dsn: str, environment: Mapping[str, str], stdout: Path | None
+) -> Run:
+    """Run a process that reads ``slot`` until it ends.
+
+    :param stdout: where its output goes; it is returned unless given.
+    """
+    out = subprocess.PIPE if stdout is None else stdout.open("wb")
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=out, env={**os.environ, **environment}, text=stdout is None)
+    watch = _Watch(dsn, slot, process.pid)
+    watch.start()
+    output = process.stdout.read() if process.stdout is not None else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.stdout is not None:
+        process.stdout.close()
+    elif not isinstance(out, int):
+        out.close()
+    watch.stop()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command[:3])} … ended with {process.returncode}")
+    # Not ru_maxrss, which begins with what this process has.
+    return Run(wall, usage.ru_utime + usage.ru_stime, watch.walsender, watch.memory, output)
+
+
+class _Watch(threading.Thread):
+    """Looks at the server process that has the slot for its CPU time, and at the reader for its peak memory."""
+
+    def __init__(self, dsn: str, slot: str, reader: int) -> None:
+        super().__init__(daemon=True)
+        self.walsender = 0.0
+        self.memory = 0
+        self._dsn = dsn
+        self._slot = slot
+        self._reader = reader
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        pid = asyncio.run(self._pid())
+        while not self._ended.is_set():
+            self._look(pid)
+            self._ended.wait(0.02)
+
+    def _look(self, walsender: int) -> None:
+        try:
+            fields = Path(f"/proc/{walsender}/stat").read_text().rpartition(")")[2].split()
+            self.walsender = (int(fields[11]) + int(fields[12])) / _TICK
+            status = Path(f"/proc/{self._reader}/status").read_text().splitlines()
+        except OSError:
+            return
+        peak = next((line for line in status if line.startswith("VmHWM")), "VmHWM: 0 kB")
+        self.memory = max(self.memory, int(peak.split()[1]) * 1024)
+
+    async def _pid(self) -> int:
+        connection = await asyncpg.connect(self._dsn)
+        try:
+            query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1"
+            while not self._ended.is_set():
+                if pid := await connection.fetchval(query, self._slot):
+                    return int(pid)
+                await asyncio.sleep(0.02)
+        finally:
+            await connection.close()
+        return 0
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        self.join()

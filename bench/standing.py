@@ -1,0 +1,103 @@
+"""What there is without load: import, start, and many quiet pipelines in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import asyncpg
+from measuring import Bench
+
+import aiorepl
+from aiorepl.testing import EmbeddedServer
+
+SECONDS = 10
+
+
+def measure(server: EmbeddedServer, *, pipelines: int) -> dict[str, Any]:
+    """Milliseconds to import and to start, and the CPU and memory of quiet pipelines."""
+    bench = Bench(server, "standing")
+    slots = [f"standing_{number}" for number in range(pipelines)]
+    try:
+        bench.psql("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION bench FOR ALL TABLES")
+        bench.slots(slots)
+        bench.mark()
+        imports = _times("import aiorepl")
+        nothing = _times("pass")
+        done = subprocess.run(
+            [sys.executable, __file__, bench.dsn, str(pipelines)], check=True, capture_output=True, text=True
+        )
+    finally:
+        bench.drop()
+    return {
+        "import_ms": round((statistics.median(imports) - statistics.median(nothing)) * 1000, 1),
+        **json.loads(done.stdout),
+    }
+
+
+def _times(code: str) -> list[float]:
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def report(found: dict[str, Any]) -> None:
+    """Lines."""
+    print(f"\nimport aiorepl              {found['import_ms']:8.1f} ms")
+    print(f"connected and streaming     {found['start_ms']:8.1f} ms")
+    print(f"{found['pipelines']:3} quiet pipelines, CPU    {found['idle_cpu_percent']:8.2f} % of a core")
+    print(f"{found['pipelines']:3} quiet pipelines, memory {found['memory_mib']:8.1f} MiB", flush=True)
+
+
+class Null(aiorepl.Sink):
+    """Nothing comes."""
+
+    async def write(self, batch: aiorepl.Batch) -> None:
+        pass
+
+
+async def quiet(dsn: str, count: int) -> None:
+    """Run as many pipelines as that, and see what they cost."""
+    made = [
+        aiorepl.Pipeline(aiorepl.Source(dsn, slot=f"standing_{number}", publication="bench"), [Null()])
+        for number in range(count)
+    ]
+    began = time.perf_counter()
+    await made[0].__aenter__()
+    start = time.perf_counter() - began
+    for pipeline in made[1:]:
+        await pipeline.__aenter__()
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("INSERT INTO t VALUES (1)")  # they have something to confirm
+    await asyncio.sleep(3)
+    before, wall = os.times(), time.perf_counter()
+    await asyncio.sleep(SECONDS)
+    after, wall = os.times(), time.perf_counter() - wall
+    cpu = after.user - before.user + after.system - before.system
+    await connection.close()
+    for pipeline in made:
+        await pipeline.__aexit__(None, None, None)
+    with open("/proc/self/status") as status:  # noqa: ASYNC230, PTH123
+        (peak,) = (line for line in status if line.startswith("VmHWM"))
+    found = {
+        "start_ms": round(start * 1000, 1),
+        "pipelines": count,
+        "idle_cpu_percent": round(cpu / wall * 100, 2),
+        "memory_mib": round(int(peak.split()[1]) / 1024, 1),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    from consume import run_async
+
+    run_async(quiet(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,120 @@
+"""What is written to the server, and what has to come out of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from measuring import Bench
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A kind of load.
+
+    :param tables: DDL; the publication is ``FOR ALL TABLES``.
+    :param write: writes the load, and returns what it wrote: how many inserts, updates and deletes.
+    :param rows: at full size; ``--quick`` takes a tenth.
+    :param options: of the source, for whoever has such.
+    """
+
+    name: str
+    tables: str
+    write: Callable[[Bench, int], dict[str, int]]
+    rows: int
+    options: dict[str, str] = field(default_factory=dict)
+
+
+MIXED = (
+    "id bigint PRIMARY KEY, name text, amount numeric(12,2), flag boolean, at timestamptz, data jsonb, n integer, "
+    "f double precision"
+)
+MIXED_ROW = (
+    "{i}, 'customer name ' || {i}, {i} * 1.25, {i} % 2 = 0, now(), jsonb_build_object('k', {i}, 'v', 'abc'), "
+    "({i} % 100000)::int, {i} * 0.5"
+)
+TYPES = (
+    "id int PRIMARY KEY, a smallint, b real, c numeric, d varchar(20), e char(3), f bytea, g date, h time, i timetz, "
+    "j timestamp, k interval, l uuid, m inet, n macaddr, o bit(5), p varbit, q json, r int[], s text[], t int4range, "
+    "u point, v money, w xml, x tsvector, y name, z oid"
+)
+TYPES_ROW = (
+    "i, i % 100, i * 0.5, i * 1.001, 'text ' || i, 'abc', decode('00ff', 'hex'), date '2026-01-01' + i % 300, "
+    "time '08:00' + i % 100 * interval '1 s', '08:00+02', now()::timestamp, i % 100 * interval '1 day 2 s', "
+    "gen_random_uuid(), '10.0.0.1', '08:00:2b:01:02:03', B'10101', B'101', '{\"a\": 1}', ARRAY[i, i + 1], "
+    "ARRAY['x', 'y z'], int4range(i, i + 5), point(i, 1), i::money, '<a/>', 'a b', 'name', i"
+)
+
+
+def in_transactions(row: str, table: str, size: int) -> Callable[[Bench, int], dict[str, int]]:
+    """Inserts of ``row``, ``size`` to a transaction."""
+
+    def write(bench: Bench, rows: int) -> dict[str, int]:
+        size_ = min(size, rows)
+        bench.psql(
+            f"DO $$ BEGIN FOR t IN 0..{rows // size_ - 1} LOOP INSERT INTO {table} SELECT {row} "
+            f"FROM generate_series(t * {size_} + 1, (t + 1) * {size_}) i; COMMIT; END LOOP; END $$"
+        )
+        return {"insert": rows // size_ * size_}
+
+    return write
+
+
+def pgbench(bench: Bench, rows: int) -> dict[str, int]:
+    """Pgbench's own transactions: three updates and an insert in each, from four connections."""
+    bench.program("pgbench", "--initialize", "--quiet", "--scale", "5", output=False)
+    bench.mark()
+    transactions = rows // 4
+    bench.program(
+        "pgbench", "--client", "4", "--transactions", str(transactions // 4), "--no-vacuum", output=False
+    )
+    return {"insert": transactions, "update": 3 * transactions}
+
+
+def updates_and_deletes(bench: Bench, rows: int) -> dict[str, int]:
+    """Each row inserted, updated and deleted, the old row sent whole."""
+    third = rows // 3 // 1000 * 1000
+    in_transactions(MIXED_ROW.format(i="i"), "rows", 1000)(bench, third)
+    each = f"FOR t IN 0..{third // 1000 - 1} LOOP {{}}; COMMIT; END LOOP"
+    range_ = "WHERE id > t * 1000 AND id <= (t + 1) * 1000"
+    bench.psql(f"DO $$ BEGIN {each.format('UPDATE rows SET n = n + 1 ' + range_)}; END $$")
+    bench.psql(f"DO $$ BEGIN {each.format('DELETE FROM rows ' + range_)}; END $$")
+    return {"insert": third, "update": third, "delete": third}
+
+
+def one_transaction(bench: Bench, rows: int) -> dict[str, int]:
+    """All rows in one."""
+    return in_transactions(MIXED_ROW.format(i="i"), "rows", rows)(bench, rows)
+
+
+def fat(width: int) -> Callable[[Bench, int], dict[str, int]]:
+    """Rows of ``width`` bytes that do not compress, not more than 1 MB to a transaction."""
+    letters = f"(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {max(width // 32, 1)}) WHERE i = i)"
+    return in_transactions(f"i, {letters}", "rows", max(1, 1_000_000 // width))
+
+
+ROWS = f"CREATE TABLE rows ({MIXED})"
+FAT = "CREATE TABLE rows (id bigint PRIMARY KEY, body text); ALTER TABLE rows ALTER body SET STORAGE EXTERNAL"
+WIDE = "CREATE TABLE rows (id bigint PRIMARY KEY, " + ", ".join(f"c{n} int" for n in range(99)) + ")"
+WIDE_ROW = "i, " + ", ".join(f"(i + {n}) % 1000" for n in range(99))
+
+WORKLOADS = (
+    Workload("mixed", ROWS, in_transactions(MIXED_ROW.format(i="i"), "rows", 10_000), 1_000_000),
+    Workload(
+        "mixed, binary",
+        ROWS,
+        in_transactions(MIXED_ROW.format(i="i"), "rows", 10_000),
+        1_000_000,
+        {"binary": "true"},
+    ),
+    Workload("pgbench", "", pgbench, 400_000),
+    Workload(
+        "update, delete", f"{ROWS}; ALTER TABLE rows REPLICA IDENTITY FULL", updates_and_deletes, 600_000
+    ),
+    Workload("wide", WIDE, in_transactions(WIDE_ROW, "rows", 1_000), 100_000),
+    Workload("fat, 2 kB", FAT, fat(2_000), 100_000),
+    Workload("fat, 1 MB", FAT, fat(1_000_000), 400),
+    Workload("types", f"CREATE TABLE rows ({TYPES})", in_transactions(TYPES_ROW, "rows", 1_000), 200_000),
+    Workload("one transaction", ROWS, one_transaction, 5_000_000),
+    Workload("one transaction, streamed", ROWS, one_transaction, 5_000_000, {"streaming": "on"}),
+)
