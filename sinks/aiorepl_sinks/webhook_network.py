@@ -7,14 +7,16 @@ cookies, follow redirects where it is told to, and take proxies and passwords fr
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import anyio
 import httpcore2
 import httpx2
 
@@ -71,14 +73,17 @@ class PrivateAddress(Exception):
     """The receiver's name leads to no public address."""
 
 
-class PublicNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects to public addresses alone.
+class Network(httpcore2.AsyncNetworkBackend):
+    """Connects to public addresses alone, or to any.
 
     A name is resolved here and the address that was checked is the one connected to, so a name that leads elsewhere a
     moment later gains nothing.
+
+    :param private: whether addresses that are not public are good, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, private: bool) -> None:
+        self._private = private
         self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -89,21 +94,53 @@ class PublicNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to the first public address that answers.
+        """Connect to the first address that answers.
 
-        :raises PrivateAddress: there is none.
+        :raises PrivateAddress: there is none that is public.
         """
-        addresses = await _resolve(host, port, timeout)
-        public = [address for address in addresses if is_public(address)]
-        if not public:
-            raise PrivateAddress
-        for number, address in enumerate(public, 1):
+        addresses = [host]
+        if not self._private:
+            addresses = list(filter(is_public, await _resolve(host, port, timeout)))
+            if not addresses:
+                raise PrivateAddress
+        for number, address in enumerate(addresses, 1):
             try:
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+                return _Stream(
+                    await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+                )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                if number == len(public):
+                if number == len(addresses):
                     raise
         raise AssertionError("the last address either answered or raised")
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A connection that is closed when its TLS handshake is cancelled, which the library's own is not."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stream.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 async def _resolve(host: str, port: int, timeout: float | None) -> list[str]:
@@ -164,7 +201,7 @@ def pool(
         max_connections=connections,
         keepalive_expiry=_IDLE_SECONDS,
         http2=http2,
-        network_backend=None if private else PublicNetwork(),
+        network_backend=Network(private=private),
     )
 
 
@@ -175,8 +212,10 @@ def reason(error: BaseException) -> str:
         found = deeper
         if isinstance(found, ssl.SSLCertVerificationError):
             return f"its certificate is not good: {found.verify_message}"
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror
+        if isinstance(found, socket.gaierror):
+            return f"its name leads nowhere: {found.strerror}"
+        if isinstance(found, OSError) and found.errno:
+            return os.strerror(found.errno)
     words: dict[type[BaseException], str] = {
         httpcore2.ConnectTimeout: "no connection in time",
         httpcore2.WriteTimeout: "it takes nothing more",

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -232,7 +231,7 @@ def receiver(http_server: Current) -> Receiver:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory) -> Path:
-    """A folder with ``ca.pem``, and ``server.pem`` with ``key.pem`` for localhost and 127.0.0.1."""
+    """A folder with ``ca.pem``, and ``server.pem`` with ``key.pem`` for localhost."""
     folder = tmp_path_factory.mktemp("certificates")
     now = datetime.now(UTC)
 
@@ -255,8 +254,7 @@ def certificates(tmp_path_factory) -> Path:
         *[False] * 5, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
     root = [(x509.BasicConstraints(ca=True, path_length=None), True), (usage, True)]
-    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
-    leaf = [(x509.SubjectAlternativeName(names), False)]
+    leaf = [(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)]
     folder.joinpath("ca.pem").write_bytes(certificate("tests", "tests", authority, authority, root))
     folder.joinpath("server.pem").write_bytes(certificate("localhost", "tests", key, authority, leaf))
     folder.joinpath("key.pem").write_bytes(
@@ -276,7 +274,7 @@ def tls_receiver(certificates) -> Iterator[Receiver]:
     with listening() as listener:
         receiver.url = f"https://localhost:{listener.getsockname()[1]}/hook"
         config = Config()
-        config.bind = [f"fd://{listener.fileno()}"]
+        config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
         config.certfile = str(certificates / "server.pem")
         config.keyfile = str(certificates / "key.pem")
         config.alpn_protocols = ["h2", "http/1.1"]
@@ -295,7 +293,10 @@ def raw_server():
 
     @asynccontextmanager
     async def serving(handler: Handler, context: ssl.SSLContext | None = None):
+        handling: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            handling[asyncio.current_task()] = writer
             try:
                 await handler(reader, writer)
             except (ConnectionError, asyncio.IncompleteReadError):
@@ -308,6 +309,12 @@ def raw_server():
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
         finally:
             server.close()
+            for writer in handling.values():
+                writer.transport.abort()
+            await asyncio.gather(*handling)
+            await asyncio.gather(
+                *(writer.wait_closed() for writer in handling.values()), return_exceptions=True
+            )
 
     return serving
 
