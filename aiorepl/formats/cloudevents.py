@@ -20,6 +20,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 
 # What an HTTP header may have as it is, of what quote() would escape.
@@ -68,10 +69,14 @@ class CloudEventsFormat(Format):
         headers = {f"ce_{name}": value for name, value in self.attributes(change).items()}
         return _with_content_type(headers, "ce_"), self._native.event(change)
 
+    def key(self, change: Change) -> bytes | None:
+        """As the native format's."""
+        return self._native.key(change)
+
     def attributes(self, change: Change) -> dict[str, str]:
         """The context attributes of a change's event."""
         attributes = self._attributes(event_id(change), change.kind, change.transaction)
-        if isinstance(change, RowChange):
+        if isinstance(change, (RowChange, SchemaChange)):
             attributes["subject"] = str(change.relation)
         elif isinstance(change, Truncate):
             attributes["subject"] = ",".join(map(str, change.relations))

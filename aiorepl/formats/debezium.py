@@ -24,6 +24,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.transactions.changes import Change, Delete, Insert, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 
 # 2000-01-01 in microseconds since 1970.
@@ -69,7 +70,11 @@ class DebeziumFormat(Format):
         return super().events(parts)
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """A truncate for each of its tables; of an update that changes the key a delete and an insert."""
+        """A truncate for each of its tables; of an update that changes the key a delete and an insert; nothing of what
+        was altered, which Debezium's PostgreSQL connector does not tell.
+        """
+        if isinstance(change, SchemaChange):
+            return ()
         if isinstance(change, Truncate) and len(change.relations) != 1:
             return tuple(_one_table(change, relation) for relation in change.relations)
         if isinstance(change, Update) and _moves(change):

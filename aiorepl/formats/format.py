@@ -9,6 +9,7 @@ from typing import Final
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.transactions.changes import Change, Message
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
 
 COMMIT_PREPARED: Final = (m.CommitPrepared, m.RollbackPrepared)
@@ -50,7 +51,7 @@ class Format:
                 yield self.end(part, transaction)
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """The changes that have an event each: most often the change itself."""
+        """The changes that have an event each: most often the change itself. None of what the format cannot say."""
         return (change,)
 
     def event(self, change: Change) -> bytes:
@@ -59,6 +60,10 @@ class Format:
         :raises DataError: when a column's bytes are not what its type says.
         """
         raise NotImplementedError(f"{type(self).__name__} must define event")
+
+    def key(self, change: Change) -> bytes | None:
+        """The key of a change's event, for those that keep it beside the event; ``None`` where there is none."""
+        return None
 
     def _changes(self, part: Slice) -> Iterable[Change]:
         if type(self).split is Format.split:
@@ -77,11 +82,12 @@ class Format:
 def event_id(change: Change) -> str:
     """What names an event for good: ``"<commit LSN>-<ordinal>"``, the same after every restart and on every route.
 
-    Unique within a slot. A message between transactions is named by its own LSN, with 0; what comes when it is prepared
+    Unique within a slot. What announces a row of another schema is named after that row. A message between transactions is named by its own LSN, with 0; what comes when it is prepared
     by the LSN of the PREPARE.
     """
     if change.transaction is not None:
-        return f"{change.transaction.commit_lsn}-{change.ordinal}"
+        identity = f"{change.transaction.commit_lsn}-{change.ordinal}"
+        return f"{identity}-schema" if isinstance(change, SchemaChange) else identity
     if isinstance(change, Message):
         return f"{change.lsn}-0"
     raise TypeError("a row outside of a transaction")

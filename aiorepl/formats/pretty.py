@@ -9,9 +9,11 @@ from typing import Final
 
 from aiorepl.formats.columns import Columns, Frame, Tables
 from aiorepl.formats.format import Format, event_id, iso_time
+from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.codec import Encoder
 from aiorepl.values.types import BUILTIN
@@ -22,6 +24,7 @@ _COLOURS: Final = {
     "delete": "red",
     "truncate": "red",
     "message": "cyan",
+    "schema": "magenta",
 }
 _BARE: Final = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bool")
 _ENDS: Final = {
@@ -60,6 +63,8 @@ class PrettyFormat(Format):
         elif isinstance(change, Message):
             name = _printable(change.prefix)
             rest = f" {self._quoted(change.content.decode('utf-8', 'backslashreplace'))}"
+        elif isinstance(change, SchemaChange):
+            name, rest = str(change.relation), _altered(change)
         else:
             raise TypeError(f"no line for {type(change).__name__}")
         verb = self._style(change.kind.upper(), fg=_COLOURS[change.kind], bold=True)
@@ -120,6 +125,17 @@ class PrettyFormat(Format):
         import click
 
         return click.style(text, **style)  # type: ignore[arg-type]
+
+
+def _altered(change: SchemaChange) -> str:
+    parts = [f"+{column.name}" for column in change.added] if not change.first else []
+    parts += [f"-{column.name}" for column in change.dropped]
+    parts += [f"{was.name}->{now.name}" for was, now in change.renamed]
+    parts += [
+        f"{now.name}:{type_name(change.layout.types, now.type_oid, now.type_modifier)}"
+        for _, now in change.retyped
+    ]
+    return "".join(f" {_printable(part)}" for part in parts)
 
 
 def _clock(transaction: Transaction | None) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
 from aiorepl.transactions.changes import Change, Message, Raw, RowChange, Truncate
+from aiorepl.transactions.schema_changes import SchemaChange
 
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _FIELDS: Final = ("schema", "table", "kind", "key")
@@ -22,7 +23,7 @@ class Routing:
     """A template with fields in braces; everything else stands for itself.
 
     ``{schema}`` and ``{table}`` are the table's, of a logical decoding message ``message`` and its prefix. ``{kind}`` is
-    insert, update, delete, truncate or message. ``{key}`` is the text of the replica identity's columns with commas
+    insert, update, delete, truncate, message or schema. ``{key}`` is the text of the replica identity's columns with commas
     between, ``{key.column}`` of one of them. ``{new.column}`` is the text of a column of the new row, or where there is
     none, or it was not sent, of the old. What a change does not have, or has as NULL, is the empty text: the key of a
     table under replica identity FULL or NOTHING, or a column that the table lacks, and every column of a truncate.
@@ -41,7 +42,7 @@ class Routing:
 
         :raises DataError: when a column's bytes are not what its type says.
         """
-        if isinstance(change, RowChange):
+        if isinstance(change, (RowChange, SchemaChange)):
             return (self._fill(change, change.schema, change.table),)
         if isinstance(change, Truncate):
             return tuple(self._fill(change, relation.schema, relation.name) for relation in change.relations)

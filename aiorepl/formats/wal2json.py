@@ -15,9 +15,11 @@ import orjson
 
 from aiorepl.formats.columns import Columns, Frame, Tables
 from aiorepl.formats.format import Format, commit_lsn, event_id
+from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Delete, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.codec import Encoder
 from aiorepl.values.codec import Format as Wire
@@ -67,9 +69,12 @@ class Wal2JsonFormat(Format):
         self._event_id = include_event_id
         self._as_string = numeric_data_types_as_string
         self._tables = Tables(self._columns)
+        self._native = NativeFormat()
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """A truncate for each of its tables."""
+        """A truncate for each of its tables; nothing of what was altered, which wal2json does not tell."""
+        if isinstance(change, SchemaChange):
+            return ()
         if isinstance(change, Truncate) and len(change.relations) != 1:
             return tuple(
                 Truncate(change.transaction, change.ordinal, change.message._replace(relations=(relation,)))
@@ -89,6 +94,10 @@ class Wal2JsonFormat(Format):
         if isinstance(change, Message):
             return self._message(change)
         raise TypeError(f"wal2json has no form for {type(change).__name__}")
+
+    def key(self, change: Change) -> bytes | None:
+        """As the native format's: wal2json has none."""
+        return self._native.key(change)
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
         """``B``."""

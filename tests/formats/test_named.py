@@ -13,6 +13,7 @@ from aiorepl.formats import NAMES, named
 from aiorepl.formats.format import event_id
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.schema_changes import SchemaTracker
 
 POSITION = Position("7000000000000000001", 1, "orders", LSN(0))
 
@@ -104,3 +105,26 @@ def test_only_what_is_chosen_is_imported():
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     loaded = {name.rpartition(".")[2] for name in said.split() if name.startswith("aiorepl.formats.")}
     assert {"native"} == loaded & set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("native", 4), ("cloudevents", 4), ("pretty", 4), ("debezium", 2), ("wal2json", 2)]
+)
+def test_what_was_altered(name, count):
+    """Events of their own in formats that have such, with an identity beside the row's; none in the others."""
+    stream, tracker = Stream(), SchemaTracker()
+    items = stream.table("items", column("id", 23, key=True))
+    stream.transaction(items.insert("1"))
+    after = stream.table("items", column("id", 23, key=True), column("note"), replaces=items)
+    stream.transaction(after.insert("2", "a"))
+    slices = list(map(tracker.announced, stream.slices()))
+    assert count == len(list(named(name).events(slices)))
+    changes = [change for part in slices for change in part.changes]
+    assert len(changes) == len(set(map(event_id, changes)))
+
+
+@pytest.mark.parametrize("name", ["native", "cloudevents", "debezium", "wal2json"])
+def test_keys(name):
+    """For sinks that keep the key beside the event."""
+    _, change = first(named(name))
+    assert b'{"id":1}' == named(name).key(change)

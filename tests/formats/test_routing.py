@@ -13,6 +13,7 @@ from aiorepl.formats.routing import Routing
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Binary, column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.schema_changes import SchemaTracker
 
 INT4, NUMERIC, INT4_ARRAY = 23, 1700, 1007
 EVERYTHING = "{schema}|{table}|{kind}|{key}|{key.id}|{new.note}"
@@ -227,3 +228,11 @@ def test_a_value_that_is_not_what_its_type_says():
     with pytest.raises(DataError, match=r"public\.items\.n") as raised:
         places("{key}", stream)
     assert "secret" not in str(raised.value)
+
+
+def test_what_was_altered_belongs_to_its_table(stream, items):
+    """It has no row, and so no key."""
+    stream.transaction(items.insert("1", "a"))
+    (part,) = map(SchemaTracker().announced, stream.slices())
+    routing = Routing(EVERYTHING)
+    assert [("public|items|schema|||",), ("public|items|insert|1|1|a",)] == list(map(routing, part.changes))
