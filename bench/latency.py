@@ -1,7 +1,7 @@
 """From commit to sink, at a steady rate: how long after its commit is a row there? Against pg_recvlogical to a pipe.
 
-A writer of its own commits one row at a time, as many a second as it is told to, each with the clock in it; readers say
-how old a row is when they have it. Both readers read the same WAL at the same time.
+A block in the server commits 500 times a second, each row with the clock in it; readers say how old a row is when they
+have it. Both readers read the same WAL at the same time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ import threading
 import time
 from typing import Any
 
-import asyncpg
 from measuring import Bench
 
 import aiorepl
 from aiorepl.testing import EmbeddedServer
 
 RATES = (1_000, 10_000)
+TICKS = 500
+# In the server, so that the clock that is written is that of the commit, but for the commit itself.
+WRITE = """
+DO $$
+DECLARE
+  began timestamptz := clock_timestamp();
+BEGIN
+  FOR tick IN 1..{count} LOOP
+    INSERT INTO rows SELECT extract(epoch FROM clock_timestamp()) FROM generate_series(1, {rows});
+    COMMIT;
+    PERFORM pg_sleep(extract(epoch FROM began + tick * interval '1 second' / {ticks} - clock_timestamp()));
+  END LOOP;
+END $$
+"""
 
 
 class Ages(aiorepl.Sink):
@@ -59,13 +72,13 @@ def _run(bench: Bench, rate: int, seconds: int, ours: str, limit: str) -> tuple[
     reference = _Reference(bench, limit)
     reference.start()
     consumer = subprocess.Popen(
-        [sys.executable, __file__, "consume", bench.dsn, ours, str(rate * seconds)],
+        [sys.executable, __file__, bench.dsn, ours, str(rate * seconds)],
         stdout=subprocess.PIPE,
         text=True,
     )
     assert consumer.stdout is not None
     consumer.stdout.readline()  # it streams
-    subprocess.run([sys.executable, __file__, "write", bench.dsn, str(rate), str(seconds)], check=True)
+    bench.psql(WRITE.format(rows=rate // TICKS, ticks=TICKS, count=TICKS * seconds))
     ages = [float(line) for line in consumer.stdout.read().split()]
     consumer.wait()
     reference.stop(rate * seconds)
@@ -132,28 +145,6 @@ def report(found: dict[str, Any]) -> None:
             print(f"{int(rate):>6,}/s {name:14}{each['p50']:>6}{each['p99']:>9}{each['max']:>9}", flush=True)
 
 
-async def write(dsn: str, rate: int, seconds: int) -> None:
-    """Commit ``rate`` rows a second, one each, from as many connections as it takes."""
-    connections = [await asyncpg.connect(dsn) for _ in range(max(1, rate // 1250))]
-    inserts = [await each.prepare("INSERT INTO rows VALUES ($1)") for each in connections]
-    for each in connections:
-        await each.execute("SET synchronous_commit = off")
-    each_rate = rate / len(connections)
-    began = time.perf_counter()
-
-    async def steady(insert: Any) -> None:
-        for number in range(int(each_rate * seconds)):
-            ahead = began + number / each_rate - time.perf_counter()
-            if ahead > 0:
-                await asyncio.sleep(ahead)
-            await insert.fetch(time.time())
-
-    await asyncio.gather(*map(steady, inserts))
-    # The WAL writer may take its time: a commit that is waited for brings the others with it.
-    await connections[0].execute("SET synchronous_commit = on")
-    await asyncio.gather(*(each.close() for each in connections))
-
-
 async def consume(dsn: str, slot: str, rows: int) -> None:
     """Print the age of each row."""
     sink = Ages(rows)
@@ -165,9 +156,6 @@ async def consume(dsn: str, slot: str, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "write":
-        asyncio.run(write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
-    else:
-        from consume import run_async
+    from consume import run_async
 
-        run_async(consume(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    run_async(consume(sys.argv[1], sys.argv[2], int(sys.argv[3])))
