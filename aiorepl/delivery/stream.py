@@ -9,37 +9,57 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, overload
 
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.source import Source
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice, Transaction
 
 _CONSUMER: Final = "stream"
 
+FOR_EVER: Final = RetryPolicy(seconds=None)
 
+
+@overload
+def connect(
+    dsn: Source, *, until: LSN | str | None = None, reconnect: RetryPolicy | None = FOR_EVER
+) -> ReplicationStream: ...
+@overload
 def connect(
     dsn: str | None = None,
     *,
     slot: str,
     publication: str | tuple[str, ...] | list[str],
     until: LSN | str | None = None,
-    reconnect: RetryPolicy | None = RetryPolicy(seconds=None),  # noqa: B008 - frozen
+    reconnect: RetryPolicy | None = FOR_EVER,
+    **options: Any,
+) -> ReplicationStream: ...
+def connect(
+    dsn: str | Source | None = None,
+    *,
+    until: LSN | str | None = None,
+    reconnect: RetryPolicy | None = FOR_EVER,
     **options: Any,
 ) -> ReplicationStream:
     """Consume a slot: ``async with aiorepl.connect(dsn, slot=…, publication=…) as stream``.
 
-    :param dsn: as asyncpg takes it; ``None`` for the PG* environment.
+    :param dsn: as asyncpg takes it; ``None`` for the PG* environment. Or an ``aiorepl.Source``, which says all of it.
     :param until: stop before the first transaction that commits at or after it; ``"now"``: at the end of WAL.
     :param reconnect: how to go on after a lost connection; ``None`` raises ConnectionLost instead.
     :param options: of ``aiorepl.Source``: ``create_slot``, ``temporary``, ``messages``, ``origin`` …
     :raises ConfigurationError: an option that cannot work.
     """
-    source = Source(dsn, slot=slot, publication=publication, **options)
+    if not isinstance(dsn, Source):
+        source = Source(dsn, **options)
+    elif options:
+        raise ConfigurationError(f"the source says it itself: {', '.join(sorted(options))}")
+    else:
+        source = dsn
     return ReplicationStream(Capture(source, retry=reconnect, until=until))
 
 

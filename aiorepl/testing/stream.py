@@ -11,7 +11,7 @@ gives what a server would send on another connection: the same changes, as new o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
@@ -70,16 +70,19 @@ class Stream:
     ) -> None:
         self.position = Position("7000000000000000001", 1, slot, LSN(start))
         self.ends: list[LSN] = []
+        self.types = tuple(types)
+        self.binary = binary
+        self.listeners: list[Callable[[], None]] = []
+        """Called whenever something was committed."""
         self._lsn = start
         self._xid = 700
         self._oid = 16384
         self._time = 800_000_000_000_000
         self._fresh: list[bytes] = []
-        self._sent: list[bytes] = []
+        self.units: list[tuple[LSN, list[bytes]]] = []
+        """Transactions, and what stands between them, as messages, by their end LSNs."""
         self._taken = 0
         self._prepared: dict[str, tuple[int, LSN]] = {}
-        self._types = Types(types)
-        self._binary = binary
         self._decoder, self._assembler = self._connection(LSN(0))
 
     def table(
@@ -113,13 +116,12 @@ class Stream:
         self._time += 1_000_000
         commit_lsn = self._lsn + sum(map(len, contents)) + 0x40
         end_lsn = commit_lsn + 0x30
-        self._sent.append(build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid))
+        unit = [build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid)]
         if origin is not None:
-            self._sent.append(build.origin(commit_lsn=1, name=origin))
-        self._sent += [*self._fresh, *contents]
-        self._sent.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
-        self._fresh = []
-        return self._ended(end_lsn)
+            unit.append(build.origin(commit_lsn=1, name=origin))
+        unit += [*self._described(), *contents]
+        unit.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
+        return self._ended(end_lsn, unit)
 
     def prepare(self, gid: str, *contents: bytes) -> LSN:
         """PREPARE TRANSACTION ``contents`` under ``gid``, and return the end LSN of that."""
@@ -134,10 +136,8 @@ class Stream:
             "prepare_time": self._time,
             "xid": self._xid,
         }
-        self._sent += [build.begin_prepare(**header, gid=gid), *self._fresh, *contents]
-        self._sent.append(build.prepare(**header, gid=gid))
-        self._fresh = []
-        return self._ended(end_lsn)
+        begin, end = build.begin_prepare(**header, gid=gid), build.prepare(**header, gid=gid)
+        return self._ended(end_lsn, [begin, *self._described(), *contents, end])
 
     def commit_prepared(self, gid: str) -> LSN:
         """COMMIT PREPARED, and return the end LSN."""
@@ -145,34 +145,29 @@ class Stream:
         self._time += 1_000_000
         commit_lsn = self._lsn + 0x40
         end_lsn = commit_lsn + 0x30
-        self._sent.append(
-            build.commit_prepared(
-                commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time, xid=xid, gid=gid
-            )
+        committed = build.commit_prepared(
+            commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time, xid=xid, gid=gid
         )
-        return self._ended(end_lsn)
+        return self._ended(end_lsn, [committed])
 
     def rollback_prepared(self, gid: str) -> LSN:
         """ROLLBACK PREPARED, and return the end LSN."""
         xid, prepared = self._prepared.pop(gid)
         self._time += 1_000_000
         end_lsn = self._lsn + 0x70
-        self._sent.append(
-            build.rollback_prepared(
-                prepare_end_lsn=prepared,
-                rollback_end_lsn=end_lsn,
-                rollback_time=self._time,
-                xid=xid,
-                gid=gid,
-            )
+        rolled_back = build.rollback_prepared(
+            prepare_end_lsn=prepared,
+            rollback_end_lsn=end_lsn,
+            rollback_time=self._time,
+            xid=xid,
+            gid=gid,
         )
-        return self._ended(end_lsn)
+        return self._ended(end_lsn, [rolled_back])
 
     def message(self, prefix: str, content: bytes = b"") -> LSN:
         """Emit a message that is not transactional, and return its LSN."""
         lsn = self._lsn + 0x40
-        self._sent.append(build.message(transactional=False, lsn=lsn, prefix=prefix, content=content))
-        return self._ended(lsn)
+        return self._ended(lsn, [build.message(transactional=False, lsn=lsn, prefix=prefix, content=content)])
 
     def slices(self, at_once: int | None = None) -> list[Slice]:
         """The slices of everything since the last call.
@@ -180,26 +175,51 @@ class Stream:
         :param at_once: how many messages are read from the socket together; all, if not said. A transaction comes
             in as many slices as it takes reads.
         """
-        fresh, self._taken = self._sent[self._taken :], len(self._sent)
+        fresh, self._taken = self.units[self._taken :], len(self.units)
         return _cut(self._decoder, self._assembler, fresh, at_once)
 
     def again(self, at_once: int | None = None, *, after: int = 0) -> list[Slice]:
         """The slices of everything so far, as on a connection of its own that knows what ended up to ``after``."""
-        return _cut(*self._connection(LSN(after)), self._sent, at_once)
+        return _cut(*self._connection(LSN(after)), self.units, at_once)
+
+    @property
+    def lsn(self) -> LSN:
+        """The end of WAL."""
+        return LSN(self._lsn)
+
+    def descriptions(self, before: int) -> list[bytes]:
+        """The latest Relation and Type messages of the first ``before`` units, which a new connection sends again."""
+        described = {
+            payload[:5]: payload
+            for _, unit in self.units[:before]
+            for payload in unit
+            if payload[:1] in (b"R", b"Y")
+        }
+        return list(described.values())
 
     def _connection(self, after: LSN) -> tuple[Decoder, Assembler]:
         resume = Resume(after, begins=LSN(0))
-        return Decoder(), Assembler(self._types, binary=self._binary, resume=resume, deliver_prepared=True)
+        return Decoder(), Assembler(
+            Types(self.types), binary=self.binary, resume=resume, deliver_prepared=True
+        )
 
-    def _ended(self, lsn: int) -> LSN:
+    def _described(self) -> list[bytes]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _ended(self, lsn: int, unit: list[bytes]) -> LSN:
         self._lsn = lsn
         self.ends.append(LSN(lsn))
+        self.units.append((LSN(lsn), unit))
+        for listener in self.listeners:
+            listener()
         return self.ends[-1]
 
 
 def _cut(
-    decoder: Decoder, assembler: Assembler, payloads: Sequence[bytes], at_once: int | None
+    decoder: Decoder, assembler: Assembler, units: Iterable[tuple[LSN, list[bytes]]], at_once: int | None
 ) -> list[Slice]:
+    payloads = [payload for _, unit in units for payload in unit]
     step = at_once or max(len(payloads), 1)
     slices: list[Slice] = []
     for start in range(0, len(payloads), step):
