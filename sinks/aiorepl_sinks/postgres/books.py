@@ -1,0 +1,133 @@
+"""What the sink keeps on the target: its position, and what it has prepared there. Each in the transaction it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl import LSN, PermanentError, Position, SinkContext
+from aiorepl_sinks.postgres.names import quoted
+
+_TABLES: Final = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.positions (
+  sink text, slot text, system_identifier text NOT NULL, timeline int NOT NULL, lsn pg_lsn NOT NULL,
+  moved timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (sink, slot)
+);
+CREATE TABLE IF NOT EXISTS {schema}.prepared (
+  sink text, slot text, xid bigint, committed boolean, source_gid text NOT NULL, gid text NOT NULL,
+  PRIMARY KEY (sink, slot, xid, committed)
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the target knows of a prepared transaction.
+
+    :param open: it is among the server's prepared transactions.
+    :param noted: we noted that it was prepared.
+    :param committed: what was prepared is there: a row that was a part of it can be seen.
+    """
+
+    open: bool
+    noted: bool
+    committed: bool
+
+
+class Books:
+    """The tables ``positions`` and ``prepared`` in a schema of our own, for one sink and slot."""
+
+    def __init__(self, connection: Any, schema: str, context: SinkContext) -> None:
+        self._connection = connection
+        self._schema = quoted(schema)
+        self._source = context.position
+        self._who = (context.name, context.position.slot)
+
+    async def open(self) -> Position:
+        """The position, which begins where the stream does.
+
+        :raises PermanentError: the tables are not there and cannot be made; says what has to be run.
+        """
+        connection, schema = self._connection, self._schema
+        there = "SELECT count(to_regclass(t)) = 2 FROM unnest($1::text[]) t"
+        if not await connection.fetchval(there, [f"{schema}.positions", f"{schema}.prepared"]):
+            try:
+                await connection.execute(_TABLES.format(schema=schema))
+            except asyncpg.InsufficientPrivilegeError:
+                wanted = " ".join(_TABLES.format(schema=schema).split())
+                raise PermanentError(
+                    f"postgres: the sink's role cannot make the tables for its position: GRANT CREATE ON DATABASE, or run "
+                    f"as somebody who may, and GRANT ALL on both: {wanted}"
+                ) from None
+        begin = self._source
+        await connection.execute(
+            f"INSERT INTO {schema}.positions (sink, slot, system_identifier, timeline, lsn) "
+            "VALUES ($1, $2, $3, $4, $5::text::pg_lsn) ON CONFLICT DO NOTHING",
+            *self._who,
+            begin.system_identifier,
+            begin.timeline,
+            str(begin.lsn),
+        )
+        row = await connection.fetchrow(
+            f"SELECT system_identifier, timeline, lsn::text FROM {schema}.positions WHERE sink = $1 AND slot = $2",
+            *self._who,
+        )
+        return Position(row["system_identifier"], row["timeline"], begin.slot, LSN.parse(row["lsn"]))
+
+    async def advance(self, before: LSN, lsn: LSN) -> None:
+        """Move the position.
+
+        :raises PermanentError: it is not where we left it.
+        """
+        moved = await self._connection.execute(
+            f"UPDATE {self._schema}.positions SET lsn = $4::text::pg_lsn, timeline = $5, moved = now() "
+            "WHERE sink = $1 AND slot = $2 AND lsn = $3::text::pg_lsn",
+            *self._who,
+            str(before),
+            str(lsn),
+            self._source.timeline,
+        )
+        if moved != "UPDATE 1":
+            raise PermanentError(
+                f"postgres: the position in {self._schema}.positions was changed by somebody else: is another process "
+                f"delivering as sink {self._who[0]!r}? Give one of them another name, and start again"
+            )
+
+    def gid(self, xid: int) -> str:
+        """What a transaction of the source's is prepared as on the target: unique for source, sink and xid."""
+        told = "\0".join((self._source.system_identifier, *self._who))
+        return f"aiorepl_{sha256(told.encode()).hexdigest()[:16]}_{xid}"
+
+    async def find(self, xid: int) -> Prepared:
+        """What became of a prepared transaction."""
+        row = await self._connection.fetchrow(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE gid = $4 AND database = current_database()) "
+            "AS open, coalesce(bool_or(NOT committed), false) AS noted, coalesce(bool_or(committed), false) AS committed "
+            f"FROM {self._schema}.prepared WHERE sink = $1 AND slot = $2 AND xid = $3",
+            *self._who,
+            xid,
+            self.gid(xid),
+        )
+        return Prepared(row["open"], row["noted"], row["committed"])
+
+    async def note(self, xid: int, source_gid: str, *, committed: bool) -> None:
+        """Note that it was prepared; or, within it, what will be seen once it has committed."""
+        await self._connection.execute(
+            f"INSERT INTO {self._schema}.prepared (sink, slot, xid, committed, source_gid, gid) "
+            "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+            *self._who,
+            xid,
+            committed,
+            source_gid,
+            self.gid(xid),
+        )
+
+    async def forget(self, xid: int) -> None:
+        """It is decided."""
+        await self._connection.execute(
+            f"DELETE FROM {self._schema}.prepared WHERE sink = $1 AND slot = $2 AND xid = $3", *self._who, xid
+        )

@@ -1,0 +1,163 @@
+"""A source and a target on real servers, and short ways to change the one, deliver to the other, and compare them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, Source
+from aiorepl_sinks.postgres import Postgres
+
+SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3", "IntervalStyle": "postgres"}
+IMPATIENT = RetryPolicy(seconds=20, first=0.02, longest=0.2)
+
+
+class Pair:
+    """A published source (publication ``p`` of all tables) and a target."""
+
+    def __init__(self, source_dsn: str, target_dsn: str, slot: str) -> None:
+        self.source_dsn = source_dsn
+        self.target_dsn = target_dsn
+        self.slot = slot
+        self.source: asyncpg.Connection
+        self.target: asyncpg.Connection
+
+    async def connect(self) -> None:
+        self.source = await asyncpg.connect(self.source_dsn, server_settings=SETTINGS)
+        self.target = await asyncpg.connect(self.target_dsn, server_settings=SETTINGS)
+        await self.source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+
+    async def both(self, *statements: str) -> None:
+        """Run DDL on both sides."""
+        for statement in statements:
+            await self.source.execute(statement)
+            await self.target.execute(statement)
+
+    async def slotted(self, *, two_phase: bool = False) -> None:
+        """Create the slot: what is committed from here on is delivered."""
+        await self.source.execute(
+            "SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, $2)", self.slot, two_phase
+        )
+
+    async def commit(self, *statements: str) -> None:
+        """Run all in one transaction of the source."""
+        async with self.source.transaction():
+            for statement in statements:
+                await self.source.execute(statement)
+
+    def sink(self, **options: Any) -> Postgres:
+        return Postgres(options.pop("dsn", self.target_dsn), **options)
+
+    def pipeline(
+        self,
+        sink: Any = None,
+        *,
+        until: LSN | str | None = "now",
+        batches: BatchPolicy | None = None,
+        journal: str | None = None,
+        snapshot: bool = False,
+        source: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """A pipeline into the target; options are the sink's."""
+        sink = sink or self.sink(**options)
+        return Pipeline(
+            Source(self.source_dsn, slot=self.slot, publication="p", **(source or {})),
+            {"mirror": sink if isinstance(sink, Delivery) else Delivery(sink, retry=IMPATIENT)},
+            until=until,
+            batches=batches or BatchPolicy(),
+            journal=journal,
+            snapshot=snapshot,
+        )
+
+    async def deliver(self, sink: Any = None, **options: Any) -> Pipeline:
+        """Deliver everything there is."""
+        pipeline = self.pipeline(sink, **options)
+        await pipeline.run()
+        return pipeline
+
+    async def rows(self, connection: asyncpg.Connection, table: str) -> list[str]:
+        """A table's rows as text, sorted."""
+        found = await connection.fetch(f"SELECT t::text AS row FROM {table} t")
+        return sorted(row["row"] for row in found)
+
+    async def require_equal(self, *tables: str) -> None:
+        """Compare tables, duplicates included."""
+        for table in tables:
+            assert await self.rows(self.source, table) == await self.rows(self.target, table), table
+
+    async def position(self) -> LSN:
+        """What the target says it has."""
+        lsn = await self.target.fetchval("SELECT lsn::text FROM aiorepl.positions WHERE sink = 'mirror'")
+        return LSN.parse(lsn)
+
+    async def wal(self) -> LSN:
+        """The end of the source's WAL."""
+        return LSN.parse(await self.source.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
+
+    async def reached(self, lsn: LSN) -> None:
+        """Wait until the target has everything up to there."""
+        async with asyncio.timeout(30):
+            while await self.position() < lsn:
+                await asyncio.sleep(0.02)
+
+
+async def _create(server: Any, name: str) -> str:
+    connection = await asyncpg.connect(server.dsn)
+    await connection.execute(f'CREATE DATABASE "{name}"')
+    await connection.close()
+    return server.dsn_for(name)
+
+
+async def _drop(server: Any, name: str) -> None:
+    connection = await asyncpg.connect(server.dsn)
+    slots = "FROM pg_replication_slots WHERE database = $1"
+    await connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", name)
+    async with asyncio.timeout(10):
+        while await connection.fetchval(f"SELECT count(*) {slots} AND active", name):
+            await asyncio.sleep(0.01)
+    await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
+    prepared = await connection.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
+    inside = await asyncpg.connect(server.dsn_for(name))
+    for (gid,) in prepared:
+        await inside.execute(f"ROLLBACK PREPARED '{gid}'")
+    await inside.close()
+    await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    await connection.close()
+
+
+@pytest.fixture
+async def pairs(server: Any, servers: Any, slot_name: str) -> AsyncIterator[Callable[..., Any]]:
+    """``await pairs(source_version, target_version)``: a new pair; of the usual server without versions."""
+    made: list[tuple[Any, str]] = []
+    opened: list[Pair] = []
+
+    async def make(source_version: int | None = None, target_version: int | None = None) -> Pair:
+        dsns = []
+        for role, version in (("s", source_version), ("t", target_version)):
+            on = server if version is None else servers(version)
+            name = f"{slot_name[:40]}_{role}_{secrets.token_hex(4)}"
+            dsns.append(await _create(on, name))
+            made.append((on, name))
+        pair = Pair(*dsns, slot_name)
+        opened.append(pair)
+        await pair.connect()
+        return pair
+
+    yield make
+    for pair in opened:
+        await pair.source.close()
+        await pair.target.close()
+    for on, name in made:
+        await _drop(on, name)
+
+
+@pytest.fixture
+async def pair(pairs: Callable[..., Any]) -> Pair:
+    """A source and a target on the usual server."""
+    return await pairs()
