@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ class Received:
     path: str
     client: tuple[str, int]
     status: int
+    arrived: int
 
     @property
     def id(self) -> str:
@@ -77,6 +79,7 @@ class Receiver:
         self.verifier: Verifier | None = None
         self.before: Callable[[], Awaitable[None]] | None = None
         self._changed = threading.Condition()
+        self._arrivals = count()
 
     @property
     def accepted(self) -> list[Received]:
@@ -119,11 +122,14 @@ class Receiver:
             more = message.get("more_body", False)
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
         plain = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
+        arrived = next(self._arrivals)
         if self.before is not None:
             await self.before()
         status, extra = self._judge(plain, headers)
         path = scope["path"] + ("?" + scope["query_string"].decode() if scope["query_string"] else "")
-        received = Received(headers, plain, scope["http_version"], path, tuple(scope["client"]), status)
+        received = Received(
+            headers, plain, scope["http_version"], path, tuple(scope["client"]), status, arrived
+        )
         with self._changed:
             self.requests.append(received)
             self._changed.notify_all()

@@ -1,0 +1,223 @@
+"""Options in Python and in a file, formats, and what of them is never shown."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from aiorepl import ConfigurationError, PermanentError, TransientError
+from aiorepl.cli.run import load
+from aiorepl_sinks.webhook import Webhook
+
+URL = "https://receiver.example/hook"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"url": "receiver.example/hook"}, "url is not one of HTTP"),
+        ({"url": "ftp://receiver.example"}, "url is not one of HTTP"),
+        ({"url": "https://"}, "url is not one of HTTP"),
+        ({"url": "https://[::1/"}, "url cannot be read"),
+        ({"url": "https://receiver.example:s3cr3t/"}, "url cannot be read"),
+        ({"url": "https://user:s3cr3t@receiver.example/"}, "user or password"),
+        ({"secrets": ["s3cr3t"]}, "secret 1 is none"),
+        ({"secrets": "whsec_s3cr3t"}, "in brackets"),
+        ({"body": "xml"}, "body 'xml' does not exist: there are json, ndjson, event, binary"),
+        ({"format": "avro"}, "format 'avro' does not exist"),
+        ({"format": "pretty"}, "no JSON but text/plain: set body = event"),
+        ({"format": "native", "body": "binary"}, "a mode of CloudEvents"),
+        ({"values": "raw"}, "values 'raw' does not exist"),
+        ({"request_events": 0}, "request_events is a number above 0"),
+        ({"request_bytes": -1}, "request_bytes is a number above 0"),
+        ({"connections": 0}, "connections is a number above 0"),
+        ({"connect_seconds": 0.0}, "connect_seconds is a number above 0"),
+        ({"read_seconds": float("nan")}, "read_seconds is a number above 0"),
+        ({"write_seconds": -1}, "write_seconds is a number above 0"),
+        ({"total_seconds": float("inf")}, "total_seconds is a number above 0"),
+        ({"private_addresses": "deny"}, "private_addresses 'deny' does not exist"),
+        ({"ca": "/nowhere/ca.pem"}, "ca /nowhere/ca.pem cannot be read: No such file"),
+        ({"ca": __file__}, "holds no certificate in PEM form"),
+        ({"headers": {"X-Key": "s3cr3t\n"}}, "the value of X-Key cannot be sent"),
+        ({"headers": {"x-key": "a", "X-Key": "s3cr3t"}}, "a name is there twice"),
+        ({"headers": {"Authorization": "s3cr3t"}, "bearer": "t"}, "leave one of them out"),
+        ({"headers": {"webhook-id": "s3cr3t"}}, "set by the sink"),
+        ({"bearer": "s3cr3t\r\nx: y"}, "the value of authorization cannot be sent"),
+    ],
+)
+def test_options_that_cannot_work(options, problem):
+    """Are refused at once, with what to do, and no secret."""
+    with pytest.raises(ConfigurationError) as refused:
+        Webhook(**{"url": URL} | options)
+    assert problem in str(refused.value)
+    assert "s3cr3t" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://receiver.example",
+        "http://[::1]:8080/hook?a=b#c",
+        "https://bücher.example/pfad/ü",
+        "HTTPS://A.example",
+    ],
+)
+def test_urls(url):
+    """Of both schemes, with addresses and names of all scripts."""
+    Webhook(url)
+
+
+def test_a_file(tmp_path, monkeypatch, secret):
+    """Every option can be written in a pipeline's file."""
+    monkeypatch.setenv("SECRET", secret)
+    monkeypatch.chdir(tmp_path)
+    Path("token").write_text("t0ken\n")
+    Path("aiorepl.toml").write_text(
+        """
+        [source]
+        slot = "s"
+        publication = "p"
+        [[sinks]]
+        type = "webhook"
+        url = "https://receiver.example/hook"
+        secrets = ["${SECRET}", "${SECRET}"]
+        body = "event"
+        format = { type = "debezium", name = "shop" }
+        values = "typed"
+        request_events = 10
+        request_bytes = "64k"
+        gzip = true
+        bearer = "file:token"
+        headers = { X-Tenant = "a" }
+        private_addresses = "refuse"
+        http2 = true
+        connections = 2
+        connect_seconds = 1
+        write_seconds = 2.5
+        read_seconds = 3
+        total_seconds = 4
+        """
+    )
+    load(Path("aiorepl.toml"))
+
+
+def test_mistakes_in_a_file(tmp_path, monkeypatch):
+    """Are told at their place."""
+    monkeypatch.chdir(tmp_path)
+    Path("aiorepl.toml").write_text(
+        '[source]\nslot = "s"\npublication = "p"\n[[sinks]]\ntype = "webhook"\nurl = "https://a.example"\n'
+        'secret = "whsec_x"\nbody = "xml"\nconnections = "many"\n'
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load(Path("aiorepl.toml"))
+    text = str(refused.value)
+    for part in (
+        "secret: unknown, did you mean secrets?",
+        "body: wants json, ndjson, event or binary",
+        "connections",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_secrets_are_never_shown(tls_receiver, certificates, source, secret, caplog, http2):
+    """Neither in logs of any level, nor in errors or ``repr``; nor are rows."""
+    caplog.set_level(logging.DEBUG)
+    sink = Webhook(
+        tls_receiver.url + "?key=s3cr3t-query",
+        secrets=[secret],
+        bearer="s3cr3t-bearer",
+        headers={"X-Key": "s3cr3t-header"},
+        ca=certificates / "ca.pem",
+        http2=http2,
+    )
+    await sink.open(source.context)
+    told = [repr(sink)]
+    for answer in (204, 500, 422, 308, 410):
+        tls_receiver.answers.append(answer)
+        try:
+            await sink.write(source.batch([1], note="s3cr3t-row"))
+        except (TransientError, PermanentError) as error:
+            told += [str(error), repr(error)]
+    await sink.close()
+    told += [record.getMessage() for record in caplog.records if not record.name.startswith("hypercorn")]
+
+    request = tls_receiver.requests[0]
+    assert ("s3cr3t-header", "Bearer s3cr3t-bearer") == (
+        request.headers["x-key"],
+        request.headers["authorization"],
+    )
+    signed = request.headers["webhook-signature"].removeprefix("v1,")
+    for each in ("s3cr3t", secret.removeprefix("whsec_"), signed):
+        assert [] == [text for text in told if each in text]
+
+
+@pytest.mark.parametrize(
+    ("options", "media_type"),
+    [
+        ({"format": "debezium"}, "application/json"),
+        ({"format": "wal2json"}, "application/json"),
+        ({"format": "cloudevents"}, "application/cloudevents-batch+json"),
+        ({"format": "cloudevents", "body": "ndjson"}, "application/x-ndjson"),
+        ({"format": "cloudevents", "body": "event"}, "application/cloudevents+json"),
+        ({"format": "cloudevents", "body": "binary"}, "application/json"),
+        ({"format": "pretty", "body": "event"}, "text/plain"),
+    ],
+)
+async def test_formats(receiver, source, options, media_type):
+    """By name, each with its media type."""
+    sink = Webhook(receiver.url, **options)
+    await sink.open(source.context)
+    await sink.write(source.batch([1, 2]))
+    await sink.close()
+
+    alone = options.get("body") in ("event", "binary")
+    assert (2 if alone else 1) == len(receiver.requests)
+    assert {media_type} == {request.headers["content-type"] for request in receiver.requests}
+    assert 2 == len({request.id for request in receiver.requests}) or not alone
+
+
+async def test_cloudevents(receiver, source):
+    """Structured and in a batch they are objects, in binary mode headers; the source is the slot."""
+    position = source.stream.position
+    batch = source.batch([1])
+    for body in ("json", "binary"):
+        sink = Webhook(receiver.url, format="cloudevents", body=body)
+        await sink.open(source.context)
+        await sink.write(batch)
+        await sink.close()
+
+    structured, binary = receiver.requests
+    (event,) = structured.events
+    assert f"/postgresql/{position.system_identifier}/{position.slot}" == event["source"]
+    assert "aiorepl.insert.v1" == event["type"] == binary.headers["ce-type"]
+    assert event["id"] == binary.headers["ce-id"]
+    assert event["data"] == binary.events[0]
+    assert structured.id == binary.id
+
+
+async def test_a_change_of_several_events(receiver, source):
+    """An update that changes the key is two events of Debezium: each has a name, and one refusal refuses the change."""
+    sink = Webhook(receiver.url, format="debezium", body="event")
+    await sink.open(source.context)
+    source.stream.transaction(source.table.update("2", "x", key=("1", None)))
+    batch = source.batch()
+    receiver.answers += [204, 422]
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(batch)
+    await sink.close()
+
+    assert ["d", "c"] == [
+        request.events[0].get("payload", request.events[0])["op"] for request in receiver.requests
+    ]
+    first, second = (request.id for request in receiver.requests)
+    assert f"{first}_1" == second
+    assert list(batch.changes) == list(failed.value.refused)
+
+
+def test_options_of_formats():
+    """Are checked when the sink is made, before anything connects."""
+    with pytest.raises(ConfigurationError, match="has no option"):
+        Webhook(URL, format={"type": "debezium", "sauce": 1})
