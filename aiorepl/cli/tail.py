@@ -62,6 +62,9 @@ def _names(context: click.Context, parameter: click.Parameter, value: tuple[str,
 )
 @click.option("--values", type=click.Choice(["typed", "text"]), default="typed", show_default=True)
 @click.option("--boundaries", is_flag=True, help="Also a line where a transaction begins and has committed.")
+@click.option(
+    "--schema-changes", is_flag=True, help="Also a line before the first row that has other columns."
+)
 @click.option("--failover", is_flag=True, help="Have standbys synchronize the slot (PostgreSQL 17).")
 @click.option("--heartbeat", type=float, metavar="SECONDS", help="Write an empty message this often.")
 @click.option("--no-reconnect", is_flag=True, help="End with exit code 3 when the connection is lost.")
@@ -82,6 +85,7 @@ def tail(
     format_: str,
     values: str,
     boundaries: bool,
+    schema_changes: bool,
     failover: bool,
     heartbeat: float | None,
     no_reconnect: bool,
@@ -103,10 +107,12 @@ def tail(
 
     # Imported here: `aiorepl --help` needs neither a driver nor sinks.
     from aiorepl.cli.loop import run, run_until_signal
+    from aiorepl.delivery.delivery import Delivery
     from aiorepl.delivery.pipeline import FOR_EVER, Pipeline
     from aiorepl.delivery.plugins import load
     from aiorepl.delivery.source import Source
 
+    sink = load("stdout")(format=chosen, values=values, boundaries=boundaries, file=sys.stdout.buffer)
     pipeline = Pipeline(
         Source(
             dsn,
@@ -124,7 +130,7 @@ def tail(
             failover=failover,
             heartbeat=heartbeat,
         ),
-        [load("stdout")(format=chosen, values=values, boundaries=boundaries, file=sys.stdout.buffer)],
+        [Delivery(sink, schema_changes=schema_changes)],
         until=until,
         reconnect=None if no_reconnect else FOR_EVER,
     )

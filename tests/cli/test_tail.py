@@ -235,3 +235,22 @@ assert not heavy, heavy
     out, _ = await process.communicate()
     assert 0 == process.returncode
     assert b"--publication" in out
+
+
+async def test_schema_changes_when_asked(run, published):
+    """A line before the first row that looks so; without the flag none, and the rows' own lines are the same."""
+    await published.create_slot()
+    await published.execute(
+        "SELECT pg_create_logical_replication_slot('plain_' || left(slot_name, 50), 'pgoutput') "
+        "FROM pg_replication_slots WHERE slot_name = '" + published.slot + "'",
+        "INSERT INTO items VALUES (1)",
+        "ALTER TABLE items ADD more int",
+        "INSERT INTO items VALUES (2)",
+    )
+    told = (await run("tail", *published.flags, "--until", "now", "--schema-changes")).events()
+    flags = [flag.replace(published.slot, f"plain_{published.slot[:50]}") for flag in published.flags]
+    plain = (await run("tail", *flags, "--until", "now")).events()
+
+    assert ["schema", "insert", "schema", "insert"] == [event["kind"] for event in told]
+    assert [["more"], [], False] == [told[2][name] for name in ("added", "dropped", "first")]
+    assert plain == [event for event in told if event["kind"] != "schema"]
