@@ -121,16 +121,23 @@ def server(request: pytest.FixtureRequest, server: Any, servers: Any) -> Any:
 
 
 @pytest.fixture
-async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to the test's database."""
-    connection = await asyncpg.connect(database)
-    yield connection
-    await connection.close()
+async def publish(slot_name: str) -> AsyncIterator[Callable[[str], Awaitable[Published]]]:
+    """To publish a database that a test has made itself, by its DSN."""
+    connections = []
+
+    async def publish(dsn: str) -> Published:
+        connection = await asyncpg.connect(dsn)
+        connections.append(connection)
+        await connection.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
+        await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        return Published(dsn, slot_name, connection)
+
+    yield publish
+    for connection in connections:
+        connection.terminate()
 
 
 @pytest.fixture
-async def published(database: str, slot_name: str, connection: asyncpg.Connection) -> Published:
+async def published(database: str, publish: Callable[[str], Awaitable[Published]]) -> Published:
     """The test's database, published."""
-    await connection.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
-    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
-    return Published(database, slot_name, connection)
+    return await publish(database)

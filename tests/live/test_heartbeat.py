@@ -1,0 +1,115 @@
+"""Heartbeats: a quiet database beside a busy one, and what becomes of beats that do not arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import asyncpg
+import pytest
+
+from aiorepl import Message, Pipeline
+from aiorepl.testing.faults import MemorySink
+
+
+@pytest.fixture
+async def busy(server):
+    """Another database of the cluster, and a way to write there."""
+    connection = await asyncpg.connect(server.dsn)
+
+    async def write():
+        await connection.execute("SELECT pg_logical_emit_message(true, 'busy', repeat('x', 100000))")
+
+    yield write
+    await connection.close()
+
+
+@pytest.mark.parametrize("heartbeat", [0.1, None], ids=["heartbeat", "none"])
+async def test_the_slot_of_a_quiet_database_advances(published, busy, heartbeat):
+    """While another database is busy: by beats, and without them by keepalives, which confirm as well."""
+    await published.create_slot()
+    sink = MemorySink()
+    source = published.source(heartbeat=heartbeat, messages=True)
+    async with Pipeline(source, [sink]) as pipeline:
+        for _ in range(2):
+            await busy()
+            await published.confirmed_past(await published.wal())
+        if heartbeat:
+            await published.until(
+                lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent >= 3
+            )
+        else:
+            assert pipeline.statistics().heartbeat is None
+    assert [] == sink.changes
+
+
+async def test_messages_of_the_user_come_as_ever(published):
+    """Also those that carry our prefix, as long as they say something."""
+    await published.create_slot()
+    sink = MemorySink()
+    source = published.source(heartbeat=0.05, messages=True)
+    async with Pipeline(source, [sink]) as pipeline:
+        await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent >= 2
+        )
+        for content, transactional in (("theirs", False), ("", True)):
+            await published.execute(
+                f"SELECT pg_logical_emit_message({transactional}, 'aiorepl', '{content}')"
+            )
+        await sink.wait_for_changes(2)
+    assert [(b"theirs", False), (b"", True)] == [
+        (change.content, change.transactional) for change in sink.changes if isinstance(change, Message)
+    ]
+
+
+async def test_a_beat_that_is_not_allowed(published, server, caplog):
+    """Told once, counted each time; the stream goes on, and when it is allowed again that is told, too."""
+    function = "pg_logical_emit_message(boolean, text, text)"
+    if server.version >= 17:
+        function = "pg_logical_emit_message(boolean, text, text, boolean)"
+    role = f"r_{published.slot[-20:]}"
+    await published.create_slot()
+    await published.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'",
+        f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC",
+        f"GRANT SELECT ON items TO {role}",
+    )
+    dsn = published.dsn.replace(published.dsn.split("//")[1].split("@")[0], f"{role}:x")
+    sink = MemorySink()
+    try:
+        with caplog.at_level(logging.INFO, "aiorepl.heartbeat"):
+            async with Pipeline(published.source(dsn, heartbeat=0.05), [sink]) as pipeline:
+                beats = await published.until(
+                    lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.failed >= 3
+                )
+                assert "permission denied for function pg_logical_emit_message" in beats.error
+                await published.execute("INSERT INTO items VALUES (1)")
+                await sink.wait_for_changes(1)
+                await published.execute(f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC")
+                await published.until(
+                    lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent
+                )
+        assert ["WARNING", "INFO"] == [
+            record.levelname for record in caplog.records if record.name == "aiorepl.heartbeat"
+        ]
+    finally:
+        await published.execute(f"REVOKE ALL ON items FROM {role}", f"DROP ROLE {role}")
+
+
+async def test_it_ends_with_the_pipeline(published):
+    """No task and no connection is left."""
+    await published.create_slot()
+    before = asyncio.all_tasks()
+    async with Pipeline(published.source(heartbeat=0.05), [MemorySink()]) as pipeline:
+        await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent
+        )
+    assert before == asyncio.all_tasks()
+
+    async def others():
+        return await published.connection.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND backend_type IN ('client backend', 'walsender')"
+        )
+
+    await published.until(others, lambda count: count == 0)

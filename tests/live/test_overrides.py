@@ -1,0 +1,213 @@
+"""What a start is refused for, and the two ways to go on all the same: with a gap, or with the tables loaded again."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from aiorepl import (
+    LSN,
+    BatchPolicy,
+    ConfigurationError,
+    Delete,
+    Insert,
+    Pipeline,
+    SlotError,
+    Truncate,
+    Update,
+)
+from aiorepl.delivery.gaps import Gap
+from aiorepl.journal.reader import JournalReader
+from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.faults import MemorySink
+
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+def mirror(changes):
+    """The ids that a mirror of the changes would hold."""
+    rows = set()
+    for change in changes:
+        match change:
+            case Truncate():
+                rows.clear()
+            case Insert() | Update():
+                rows.add(change.new["id"])
+            case Delete():
+                rows.discard(change.key["id"])
+    return rows
+
+
+def deliver(published, sink, **options):
+    """Run to the end of WAL."""
+    return Pipeline(published.source(), {"s": sink}, until="now", batches=SOON, **options).run()
+
+
+async def drop(published):
+    """Drop the slot, as somebody would who cleans up."""
+    await published.connection.fetchval("SELECT pg_drop_replication_slot($1)", published.slot)
+
+
+async def test_a_slot_that_was_made_anew_is_refused(published):
+    """It has the same name and begins later; the error names the ways out, and nothing is delivered."""
+    sink = MemorySink(keeps_position=True)
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await deliver(published, sink)
+    await drop(published)
+    await published.execute("INSERT INTO items VALUES (2)")
+
+    with pytest.raises(SlotError, match=r"begins at .*--resnapshot.*--accept-gap"):
+        await deliver(published, sink)
+    assert [1] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_gap_that_is_accepted(published, caplog):
+    """What was lost is named to the byte, in the log and in the statistics; the sink goes on behind it, also next time."""
+    sink = MemorySink(keeps_position=True)
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await deliver(published, sink)
+    held = sink.position.lsn
+    await drop(published)
+    await published.execute("INSERT INTO items VALUES (2)")
+    await published.create_slot()
+    begin = await published.confirmed()
+    await published.execute("INSERT INTO items VALUES (3)")
+
+    pipeline = Pipeline(published.source(), {"s": sink}, until="now", batches=SOON, accept_gap=True)
+    with caplog.at_level(logging.WARNING, "aiorepl.gaps"):
+        await pipeline.run()
+    assert (Gap("sink s", held, begin),) == pipeline.statistics().gaps
+    assert (
+        f"sink s goes on at {begin}: what committed behind {held} is missing, as accepted" in caplog.messages
+    )
+    await published.execute("INSERT INTO items VALUES (4)")
+    await deliver(published, sink)
+    assert [1, 3, 4] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_gap_of_the_journal(published, tmp_path):
+    """It is refused, then accepted and noted in the journal; sinks read on over it from their cursors."""
+    sink, journal = MemorySink(), str(tmp_path)
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await deliver(published, sink, journal=journal)
+    held = JournalReader(journal).position().lsn
+    await drop(published)
+    await published.execute("INSERT INTO items VALUES (2)")
+    await published.create_slot()
+    begin = await published.confirmed()
+    with pytest.raises(SlotError, match=f"journal .* stands at {held}, but slot .* begins at {begin}"):
+        await deliver(published, sink, journal=journal)
+
+    # Two starts: the first may end before anything comes, and has noted the gap all the same.
+    await Pipeline(
+        published.source(), {"s": sink}, until=begin, batches=SOON, journal=journal, accept_gap=True
+    ).run()
+    await published.execute("INSERT INTO items VALUES (3)")
+    await deliver(published, sink, journal=journal)
+    late = MemorySink()
+    await Pipeline(published.source(), {"late": late}, until="now", batches=SOON, journal=journal).run()
+    assert [(held, begin)] == JournalReader(journal).gaps()
+    assert [1, 3] == [change.key["id"] for change in sink.changes]
+    assert [1, 3] == [change.key["id"] for change in late.changes]
+
+
+async def test_tables_that_are_loaded_again(published, tmp_path):
+    """The slot is made anew and the load comes behind the journal's end: mirrors lose what was deleted unseen."""
+    sink, journal = MemorySink(), str(tmp_path)
+    await published.execute("CREATE TABLE others (id int PRIMARY KEY REFERENCES items)")
+    await published.execute("INSERT INTO items VALUES (1), (2)")
+    await deliver(published, sink, journal=journal, snapshot=True)
+    assert {1, 2} == mirror(sink.changes)
+    end = JournalReader(journal).position().lsn
+    await drop(published)
+    await published.execute("DELETE FROM items WHERE id = 1", "INSERT INTO items VALUES (3)")
+
+    await deliver(published, sink, journal=journal, resnapshot=True)
+    await published.execute("INSERT INTO items VALUES (4)")
+    await deliver(published, sink, journal=journal)
+    assert {2, 3, 4} == mirror(sink.changes)
+    assert {2, 3, 4} == {row["id"] for row in await published.connection.fetch("SELECT id FROM items")}
+    (truncate,) = [change for change in sink.changes if isinstance(change, Truncate)]
+    assert ["items", "others"] == [relation.name for relation in truncate.relations]
+    identities = [(change.transaction.commit_lsn, change.ordinal) for change in sink.changes]
+    assert sorted(set(identities)) == identities
+    assert truncate.transaction.commit_lsn >= end
+
+
+async def test_loaded_again_though_the_slot_is_there(published, tmp_path):
+    """Also over a slot that is in order: it is dropped first; one that somebody reads is not."""
+    sink, journal = MemorySink(), str(tmp_path)
+    await published.execute("INSERT INTO items VALUES (1)")
+    await deliver(published, sink, journal=journal, snapshot=True)
+    await published.execute("INSERT INTO items VALUES (2)")
+    await deliver(published, sink, journal=journal, resnapshot=True)
+    assert {1, 2} == mirror(sink.changes)
+    begin = await published.confirmed()
+
+    async with Pipeline(published.source(), [MemorySink()]):
+        with pytest.raises(SlotError, match="in use by process"):
+            await deliver(published, sink, journal=journal, resnapshot=True)
+    assert begin <= await published.confirmed()
+
+
+async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path):
+    """A slot of the same name elsewhere is left alone."""
+    journal = str(tmp_path)
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await deliver(published, MemorySink(), journal=journal)
+    for file in tmp_path.glob("*.json"):
+        file.write_text(file.read_text().replace('"system_identifier":"', '"system_identifier":"9'))
+    created = await published.confirmed()
+
+    with pytest.raises(SlotError, match="the journal holds a position of the cluster 9"):
+        await deliver(published, MemorySink(), journal=journal, resnapshot=True)
+    assert created == await published.confirmed()
+
+
+async def test_a_position_that_the_server_has_not_reached(published):
+    """A server that was restored, or promoted without its last transactions, is not taken for the one that was."""
+    sink = MemorySink(keeps_position=True)
+    await published.create_slot()
+    await deliver(published, sink)
+    sink.position = sink.position.at(LSN(sink.position.lsn + (1 << 40)))
+    with pytest.raises(SlotError, match="the server lost its last transactions"):
+        await deliver(published, sink, accept_gap=True)
+
+
+async def test_a_lost_slot(publish, tmp_path):
+    """One whose WAL was removed is refused with the ways out, of which loading the tables again is one."""
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with EmbeddedServer(settings=settings) as server:
+        published = await publish(server.dsn)
+        sink, journal = MemorySink(), str(tmp_path)
+        await published.execute("INSERT INTO items VALUES (1)")
+        await deliver(published, sink, journal=journal, snapshot=True)
+
+        async def status():
+            await published.execute(
+                "SELECT pg_switch_wal()",
+                "INSERT INTO items VALUES (2)",
+                "DELETE FROM items WHERE id = 2",
+                "CHECKPOINT",
+            )
+            return await published.connection.fetchval("SELECT wal_status FROM pg_replication_slots")
+
+        await published.until(status, lambda found: found == "lost")
+        with pytest.raises(SlotError, match=r"is lost .*--resnapshot.*--accept-gap"):
+            await deliver(published, sink, journal=journal, accept_gap=True)
+        await published.execute("INSERT INTO items VALUES (3)")
+        await deliver(published, sink, journal=journal, resnapshot=True)
+        assert {1, 3} == mirror(sink.changes)
+
+
+def test_choices_that_exclude_each_other(published):
+    """Nothing is connected for these."""
+    with pytest.raises(ConfigurationError, match="needs a journal"):
+        Pipeline(published.source(), [MemorySink()], resnapshot=True)
+    with pytest.raises(ConfigurationError, match="choose one of the two"):
+        Pipeline(published.source(), [MemorySink()], journal="j", resnapshot=True, accept_gap=True)

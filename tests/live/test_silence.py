@@ -1,0 +1,91 @@
+"""Networks that swallow packets: nothing tells of it but silence."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+
+from aiorepl import ConnectionFailed, ConnectionLost, Pipeline, RetryPolicy
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.proxy import CuttingProxy
+
+QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+
+
+@pytest.fixture
+async def proxy(database):
+    """A proxy in front of the server."""
+    parts = urlsplit(database)
+    async with CuttingProxy(parts.hostname, parts.port) as proxy:
+        yield proxy
+
+
+async def set_timeout(published, value):
+    """Set the server's wal_sender_timeout for the test's database."""
+    await published.execute(
+        f"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET wal_sender_timeout = ''{value}''', current_database()); END $$"
+    )
+
+
+@pytest.mark.both_loops
+async def test_a_silent_network_is_a_lost_connection(published, proxy):
+    """Connections stay open and nothing passes: it reconnects within the server's own timeout, and nothing is missing."""
+    await set_timeout(published, "1s")
+    await published.create_slot()
+    sink = MemorySink()
+    # The new connection is not answered either while the proxy stalls.
+    source = published.source(proxy.dsn_for(published.dsn), connect={"timeout": 0.5})
+    async with Pipeline(source, [sink], reconnect=QUICK) as pipeline:
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1)
+        proxy.stall()
+        await published.execute("INSERT INTO items VALUES (2)")
+        # The server has given us up, or we it: either way the old walsender goes.
+        await published.until(lambda: asyncio.sleep(0, pipeline.statistics().last_error), lambda error: error)
+        assert "nothing has come from the server for 1 s" in pipeline.statistics().last_error
+        proxy.cut()
+        proxy.resume()
+        await sink.wait_for_changes(2)
+        assert 1 == pipeline.statistics().reconnects
+    assert [1, 2] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_quiet_server_is_asked_and_kept(published):
+    """With wal_sender_timeout off it says nothing by itself: it is asked, and the connection lives."""
+    await set_timeout(published, "0")
+    await published.create_slot()
+    async with Pipeline(published.source(receive_timeout=0.4), [MemorySink()]) as pipeline:
+        walsender = await published.walsender()
+        longest, end = 0.0, asyncio.get_running_loop().time() + 1.5
+        while asyncio.get_running_loop().time() < end:
+            longest = max(longest, pipeline.statistics().quiet_for)
+            await asyncio.sleep(0.02)
+        assert walsender == await published.walsender()
+        assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
+    assert 0.15 < longest < 0.4
+
+
+async def test_without_reconnect_silence_is_the_error(published, proxy):
+    """It names the limit that was chosen."""
+    await published.create_slot()
+    sink = MemorySink()
+    source = published.source(proxy.dsn_for(published.dsn), receive_timeout=0.3)
+    work = asyncio.create_task(Pipeline(source, [sink], reconnect=None).run())
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1)
+    proxy.stall()
+    with pytest.raises(
+        ConnectionLost, match=r"nothing has come from the server for 0\.3 s, though it was asked"
+    ):
+        await work
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_a_server_that_never_answers(published, proxy, route):
+    """A connection that is accepted and then not spoken to is given up."""
+    proxy.stall()
+    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", route=route)
+    with pytest.raises(ConnectionFailed, match="no answer from the server in time"):
+        await Pipeline(source, [MemorySink()]).run()
