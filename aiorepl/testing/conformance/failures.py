@@ -111,7 +111,7 @@ class Failures(Conformance):
         """Write under watch, and fail as the author allows."""
         poison: list[Slice] = []
         if self.poison is not None:
-            refused = story.table(ITEMS).insert("5000", self.poison, f"{SECRET} beside it")
+            refused = story.table(ITEMS).insert("2000000", self.poison, f"{SECRET} beside it")
             poison = story.items(1) + story.commit(refused)
 
         async def life() -> None:
@@ -153,7 +153,7 @@ class Failures(Conformance):
         story = Story()
         good = story.items(2) + story.items(1)
         assert self.poison is not None
-        refused = story.table(ITEMS).insert("5000", self.poison, None)
+        refused = story.table(ITEMS).insert("2000000", self.poison, None)
         poisoned = story.commit(story.item(), refused, story.item())
         return story, poisoned, good + story.items(2)
 

@@ -12,6 +12,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.conformance.base import value_of
 from aiorepl.testing.conformance.contents import Contents
 from aiorepl.testing.conformance.delivering import Batches, Concurrency, Crashes
+from aiorepl.testing.conformance.engine import Engine
 from aiorepl.testing.conformance.event import Event, identity
 from aiorepl.testing.conformance.failures import Failures
 from aiorepl.testing.conformance.prepared import Prepared
@@ -26,7 +27,7 @@ COMPARED: Final = (23, 25)
 """int4 and text: types that every target writes the same."""
 
 
-class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Contents):
+class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Contents, Engine):
     """Derive, define ``make_sink`` and ``read``, and declare what the sink claims."""
 
     order: ClassVar[Order] = "commit"

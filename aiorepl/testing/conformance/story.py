@@ -135,7 +135,7 @@ class Story:
     def everything(self, kinds: Iterable[str], tables: Sequence[Table]) -> list[Slice]:
         """Transactions with all that can happen to the rows of ``tables``, and what else of ``kinds`` there is."""
         items, pairs = map(self.table, (ITEMS, PAIRS))
-        one, two, three = map(self.int, (1001, 1002, 1003))
+        one, two, three = map(self.int, (1_000_001, 1_000_002, 1_000_003))
         kinds = set(kinds)
         note = f"{SECRET} changed"
         told = self.commit(
@@ -150,7 +150,7 @@ class Story:
             pairs.insert(one, f"{SECRET} b", one),
             pairs.insert(two, f"{SECRET} b", two),
             pairs.update(one, f"{SECRET} c", three, key=(one, f"{SECRET} b", None)),
-            items.update(self.int(1004), note, UNCHANGED, key=(one, None, None)),
+            items.update(self.int(1_000_004), note, UNCHANGED, key=(one, None, None)),
         )
         if FULL in tables:
             full = self.table(FULL)
