@@ -25,6 +25,7 @@ from aiorepl import (
     Delete,
     PermanentError,
     Position,
+    SchemaChange,
     Sink,
     SinkContext,
     TransientError,
@@ -250,7 +251,9 @@ class Kafka(Sink):
         return Record(None, self._position_topic, key, orjson.dumps(position.to_json()), [], b"")
 
     def _records(self, change: Change) -> Iterator[Record]:
-        headers = [("event_id", event_id(change).encode())]
+        # A schema change has the ordinal of the row behind it.
+        kind = ".schema" if isinstance(change, SchemaChange) else ""
+        headers = [("event_id", f"{event_id(change)}{kind}".encode())]
         if change.transaction is not None:
             headers += [
                 ("commit_lsn", str(change.transaction.commit_lsn).encode()),

@@ -31,6 +31,7 @@ from aiorepl import (
     ConfigurationError,
     PermanentError,
     Position,
+    SchemaChange,
     Sink,
     SinkContext,
     TransientError,
@@ -40,6 +41,7 @@ from aiorepl.formats.cloudevents import CloudEventsFormat
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
+from aiorepl_sinks.cancellation import cancellable
 
 _EXPECTED: Final = "Nats-Expected-Last-Msg-Id"
 # Answers of a stream, by the codes of its API.
@@ -141,20 +143,17 @@ class Nats(Sink):
         jetstream = await self._connected()
         try:
             try:
-                await jetstream.stream_info(self._stream)
+                await cancellable(jetstream.stream_info(self._stream))
             except js.NotFoundError:
                 if not self._create:
                     raise PermanentError(
                         f"nats: there is no stream {self._stream!r}: set create_stream, or create it: nats stream add "
                         f"{self._stream} --subjects '{self._subjects}'"
                     ) from None
-                await jetstream.add_stream(
-                    StreamConfig(
-                        name=self._stream,
-                        subjects=[self._subjects],
-                        duplicate_window=self._duplicate_window,
-                    )
+                created = StreamConfig(
+                    name=self._stream, subjects=[self._subjects], duplicate_window=self._duplicate_window
                 )
+                await cancellable(jetstream.add_stream(created))
         except (nats.errors.Error, OSError) as error:
             raise self._problem(error) from None
         return None
@@ -214,20 +213,23 @@ class Nats(Sink):
             pass
 
         client = Client()
+        connecting = client.connect(
+            self._servers,
+            allow_reconnect=False,
+            connect_timeout=max(1, int(self._timeout)),
+            error_cb=told_by_our_own_errors,
+            disconnected_cb=lost,
+            closed_cb=lost,
+            **self._login,
+        )
         try:
             async with asyncio.timeout(self._timeout):
-                await client.connect(
-                    self._servers,
-                    allow_reconnect=False,
-                    connect_timeout=max(1, int(self._timeout)),
-                    error_cb=told_by_our_own_errors,
-                    disconnected_cb=lost,
-                    closed_cb=lost,
-                    **self._login,
-                )
-        except (nats.errors.Error, OSError, TimeoutError) as error:
+                await cancellable(connecting)
+        except BaseException as error:
             await client.close()
-            raise self._problem(error) from None
+            if isinstance(error, (nats.errors.Error, OSError, TimeoutError)):
+                raise self._problem(error) from None
+            raise
         self._client = client
         self._jetstream = client.jetstream(timeout=self._timeout, publish_async_max_pending=self._outstanding)
         return self._jetstream
@@ -235,6 +237,8 @@ class Nats(Sink):
     def _messages(self, change: Change) -> Iterator[_Message]:
         """What is published of a change; several if it goes to several subjects."""
         identity = self._source + event_id(change)
+        if isinstance(change, SchemaChange):
+            identity += ".schema"  # it has the ordinal of the row behind it
         count = 0
         for part in self._format.split(change):
             if self._binary and isinstance(self._format, CloudEventsFormat):
@@ -262,15 +266,13 @@ class Nats(Sink):
             for message in messages:
                 headers = message.headers if before is None else message.headers | {_EXPECTED: before}
                 before = headers["Nats-Msg-Id"]
-                answers.append(
-                    await jetstream.publish_async(
-                        message.subject,
-                        message.payload,
-                        wait_stall=self._timeout,
-                        stream=self._stream,
-                        headers=headers,
-                    )
+                sent = jetstream.publish_async(
+                    message.subject, message.payload, stream=self._stream, headers=headers
                 )
+                answers.append(await cancellable(sent))
+                at_once = self._outstanding
+                if len(answers) % at_once == 0 and not await self._answered(answers[: -at_once // 2]):
+                    break
             await self._answered(answers)
             for place, answer in enumerate(answers):
                 if not answer.done():
@@ -286,20 +288,20 @@ class Nats(Sink):
                 elif not answer.cancelled():
                     answer.exception()  # seen
 
-    async def _answered(self, answers: list[asyncio.Future[Any]]) -> None:
-        """Wait for all, as long as some come and the connection is there."""
+    async def _answered(self, answers: list[asyncio.Future[Any]]) -> bool:
+        """Wait for all, as long as some come and the connection is there; whether all are good."""
         gone = asyncio.ensure_future(self._gone.wait())
         try:
-            waiting = set(answers)
+            waiting = [answer for answer in answers if not answer.done()]
             while waiting and not gone.done():
-                last = next(answer for answer in reversed(answers) if answer in waiting)
-                done, _ = await asyncio.wait(
-                    {last, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+                await asyncio.wait(
+                    {waiting[-1], gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                before = len(waiting)
-                waiting = {answer for answer in waiting if not answer.done()}
-                if not done and len(waiting) == before:
-                    return
+                left = [answer for answer in waiting if not answer.done()]
+                if len(left) == len(waiting):
+                    break
+                waiting = left
+            return all(answer.done() and answer.exception() is None for answer in answers)
         finally:
             gone.cancel()
 

