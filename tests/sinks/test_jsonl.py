@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from aiorepl import PermanentError, TransientError
+from aiorepl import ConfigurationError, PermanentError, TransientError
 from aiorepl_sinks import jsonl
 from aiorepl_sinks.jsonl import JsonLines
 
@@ -225,3 +225,17 @@ async def test_close_waits_for_a_write_that_was_cancelled(tmp_path, source, monk
     go_on.set()
     await close
     assert [[1]] == list(ids(tmp_path).values())
+
+
+async def test_other_formats(tmp_path, source):
+    """Each is JSON, one object a line; what is for people is not."""
+    sink = JsonLines(tmp_path, format="cloudevents")
+    await sink.open(source.context)
+    await sink.write(source.batch([1, 2]))
+    await sink.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {"/postgresql/7000000000000000001/test"} == {event["source"] for event in events}
+    assert [1, 2] == [event["data"]["new"]["id"] for event in events]
+    with pytest.raises(ConfigurationError, match="jsonl writes JSON"):
+        JsonLines(tmp_path, format="pretty")

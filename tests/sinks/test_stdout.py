@@ -11,6 +11,7 @@ import pytest
 
 from aiorepl import ConfigurationError, PermanentError
 from aiorepl.delivery.plugins import load, sinks
+from aiorepl.formats import NAMES
 from aiorepl_sinks.stdout import Stdout
 
 
@@ -81,3 +82,20 @@ def test_the_built_in_sinks_are_registered_like_anyone_s():
     assert {"stdout", "jsonl"} <= sinks().keys()
     assert Stdout is load("stdout")
     assert load("stdout").durable_on_write
+
+
+async def test_other_formats(source):
+    """By name, or as a table with options; called after the source."""
+    file = io.BytesIO()
+    sink = Stdout(file=file, format={"type": "debezium", "database": "shop"})
+    await write(sink, source, source.batch([1]))
+    event = json.loads(file.getvalue())
+    assert ("c", "shop", "test") == (event["op"], event["source"]["db"], event["source"]["name"])
+    with pytest.raises(ConfigurationError, match="did you mean debezium"):
+        Stdout(format="debezum")
+
+
+def test_prepared_transactions_are_taken_where_the_format_tells_of_them():
+    """Debezium and wal2json know of no PREPARE."""
+    taken = [name for name in NAMES if Stdout(format=name, boundaries=True).takes_prepared]
+    assert ["native", "cloudevents", "pretty"] == taken
