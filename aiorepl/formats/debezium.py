@@ -19,9 +19,8 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats import debezium_values as values
 from aiorepl.formats.columns import Columns, Frame, Tables
 from aiorepl.formats.debezium_counts import Counts
-from aiorepl.formats.format import Format, commit_lsn
+from aiorepl.formats.format import Format, by_table, commit_lsn, only_table
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.transactions.changes import Change, Delete, Insert, Layout, Message, RowChange, Truncate, Update
 from aiorepl.transactions.schema_changes import SchemaChange
@@ -75,8 +74,8 @@ class DebeziumFormat(Format):
         """
         if isinstance(change, SchemaChange):
             return ()
-        if isinstance(change, Truncate) and len(change.relations) != 1:
-            return tuple(_one_table(change, relation) for relation in change.relations)
+        if isinstance(change, Truncate):
+            return by_table(change)
         if isinstance(change, Update) and _moves(change):
             return _delete(change), _insert(change)
         return (change,)
@@ -86,7 +85,7 @@ class DebeziumFormat(Format):
         if isinstance(change, RowChange):
             return self._row(change)
         if isinstance(change, Truncate):
-            (relation,) = self._only(change)
+            relation = only_table(change)
             return self._envelope(change, b"null", b"null", relation.schema, relation.name, b"t")
         if isinstance(change, Message):
             return self._message(change)
@@ -178,11 +177,6 @@ class DebeziumFormat(Format):
             lambda column, kind: values.encoder(types, column, kind, self._decimals),
         )
 
-    def _only(self, change: Truncate) -> tuple[Relation, ...]:
-        if len(change.relations) != 1:
-            raise ValueError("a truncate of several tables has an event for each: take it through split")
-        return change.relations
-
 
 def _object(fragments: list[bytes]) -> bytes:
     return b"{" + b",".join(fragments) + b"}"
@@ -206,10 +200,6 @@ def _times(transaction: Transaction | None) -> tuple[bytes, bytes, bytes]:
         return b"null", b"null", b"null"
     us = transaction.commit_timestamp + _EPOCH
     return b"%d" % (us // 1000), b"%d" % us, b"%d" % (us * 1000)
-
-
-def _one_table(change: Truncate, relation: Relation) -> Truncate:
-    return Truncate(change.transaction, change.ordinal, change.message._replace(relations=(relation,)))
 
 
 def _moves(change: Update) -> bool:

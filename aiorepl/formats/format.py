@@ -8,11 +8,12 @@ from typing import Final
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
-from aiorepl.transactions.changes import Change, Message
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.transactions.changes import Change, Message, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
 
-COMMIT_PREPARED: Final = (m.CommitPrepared, m.RollbackPrepared)
+_DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 
 
 class Format:
@@ -79,6 +80,26 @@ class Format:
         raise NotImplementedError(f"{type(self).__name__} must define end")
 
 
+def by_table(change: Truncate) -> tuple[Truncate, ...]:
+    """A truncate of each of its tables alone."""
+    if len(change.relations) == 1:
+        return (change,)
+    return tuple(
+        Truncate(change.transaction, change.ordinal, change.message._replace(relations=(relation,)))
+        for relation in change.relations
+    )
+
+
+def only_table(change: Truncate) -> Relation:
+    """The table of one that ``by_table`` gave.
+
+    :raises ValueError: for several, of which all but one would be lost.
+    """
+    if len(change.relations) != 1:
+        raise ValueError("a truncate of several tables has an event for each: take it through split")
+    return change.relations[0]
+
+
 def event_id(change: Change) -> str:
     """What names an event for good: ``"<commit LSN>-<ordinal>"``, the same after every restart and on every route.
 
@@ -119,4 +140,4 @@ def decides(part: Slice) -> bool:
     """Whether the slice tells how a transaction ended whose changes were delivered when it was prepared."""
     if part.transaction is None or not part.transaction.prepared:
         return False
-    return isinstance(part.two_phase, COMMIT_PREPARED)
+    return isinstance(part.two_phase, _DECISIONS)

@@ -108,15 +108,17 @@ class PrettyFormat(Format):
             text = layout.types.text(column.type_oid, kind)
             info = BUILTIN.get(column.type_oid)
             if info is not None and info.name in _BARE:
-                return lambda raw: text(raw).encode()
+                return lambda raw: self._cut(text(raw)).encode()
             return lambda raw: self._quoted(text(raw)).encode()
 
         return Columns(layout, frame, encoder)
 
-    def _quoted(self, text: str) -> str:
-        cut = text[: self._width]
+    def _cut(self, text: str, quote: str = "") -> str:
         more = f"… ({len(text)} characters)" if len(text) > self._width else ""
-        return f"'{_printable(cut)}'{more}"
+        return f"{quote}{_printable(text[: self._width])}{quote}{more}"
+
+    def _quoted(self, text: str) -> str:
+        return self._cut(text, "'")
 
     def _style(self, text: str, **style: object) -> str:
         if not self._colour:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from aiorepl.formats.columns import Columns, Frame, Tables
-from aiorepl.formats.format import Format, commit_lsn, event_id
+from aiorepl.formats.format import Format, by_table, commit_lsn, event_id, only_table
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput.relations import Column
@@ -75,21 +75,14 @@ class Wal2JsonFormat(Format):
         """A truncate for each of its tables; nothing of what was altered, which wal2json does not tell."""
         if isinstance(change, SchemaChange):
             return ()
-        if isinstance(change, Truncate) and len(change.relations) != 1:
-            return tuple(
-                Truncate(change.transaction, change.ordinal, change.message._replace(relations=(relation,)))
-                for relation in change.relations
-            )
-        return (change,)
+        return by_table(change) if isinstance(change, Truncate) else (change,)
 
     def event(self, change: Change) -> bytes:
         """One change as a JSON object."""
         if isinstance(change, RowChange):
             return self._row(change)
         if isinstance(change, Truncate):
-            if len(change.relations) != 1:
-                raise ValueError("a truncate of several tables has an event for each: take it through split")
-            (relation,) = change.relations
+            relation = only_table(change)
             return orjson.dumps(self._head("T", change) | self._named(relation.schema, relation.name))
         if isinstance(change, Message):
             return self._message(change)

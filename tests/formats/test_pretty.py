@@ -87,8 +87,10 @@ def test_prepared_transactions(stream):
 def test_long_values_are_cut(stream):
     """With how long they are."""
     items = stream.table("items", column("note"))
-    stream.transaction(items.insert("x" * 81), items.insert("y" * 80))
-    first, second = lines(stream.slices())
+    numbers = stream.table("numbers", column("n", 1700))
+    stream.transaction(items.insert("x" * 81), items.insert("y" * 80), numbers.insert("9" * 1000))
+    first, second, third = lines(stream.slices())
+    assert third.endswith(f"n={'9' * 80}… (1000 characters)")
     assert first.endswith(f"note='{'x' * 80}'… (81 characters)")
     assert second.endswith(f"note='{'y' * 80}'")
 

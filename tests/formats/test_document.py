@@ -1,0 +1,36 @@
+"""docs/formats.md tells of every format and option, and its example works."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from aiorepl.formats import NAMES, named
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_told_of(name):
+    """In the format's own part, but for those that all have."""
+    part = re.search(rf"^## {name}$(.*?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)[1]
+    options = type(named(name)).__init__.__kwdefaults__.keys() - {"boundaries", "values", "colour"}
+    assert set() == {option for option in options if f"`{option}`" not in part}
+
+
+def test_the_example():
+    """A table that a file may have."""
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (sink,) = tomllib.loads(text)["sinks"]
+    module = import_module(f"aiorepl_sinks.{sink.pop('type')}")
+    module.JsonLines(**sink)
+
+
+def test_the_identity_is_where_it_says():
+    """The function is called so."""
+    assert re.search(r"`(aiorepl\.formats\.format)\.(event_id)\(change\)`", PAGE)
+    assert callable(import_module("aiorepl.formats.format").event_id)
