@@ -139,6 +139,9 @@ class Postgres(Sink):
 
     async def _undo(self, writer: Writer, *, alone: bool) -> None:
         """Undo the failed call; of a transaction that goes on the earlier ones as well, unless ``alone``."""
+        if writer.session.connection.is_closed():
+            self._drop()
+            return
         try:
             if alone and writer.separable:
                 await writer.undo()

@@ -133,7 +133,7 @@ async def _drop(server: Any, name: str) -> None:
 
 @pytest.fixture
 async def pairs(server: Any, servers: Any, slot_name: str) -> AsyncIterator[Callable[..., Any]]:
-    """``await pairs(source_version, target_version)``: a new pair; of the usual server without versions."""
+    """Makes pairs: call it with the versions of source and target, or without for the usual server."""
     made: list[tuple[Any, str]] = []
     opened: list[Pair] = []
 

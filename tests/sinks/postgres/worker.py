@@ -1,0 +1,26 @@
+"""The process that is killed: a pipeline into a target. Arguments: source, slot, target, transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from aiorepl import BatchPolicy, Pipeline, Source
+from aiorepl_sinks.postgres import Postgres
+
+source, slot, target, transactions = sys.argv[1:]
+
+
+async def main() -> None:
+    """Run until killed."""
+    pipeline = Pipeline(
+        Source(source, slot=slot, publication="p"),
+        {"mirror": Postgres(target, transactions=transactions)},
+        batches=BatchPolicy(bytes=20_000),
+    )
+    async with pipeline:
+        print("started", flush=True)
+        await asyncio.Event().wait()
+
+
+asyncio.run(main())
