@@ -57,8 +57,7 @@ def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter
     if info is None:
         return None
     if info.kind == ARRAY:
-        return _array(types, info, modifier if info.oid == oid else -1, decimals)
-    modifier = modifier if info.oid == oid else -1  # a domain's own length or precision is not sent
+        return _array(types, info, modifier, decimals)
     if info.name == "numeric":
         return _numeric(modifier, decimals)
     if info.name == "money":

@@ -128,3 +128,24 @@ def test_keys(name):
     """For sinks that keep the key beside the event."""
     _, change = first(named(name))
     assert b'{"id":1}' == named(name).key(change)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_that_was_altered(name):
+    """Each row by the description that was sent before it, be it in one slice or in two."""
+    stream, form = Stream(), named(name)
+    items = stream.table("items", column("id", 23, key=True))
+    stream.transaction(items.insert("1"))
+    before = stream.slices()
+    after = stream.table("items", column("label"), column("id", 23, key=True), replaces=items)
+    stream.transaction(after.insert("b", "2"))
+    first, second = (event.decode() for part in (before, stream.slices()) for event in form.events(part))
+    assert ("label" in first, "label" in second) == (False, True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_transaction_without_changes(name):
+    """Some servers send such and others do not, so there is no line of it."""
+    stream = Stream()
+    stream.transaction()
+    assert [] == list(named(name, boundaries=True).events(stream.slices()))
