@@ -24,6 +24,11 @@ from aiorepl.spark.java import ensure_java
 # To move on: what `java -verbose:class kafka.Kafka` loads that pyspark has not, and `sha256sum` of it.
 PINS = {
     (
+        "net.sourceforge.argparse4j",
+        "argparse4j",
+        "0.7.0",
+    ): "65ceb669d88f63306c680f8088bbf765bbca72d288a61a03703000076c3d3f56",
+    (
         "org.hdrhistogram",
         "HdrHistogram",
         "2.2.2",

@@ -58,7 +58,8 @@ class Kafka(Sink):
     :param exactly_once: write in Kafka transactions, with the position.
     :param transactional_id: its producer's; ``aiorepl-<slot>-<sink's name>`` unless given.
     :param transaction_timeout: seconds that one may take; brokers allow 900 unless told otherwise.
-    :param position_topic: where the position is kept; it is created if it is missing.
+    :param position_topic: where the position is kept, each sink's in one of its own; ``<transactional_id>.position``
+        unless given. It is created if it is missing.
     :param timeout: seconds to wait for acknowledgements before that counts as a failed attempt.
     :param security_protocol: ``"PLAINTEXT"``, ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
     :param sasl_mechanism: ``"PLAIN"``, ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``.
@@ -83,7 +84,7 @@ class Kafka(Sink):
         exactly_once: bool = False,
         transactional_id: str | None = None,
         transaction_timeout: float = 900.0,
-        position_topic: str = "aiorepl.positions",
+        position_topic: str | None = None,
         timeout: float = 30.0,
         security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT",
         sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN",
@@ -120,7 +121,7 @@ class Kafka(Sink):
         self._max_event_bytes = max_event_bytes
         self._exactly_once = exactly_once
         self._transactional_id = transactional_id
-        self._position_topic = position_topic
+        self._position_topic = position_topic or ""
         self._timeout = timeout
         self._position: Position | None = None
         # A batch under way goes on when the attempt that began it is over: it is asked for again.
@@ -137,6 +138,7 @@ class Kafka(Sink):
             return None
         identity = self._transactional_id or f"aiorepl-{context.position.slot}-{context.name}"
         self._transactional_id = identity
+        self._position_topic = self._position_topic or topic_name(f"{identity}.position")
         await self._cluster.create_compacted(self._position_topic)
         await self._connect()
         if self._position is None:

@@ -11,8 +11,8 @@ import contextlib
 import re
 import ssl
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
 from aiokafka import errors as kafka
@@ -41,6 +41,9 @@ _REFUSALS: Final = (
     *(kafka.IllegalSaslStateError, kafka.ClusterAuthorizationFailedError),
 )
 _CLOSE_SECONDS: Final = 5.0
+_MOMENT: Final = 1.0
+
+_T = TypeVar("_T")
 
 
 class Record(NamedTuple):
@@ -80,6 +83,11 @@ class Cluster:
             )
         if security_protocol.startswith("SASL") and (username is None or password is None):
             raise ConfigurationError(f"kafka: {security_protocol} wants username and password")
+        for server in (
+            bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        ):
+            if not server.rpartition(":")[2].isdigit():
+                raise ConfigurationError("kafka: bootstrap_servers wants host:port, perhaps several")
         self._client: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers,
             "request_timeout_ms": int(timeout * 900),  # below what a batch is waited for
@@ -112,20 +120,17 @@ class Cluster:
     async def connect(self, transactional_id: str | None) -> None:
         """Start a producer. One with a transactional id ends the transactions that others have begun under it."""
         await self.disconnect()
+        await self._let_in()
         extra: dict[str, Any] = {"enable_idempotence": True, "acks": "all"}
         if transactional_id is not None:
             extra["transactional_id"] = transactional_id
             extra["transaction_timeout_ms"] = int(self._transaction_timeout * 1000)
         producer = AIOKafkaProducer(**self._client, **self._batches, **extra)
         try:
-            async with asyncio.timeout(self._timeout):
-                await producer.start()
-        except BaseException as error:
+            with _told():
+                await self._whole(producer.start())
+        except BaseException:
             await producer.stop()
-            if isinstance(error, kafka.KafkaConnectionError):
-                raise problem(await self._reason(error)) from None
-            if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
-                raise problem(error) from None
             raise
         self._producer = producer
 
@@ -150,11 +155,10 @@ class Cluster:
         :raises TransientError, PermanentError: they were not all taken; the producer is gone.
         """
         try:
-            rest = await self._send(records)
-        except BaseException as error:
+            with _told():
+                rest = await self._send(records)
+        except BaseException:
             await self.disconnect()
-            if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
-                raise problem(error) from None
             raise
         if rest:
             # It has counted records that the brokers did not take.
@@ -165,17 +169,16 @@ class Cluster:
         """Send records within the transaction under way, or a new one, and commit it if told so; else as ``send``."""
         assert self._producer is not None
         try:
-            if not self._begun:
-                await self._producer.begin_transaction()
-                self._begun = True
-            rest = await self._send(records)
-            if commit and not rest:
-                await self._producer.commit_transaction()
-                self._begun = False
-        except BaseException as error:
+            with _told():
+                if not self._begun:
+                    await self._producer.begin_transaction()
+                    self._begun = True
+                rest = await self._send(records)
+                if commit and not rest:
+                    await self._producer.commit_transaction()
+                    self._begun = False
+        except BaseException:
             await self.disconnect()
-            if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
-                raise problem(error) from None
             raise
         if rest:
             await self.disconnect()
@@ -183,55 +186,68 @@ class Cluster:
 
     async def last(self, topic: str, key: bytes) -> bytes | None:
         """The value of the last committed record with this key in partition 0 of a compacted topic."""
-        consumer = AIOKafkaConsumer(
-            **self._client, isolation_level="read_committed", enable_auto_commit=False
-        )
-        partition, found = TopicPartition(topic, 0), None
-        try:
-            async with asyncio.timeout(self._timeout):
-                await consumer.start()
-                consumer.assign([partition])
-                await consumer.seek_to_beginning(partition)
-                end = (await consumer.end_offsets([partition]))[partition]
-                while await consumer.position(partition) < end:
-                    for records in (await consumer.getmany(partition, timeout_ms=100)).values():
-                        for record in records:
-                            found = record.value if record.key == key else found
-        except (kafka.KafkaError, OSError, TimeoutError) as error:
-            raise problem(error, topic) from None
-        finally:
-            await consumer.stop()
-        return found
+        with _told(topic):
+            return await self._whole(self._last(TopicPartition(topic, 0), key))
 
     async def create_compacted(self, topic: str) -> None:
         """Create a topic of one partition that keeps the last record of each key, unless it is there."""
+        with _told(topic):
+            await self._whole(self._create_compacted(topic))
+
+    async def _last(self, partition: TopicPartition, key: bytes) -> bytes | None:
+        found = None
+        # What is not committed yet hides what is behind it, so that the end is asked of one who sees it all.
+        everything = AIOKafkaConsumer(**self._client, enable_auto_commit=False)
+        committed = AIOKafkaConsumer(
+            **self._client, isolation_level="read_committed", enable_auto_commit=False
+        )
+        try:
+            await everything.start()
+            end = (await everything.end_offsets([partition]))[partition]
+            await committed.start()
+            committed.assign([partition])
+            await committed.seek_to_beginning(partition)
+            while await committed.position(partition) < end:
+                for records in (await committed.getmany(partition, timeout_ms=100)).values():
+                    for record in records:
+                        found = record.value if record.key == key else found
+        finally:
+            await everything.stop()
+            await committed.stop()
+        return found
+
+    async def _create_compacted(self, topic: str) -> None:
         admin = AIOKafkaAdminClient(**self._client)
         try:
-            async with asyncio.timeout(self._timeout):
-                await admin.start()
-                if topic in await admin.list_topics():
-                    return
-                cluster = await admin.describe_cluster()
-                made = await admin.create_topics(
-                    [
-                        NewTopic(
-                            topic,
-                            1,
-                            min(3, len(cluster["brokers"])),
-                            topic_configs={"cleanup.policy": "compact"},
-                        )
-                    ]
-                )
-                code = made.topic_errors[0][1]
-                if code not in (0, kafka.TopicAlreadyExistsError.errno):
-                    failure: type[kafka.KafkaError] = kafka.for_code(code)
-                    raise failure
-        except kafka.KafkaConnectionError as error:
-            raise problem(await self._reason(error)) from None
-        except (kafka.KafkaError, OSError, TimeoutError) as error:
-            raise problem(error, topic) from None
+            await admin.start()
+            if topic in await admin.list_topics():
+                return
+            replicas = min(3, len((await admin.describe_cluster())["brokers"]))
+            new = NewTopic(topic, 1, replicas, topic_configs={"cleanup.policy": "compact"})
+            code = (await admin.create_topics([new])).topic_errors[0][1]
+            if code not in (0, kafka.TopicAlreadyExistsError.errno):
+                failure: type[kafka.KafkaError] = kafka.for_code(code)
+                raise failure
         finally:
             await admin.close()
+
+    async def _whole(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """Await a call within the timeout. One that is cut short is given a moment: connections that are being made
+        when the client is cancelled would be forgotten, and stay.
+        """
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({task}, timeout=self._timeout)
+            if not task.done():
+                raise TimeoutError
+            return task.result()
+        finally:
+            if not task.done():
+                await asyncio.wait({task}, timeout=_MOMENT)
+                task.cancel()
+                await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # seen
 
     async def _send(self, records: Sequence[Record]) -> list[Record]:
         assert self._producer is not None
@@ -287,24 +303,40 @@ class Cluster:
                 raise TransientError("kafka: no broker answers") from None
             raise problem(error, topic) from None
 
-    async def _reason(self, error: Exception) -> Exception:
-        """Why no broker lets us in: the producer tells only that none does."""
+    async def _let_in(self) -> None:
+        """Connect once to a broker, to know why if it does not let us in: the clients tell only that none does."""
         servers = self._client["bootstrap_servers"]
-        first = (servers.split(",") if isinstance(servers, str) else servers)[0]
-        host, _, port = first.rpartition(":")
         options = {name: value for name, value in self._client.items() if name != "bootstrap_servers"}
-        try:
-            (await create_conn(host, int(port), **options)).close()
-        except (kafka.KafkaError, OSError) as reason:
-            return reason
-        except (TimeoutError, ValueError):
-            pass
-        return error
+        for number, server in enumerate(
+            hosts := servers.split(",") if isinstance(servers, str) else servers, 1
+        ):
+            host, _, port = server.strip().rpartition(":")
+            try:
+                with _told():
+                    await self._whole(_knock(host, int(port), options))
+            except TransientError:
+                if number == len(hosts):
+                    raise
+            else:
+                return
+
+
+async def _knock(host: str, port: int, options: dict[str, Any]) -> None:
+    await (await create_conn(host, port, **options)).close()
 
 
 def topic_name(place: str) -> str:
     """A topic's name that Kafka allows."""
     return _LEGAL.sub("_", place)[:249] or "_"
+
+
+@contextlib.contextmanager
+def _told(topic: str | None = None) -> Iterator[None]:
+    """Tell the engine what the client raises."""
+    try:
+        yield
+    except (kafka.KafkaError, OSError, TimeoutError) as error:
+        raise problem(error, topic) from None
 
 
 def problem(error: BaseException, topic: str | None = None) -> PermanentError | TransientError:

@@ -47,7 +47,7 @@ class Server:
         """Start it, and wait until it is ready."""
         log = self.folder / "log"
         log.unlink(missing_ok=True)
-        self._process = subprocess.Popen(self._command, preexec_fn=die_with_us)
+        self._process = subprocess.Popen(self._command, preexec_fn=die_with_us)  # noqa: PLW1509
         while not log.exists() or "Server is ready" not in log.read_text():
             assert self._process.poll() is None, "NATS did not start"
 

