@@ -93,7 +93,7 @@ def _watch(loop: asyncio.AbstractEventLoop, thread: int, stop: threading.Event) 
 def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, first: bool) -> None:
     task = asyncio.current_task(loop)
     frame = sys._current_frames().get(thread)
-    if frame is None:
+    if frame is None or not loop.is_running():
         return
     code = frame.f_code
     where = f"in {code.co_name} at {code.co_filename}:{frame.f_lineno}"

