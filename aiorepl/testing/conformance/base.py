@@ -17,7 +17,7 @@ from aiorepl.delivery.threads import ThreadedSink
 from aiorepl.errors import SinkError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
-from aiorepl.testing.conformance.running import ContractBroken, Watch, run, unmourned
+from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, unmourned
 from aiorepl.testing.conformance.story import TABLES, Story, Table, batches
 from aiorepl.transactions.transaction import Slice
 
@@ -77,7 +77,7 @@ class Conformance:
 
     def die(self, work: Callable[[Sink], Coroutine[Any, Any, _T]]) -> _T:
         """One life of a process that is killed at its end: the sink is neither flushed nor closed."""
-        with unmourned():
+        with unmourned(), joined():
             made = self.make_sink()
             result = run(work(_asynchronous(made)), self.seconds, killed=True)
             self.crash(made)

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Awaitable, Coroutine, Generator, Iterator
@@ -68,6 +69,15 @@ def run(
 
 def _tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
     return sorted(task.get_coro().__qualname__ for task in asyncio.all_tasks(loop))  # type: ignore[union-attr]
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Threads that were started within are waited for: idle ones still hold what they were called with."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(1.0)
 
 
 @contextmanager

@@ -1,0 +1,59 @@
+"""``sqlite``: native events as rows of a SQLite file, each exactly once, for the position is kept beside them."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiorepl import Batch, Change, Position, SinkContext, SyncSink, TransientError
+from aiorepl.formats.native import NativeFormat
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS events (lsn INTEGER, ordinal INTEGER, event TEXT, PRIMARY KEY (lsn, ordinal));
+CREATE TABLE IF NOT EXISTS position (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), position TEXT);
+"""
+
+
+class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
+    """Options: ``path``, the database file, which is made if it is missing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._format = NativeFormat()
+        self._database: sqlite3.Connection | None = None
+
+    def open(self, context: SinkContext) -> Position | None:
+        self._begin = context.position
+        with self._errors():
+            self._database = sqlite3.connect(self._path, timeout=1, check_same_thread=False)
+            self._database.executescript(TABLES)
+            kept = self._database.execute("SELECT position FROM position").fetchone()
+        return None if kept is None else Position.from_json(json.loads(kept[0]))
+
+    def write(self, batch: Batch) -> None:
+        rows = [(*identity(change), self._format.event(change).decode()) for change in batch.changes]
+        with self._errors():
+            # If a large transaction, which comes in slices, breaks off, its first ones come again: they are there.
+            self._database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?)", rows)
+            if batch.end_lsn is not None:
+                position = json.dumps(self._begin.at(batch.end_lsn).to_json())
+                self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (position,))
+
+    def flush(self) -> None:
+        with self._errors():
+            self._database.commit()  # the events and the position in one step
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()  # what was not committed is rolled back, and comes again
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:  # locked, full, not there; all else is permanent
+            raise TransientError(f"sqlite: {self._path}: {error}") from None
+
+
+def identity(change: Change) -> tuple[int, int]:  # for good; a message between transactions has its own LSN
+    return (change.lsn if change.transaction is None else change.transaction.commit_lsn), change.ordinal

@@ -1,0 +1,70 @@
+"""One stream, several sinks: each gets what it should see, in the form it should see it, in whole transactions.
+
+psql "$DATABASE_URL" -c 'CREATE TABLE customers (id int PRIMARY KEY, name text, email text)' \
+                         -c 'CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric, note text)' \
+                         -c 'CREATE PUBLICATION shop FOR ALL TABLES'
+python fan_out.py events/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import asyncpg
+
+import aiorepl
+from aiorepl_sinks.jsonl import JsonLines
+from aiorepl_sinks.stdout import Stdout
+
+DSN = os.environ["DATABASE_URL"]
+
+
+class Names:
+    """Adds the customer's name to orders: a transform, called with one change after another."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    async def __call__(self, change: aiorepl.Change) -> aiorepl.Change | None:
+        if not isinstance(change, (aiorepl.Insert, aiorepl.Update)) or change.new is None:
+            return change
+        if change.new["note"] == "internal":
+            return None  # not for this sink
+        name = await self._pool.fetchval("SELECT name FROM customers WHERE id = $1", change.new["customer"])
+        return change.with_columns({"customer_name": name})
+
+
+async def main(folder: Path) -> None:
+    async with asyncpg.create_pool(DSN, min_size=1) as pool:
+        pipeline = aiorepl.Pipeline(
+            aiorepl.Source(DSN, slot="fan_out", publication="shop", create_slot=True),
+            {
+                # Everything, with addresses that stay comparable and cannot be read.
+                "archive": aiorepl.Delivery(
+                    JsonLines(folder / "archive"),
+                    selection=aiorepl.Selection(mask=("*.customers.email",), secret=os.environ["MASKS"]),
+                ),
+                # New and changed orders, with names, for somebody who reads along.
+                "orders": aiorepl.Delivery(
+                    Stdout(),
+                    selection=aiorepl.Selection(tables=("public.orders",), kinds=("insert", "update")),
+                    transform=Names(pool),
+                ),
+                # A sink that may lag without holding back the others wants a journal: Pipeline(…, journal="…").
+                "deletes": aiorepl.Delivery(
+                    JsonLines(folder / "deletes"), selection=aiorepl.Selection(kinds=("delete", "truncate"))
+                ),
+            },
+            batches=aiorepl.BatchPolicy(flush_seconds=0.2),
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, pipeline.stop)
+        await pipeline.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,100 @@
+"""A web service with a cache that PostgreSQL itself invalidates: a pipeline lives in the application's lifespan.
+
+    psql "$DATABASE_URL" -c 'CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)' \
+                         -c 'CREATE PUBLICATION products FOR TABLE products'
+    uvicorn fastapi_cache:app
+
+Each process needs a slot of its own, for each has a cache of its own: give every instance another ``INSTANCE``, and
+drop the slot of one that goes for good (``aiorepl slots drop cache_1``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+from fastapi import FastAPI, HTTPException, Response
+
+import aiorepl
+
+DSN = os.environ["DATABASE_URL"]
+SLOT = f"cache_{os.environ.get('INSTANCE', '1')}"
+LONGEST = 60.0  # seconds; an upper bound should the stream be slow
+
+
+class Products(aiorepl.Sink):
+    """Rows by id. As a sink it forgets those that changed; without a running pipeline it keeps none."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[float, dict[str, Any]]] = {}
+        self.hits = self.invalidations = 0
+        self._fresh = False
+
+    async def open(self, context: aiorepl.SinkContext) -> None:
+        self._fresh = True
+
+    async def write(self, batch: aiorepl.Batch) -> None:
+        self.invalidations += 1
+        for change in batch.changes:
+            if isinstance(change, aiorepl.RowChange) and change.key is not None:
+                self.rows.pop(change.key["id"], None)
+            else:
+                self.rows.clear()  # TRUNCATE
+
+    async def close(self) -> None:
+        # The pipeline has ended, perhaps by an error: nobody would tell us of changes any more.
+        self._fresh = False
+        self.rows.clear()
+
+    async def get(self, pool: asyncpg.Pool, number: int) -> dict[str, Any] | None:
+        """The row, from memory if it is there."""
+        kept_at, row = self.rows.get(number, (0.0, None))
+        if row is not None and time.monotonic() - kept_at < LONGEST:
+            self.hits += 1
+            return row
+        before = self.invalidations
+        found = await pool.fetchrow("SELECT id, name, price::text FROM products WHERE id = $1", number)
+        if found is None:
+            return None
+        # Not kept if something changed while it was read: it may be the old row.
+        if self._fresh and before == self.invalidations:
+            self.rows[number] = (time.monotonic(), dict(found))
+        return dict(found)
+
+
+products = Products()
+pipeline = aiorepl.Pipeline(
+    aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True), {"products": products}
+)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The pipeline runs from the first request to the last; leaving it sends the last confirmation."""
+    async with asyncpg.create_pool(DSN) as app.state.pool, pipeline:
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/products/{number}")
+async def product(number: int, response: Response) -> dict[str, Any]:
+    """A product."""
+    hits = products.hits
+    row = await products.get(app.state.pool, number)
+    if row is None:
+        raise HTTPException(404)
+    response.headers["x-cache"] = "hit" if products.hits > hits else "miss"
+    return row
+
+
+@app.get("/health")
+async def health() -> dict[str, Any]:
+    """How far the stream is."""
+    statistics = pipeline.statistics()
+    return {"flushed": str(statistics.flushed), "reconnects": statistics.reconnects}

@@ -1,0 +1,129 @@
+"""The examples run against a real server, do what they say, and end in order with their last word told to the slot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from pathlib import Path
+
+import httpx2
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHOP = "CREATE PUBLICATION shop FOR ALL TABLES"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_consume(running, connection, slot, number):
+    """Prints changes; what was printed is acknowledged."""
+    await connection.execute(f"CREATE TABLE items (id int PRIMARY KEY, note text); {SHOP}")
+    async with running("consume.py") as process:
+        await slot("consume", active=True)
+        await connection.execute("INSERT INTO items VALUES (1, 'first'); UPDATE items SET note = 'second'")
+        await connection.execute("DELETE FROM items")
+        await process.line("insert items", "'note': 'first'")
+        await process.line("update items", "'note': 'second'")
+        await process.line("delete items {'id': 1}")
+        await process.interrupt(number)
+    assert (await slot("consume"))["told_all"]
+
+
+async def test_task_group(running, connection, slot):
+    """Counts; a cancelled group leaves the slot free."""
+    await connection.execute(f"CREATE TABLE items (id int PRIMARY KEY); {SHOP}")
+    async with running("task_group.py") as process:
+        await slot("counted", active=True)
+        await connection.execute("INSERT INTO items SELECT generate_series(1, 7)")
+        await process.line("{'items': 7}")
+        assert "ended" in await process.interrupt()
+    await slot("counted")
+
+
+async def test_outbox(running, connection, slot, tmp_path):
+    """What committed is dispatched, what rolled back is not, and what nobody handles is put aside."""
+    await connection.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE PUBLICATION outbox")
+    emit = "SELECT pg_logical_emit_message(true, $1, $2)"
+    async with running(str(EXAMPLES / "outbox.py"), folder=tmp_path) as process:
+        await slot("outbox", active=True)
+        with pytest.raises(ZeroDivisionError):
+            async with connection.transaction():
+                await connection.execute(emit, "order.placed", '{"id": 1}')
+                raise ZeroDivisionError
+        async with connection.transaction():
+            await connection.execute("INSERT INTO orders VALUES (2)")
+            await connection.execute(emit, "order.placed", '{"id": 2}')
+            await connection.execute(emit, "order.unheard_of", "{}")
+            await connection.execute(emit, "order.cancelled", '{"id": 2}')
+        placed, cancelled = await process.line("placed"), await process.line("cancelled")
+        assert ["2", "2"] == [placed.split()[-1], cancelled.split()[-1]]
+        commit_lsn = placed.split()[1].removesuffix("-0")
+        assert f"{commit_lsn}-2" == cancelled.split()[1]
+        said = await process.interrupt()
+    assert [1, 1] == [said.count("placed"), said.count("cancelled")]
+    assert (await slot("outbox"))["told_all"]
+    assert [path for path in (tmp_path / "refused").rglob("*") if path.is_file()]
+
+
+async def test_fan_out(running, connection, slot, tmp_path):
+    """Every sink has what it should have, of the same transaction and with the same identities."""
+    await connection.execute(
+        "CREATE TABLE customers (id int PRIMARY KEY, name text, email text);"
+        "CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric, note text);"
+        "INSERT INTO customers VALUES (1, 'Ada', 'ada@example.org');" + SHOP
+    )
+    async with running("fan_out.py", str(tmp_path), MASKS="a long random secret") as process:
+        await slot("fan_out", active=True)
+        async with connection.transaction():
+            await connection.execute("INSERT INTO customers VALUES (2, 'Bob', 'bob@example.org')")
+            await connection.execute("INSERT INTO orders VALUES (1, 1, 9.50, 'gift'), (2, 1, 1, 'internal')")
+            await connection.execute("DELETE FROM customers WHERE id = 2")
+        order = json.loads(await process.line('"table":"orders"'))
+        said = await process.interrupt()
+    assert {"id": 1, "customer": 1, "total": "9.50", "note": "gift", "customer_name": "Ada"} == order["new"]
+    assert "internal" not in said
+    archive, deletes = lines(tmp_path / "archive"), lines(tmp_path / "deletes")
+    assert ["insert", "insert", "insert", "delete"] == [event["kind"] for event in archive]
+    assert [3] == [event["ordinal"] for event in deletes]
+    assert 64 == len(archive[0]["new"]["email"])
+    assert {**order, "new": None} == {**archive[1], "new": None}
+    assert (await slot("fan_out"))["told_all"]
+
+
+async def test_fastapi_cache(running, connection, slot):
+    """A row is cached, forgotten when it changes, and the slot let go of when the service stops."""
+    await connection.execute("CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)")
+    await connection.execute("INSERT INTO products VALUES (1, 'lamp', 20)")
+    await connection.execute("CREATE PUBLICATION products FOR TABLE products")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = ("-m", "uvicorn", "fastapi_cache:app", "--port", str(port), "--lifespan", "on")
+    async with (
+        running(*server, INSTANCE="7") as process,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        await process.line("Uvicorn running")
+
+        async def get():
+            answer = await client.get("/products/1")
+            return answer.json()["price"], answer.headers["x-cache"]
+
+        assert [("20", "miss"), ("20", "hit")] == [await get(), await get()]
+        await connection.execute("UPDATE products SET price = 25")
+        async with asyncio.timeout(30):
+            while (await get())[0] != "25":
+                await asyncio.sleep(0.01)
+        assert ("25", "hit") == await get()
+        await connection.execute("TRUNCATE products")
+        async with asyncio.timeout(30):
+            while (await client.get("/products/1")).status_code != 404:
+                await asyncio.sleep(0.01)
+        assert 0 == (await client.get("/health")).json()["reconnects"]
+        assert "Application shutdown complete" in await process.interrupt(signal.SIGTERM)
+    assert (await slot("cache_7"))["told_all"]
+
+
+def lines(folder):
+    """All events of a folder of files."""
+    return [json.loads(line) for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
