@@ -152,6 +152,13 @@ class Sink:
     concurrent: bool = False
     """Whether ``write`` may be called again while calls are under way."""
 
+    flush_seconds: float | None = None
+    """How long accepted data may stay unflushed, for targets where each flush makes files; the user's choice for this
+    sink comes first. ``None``: as in the whole pipeline."""
+
+    flush_bytes: int | None = None
+    """How much may be accepted before a flush; as ``flush_seconds``."""
+
     @property
     def durable_on_write(self) -> bool:
         """Whether a batch is durable when ``write`` returns, since ``flush`` was left as it is."""
@@ -189,6 +196,8 @@ class SyncSink:
 
     takes_prepared: bool = False
     concurrent: bool = False
+    flush_seconds: float | None = None
+    flush_bytes: int | None = None
 
     @property
     def durable_on_write(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +35,7 @@ class Delivery:
     :param on_error: what becomes of changes that are refused for good, or for which the retries are spent: ``"halt"``
         stops the sink, ``"dead_letter"`` puts them aside, ``"skip"`` counts them in the statistics and goes on.
     :param dead_letters: a folder, or another sink, which gets batches with a ``refusal``.
-    :param batches: the pipeline's unless given.
+    :param batches: the pipeline's unless given, but for what the sink says of its flushes (``Sink.flush_seconds``).
     :param retry: the pipeline's unless given.
     :raises ConfigurationError: for choices that do not go together.
     """
@@ -123,7 +123,7 @@ def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:
     letters = choices.dead_letters
     return Served(
         _asynchronous(choices.sink),
-        choices.batches or batches,
+        choices.batches or _as_it_likes(choices.sink, batches),
         choices.retry or retry,
         selection=choices.selection,
         transform=transform,
@@ -135,6 +135,14 @@ def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:
         dead_letters=None
         if letters is None
         else _asynchronous(DeadLetters(letters) if isinstance(letters, (str, Path)) else letters),
+    )
+
+
+def _as_it_likes(sink: Sink | SyncSink, batches: BatchPolicy) -> BatchPolicy:
+    return replace(
+        batches,
+        flush_bytes=sink.flush_bytes or batches.flush_bytes,
+        flush_seconds=sink.flush_seconds or batches.flush_seconds,
     )
 
 
