@@ -1,11 +1,18 @@
-"""Batches for sinks, without a server."""
+"""Batches for sinks, without a server; and a real database to deliver from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 
+import aiorepl
 from aiorepl import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -43,3 +50,69 @@ def source() -> Source:
 def new_source() -> Callable[[], Source]:
     """Further streams, which begin at the same LSN."""
     return Source
+
+
+class Database:
+    """A database with a table ``items``, a publication ``p`` of all tables and a slot; ``run`` is ``aiorepl run``."""
+
+    def __init__(self, dsn: str, slot: str, folder: Path) -> None:
+        self.dsn = dsn
+        self.slot = slot
+        self.folder = folder
+
+    def source(self, **options: Any) -> aiorepl.Source:
+        """Its slot."""
+        return aiorepl.Source(self.dsn, slot=self.slot, publication="p", **options)
+
+    async def execute(self, *statements: str) -> None:
+        """Run each in a transaction of its own."""
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def deliver(self, sink: Any, **options: Any) -> None:
+        """Everything up to now, to a sink or a delivery."""
+        source = self.source(**options.pop("source", {}))
+        await aiorepl.Pipeline(source, {"sink": sink}, until="now", **options).run()
+
+    async def run(self, options: dict[str, Any]) -> asyncio.subprocess.Process:
+        """``aiorepl run`` in a process of its own, with these options of the sink."""
+        values = "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
+        path = self.folder / "aiorepl.toml"
+        path.write_text(
+            f'[source]\ndsn = "{self.dsn}"\nslot = "{self.slot}"\npublication = "p"\n'
+            f'[[sinks]]\nname = "sink"\n{values}'
+        )
+        command = Path(sys.executable).with_name("aiorepl")
+        return await asyncio.create_subprocess_exec(command, "run", path, stderr=asyncio.subprocess.DEVNULL)
+
+    async def killed_under_load(
+        self, options: dict[str, Any], count: Callable[[], Awaitable[int]], times: int = 3
+    ) -> int:
+        """Kill ``aiorepl run`` in the middle of a load, some times; how many rows were committed."""
+        rows = 0
+        for _ in range(times):
+            process = await self.run(options)
+            before = await count()
+            async with asyncio.timeout(30):
+                while await count() <= before + 20:
+                    await self.execute(*(f"INSERT INTO items VALUES ({rows + n}, 'x')" for n in range(20)))
+                    rows += 20
+            process.kill()
+            await process.wait()
+        return rows
+
+
+@pytest.fixture
+async def items(database: str, slot_name: str, tmp_path: Path) -> Database:
+    """A published table."""
+    found = Database(database, slot_name, tmp_path)
+    await found.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, note text)",
+        "CREATE PUBLICATION p FOR ALL TABLES",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    return found
