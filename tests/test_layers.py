@@ -38,6 +38,7 @@ PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
     *("delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
     *("delivery/selection.py", "delivery/masking.py", "delivery/patterns.py"),
+    *("delivery/silence.py", "delivery/timelines.py", "delivery/gaps.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}
@@ -45,7 +46,7 @@ THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio
 # Heavy and optional: where each may be imported at all, also inside functions.
 ONLY_IN = {
     "pyspark": ("spark/", "testing/"),
-    "pyarrow": ("spark/", "testing/"),
+    "pyarrow": ("spark/", "formats/arrow/", "testing/"),
     "deltalake": (
         "spark/",
         "testing/",

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from aiorepl.formats.arrow.columns import text_array
+from aiorepl.formats.arrow.header import Header
+from aiorepl.formats.texts import Texts
 from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.blocks import Span
-from aiorepl.spark.columns import text_array
-from aiorepl.spark.texts import Texts
 from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
-from aiorepl.spark.walk import Header, Walk
+from aiorepl.spark.walk import Walk
 from aiorepl.transactions.changes import Raw
 from aiorepl.values.registry import Types
 

@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.types import decimal_digits
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
 from aiorepl.values.types import ARRAY, DOMAIN
@@ -150,13 +151,8 @@ def spark_type(oid: int, modifier: int, types: Types) -> DataType:
 
 
 def _decimal(modifier: int) -> DataType:
-    """Source: ``numeric_typmod_precision`` and ``numeric_typmod_scale``; the scale has 11 bits with sign."""
-    if modifier < 4:
-        return StringType()
-    precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-    # A negative scale rounds left of the point, one above the precision fixes zeros behind it.
-    precision = precision - scale if scale < 0 else max(precision, scale)
-    return DecimalType(precision, max(scale, 0)) if precision <= _MAX_PRECISION else StringType()
+    digits = decimal_digits(modifier)
+    return StringType() if digits is None or digits[0] > _MAX_PRECISION else DecimalType(*digits)
 
 
 def require_readable(schema: StructType) -> None:

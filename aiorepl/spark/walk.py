@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from aiorepl.formats.arrow.header import EPOCH, Header
 from aiorepl.journal.format import frames
 from aiorepl.journal.index import Block
 from aiorepl.journal.reader import JournalReader, Segment, decoder
@@ -20,17 +20,6 @@ from aiorepl.pgoutput.relations import Relation
 _OID: Final = struct.Struct(">I").unpack_from
 _BEGIN, _COMMIT, _TRUNCATE, _MESSAGE = b"BCTM"
 _ROWS: Final = frozenset(b"IUD")
-# Microseconds between 1970-01-01, from which Arrow counts, and 2000-01-01, from which PostgreSQL does.
-_EPOCH: Final = 946_684_800_000_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Header:
-    """The transaction that changes belong to; ``time`` is in microseconds since 1970. Compared by identity."""
-
-    xid: int | None
-    commit_lsn: int
-    time: int | None
 
 
 class Walk:
@@ -50,7 +39,7 @@ class Walk:
         self._header = (
             Header(None, 0, None)
             if midway is None
-            else Header(midway.xid, midway.commit_lsn, midway.commit_timestamp + _EPOCH)
+            else Header(midway.xid, midway.commit_lsn, midway.commit_timestamp + EPOCH)
         )
         self._ordinal = 0 if midway is None else midway.ordinal
 
@@ -74,7 +63,7 @@ class Walk:
             elif kind == _BEGIN:
                 begin = decode(payload)
                 assert isinstance(begin, m.Begin)
-                header, ordinal = Header(begin.xid, begin.final_lsn, begin.commit_time + _EPOCH), 0
+                header, ordinal = Header(begin.xid, begin.final_lsn, begin.commit_time + EPOCH), 0
             elif kind == _TRUNCATE:
                 yield header, ordinal, None, payload
                 ordinal += 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import DataError
-from aiorepl.spark import moments
+from aiorepl.formats.arrow import moments
 from aiorepl.spark.columns import column
 from aiorepl.values.registry import Types
 from aiorepl.values.types import DOMAIN, TypeInfo

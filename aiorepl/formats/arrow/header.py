@@ -1,0 +1,18 @@
+"""The transaction that a row belongs to, as columns have it. Pure; knows no Arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# Microseconds between 1970-01-01, from which Arrow counts, and 2000-01-01, from which PostgreSQL does.
+EPOCH: Final = 946_684_800_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Header:
+    """Of one transaction; ``time`` is in microseconds since 1970. Compared by identity."""
+
+    xid: int | None
+    commit_lsn: int
+    time: int | None

@@ -1,0 +1,144 @@
+"""Changes as record batches of their tables, in types of their own (``types``), losing nothing. Pure.
+
+A value that its column's type cannot hold (infinity, NaN in a decimal, 24:00:00, an array of more than one dimension,
+text that is no UTF-8) is null there, and PostgreSQL's text of it stands in the map ``_unrepresentable`` by the column's
+name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.columns import Convert, Raw, Unrepresentable, converter
+from aiorepl.formats.arrow.header import EPOCH, Header
+from aiorepl.formats.arrow.rows import Rows, Shape
+from aiorepl.formats.arrow.types import META, arrow_type
+from aiorepl.formats.texts import Texts
+from aiorepl.transactions.changes import Change, Delete, Layout, Message, RowChange, Update
+from aiorepl.transactions.transaction import Transaction
+
+UNREPRESENTABLE: Final = pa.field("_unrepresentable", pa.map_(pa.string(), pa.string()))
+OURS: Final = META.append(UNREPRESENTABLE)
+MESSAGES: Final = pa.schema([pa.field("prefix", pa.string()), pa.field("content", pa.binary()), *META])
+
+
+class ArrowTable:
+    """One table as it is described by a layout; without one its truncates alone can be told, in columns of ours.
+
+    :raises ConfigurationError: when the table has a column of a name that is ours.
+    """
+
+    def __init__(self, layout: Layout | None) -> None:
+        self._odd: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        if layout is None:
+            self.schema: pa.Schema = OURS
+            self._shape = Shape(OURS, (), (), {})
+            return
+        relation, types = layout.relation, layout.types
+        if taken := set(OURS.names) & set(relation.names):
+            raise ConfigurationError(
+                f"{relation} has a column {min(taken)!r}, which is the name of one of ours in Parquet: leave the column "
+                "out of the publication, or drop it in the sink's selection"
+            )
+        fields = [
+            pa.field(column.name, arrow_type(column.type_oid, column.type_modifier, types))
+            for column in relation.columns
+        ]
+        converters = {
+            field.name: (
+                place,
+                self._lossless(field, converter(column.type_oid, types, field.type, null=False)),
+            )
+            for place, (field, column) in enumerate(zip(fields, relation.columns, strict=True))
+        }
+        self.schema = pa.schema([*fields, *OURS])
+        self._shape = Shape(self.schema, relation.names, relation.key, converters)
+        self._texts = Texts(relation, types, binary=layout.binary)
+
+    def batch(self, changes: Iterable[Change]) -> pa.RecordBatch:
+        """Rows and truncates of the table, at least one, as a record batch.
+
+        :raises DataError: when a value that came in binary form cannot be read.
+        """
+        rows = Rows(self._shape)
+        transaction: Transaction | None = None
+        for change in changes:
+            if change.transaction is not transaction:
+                transaction = change.transaction
+                rows.begin(_header(change))
+            if isinstance(change, RowChange):
+                self._add(rows, change)
+            else:
+                rows.truncate(change.ordinal)
+        self._odd.clear()
+        batch = rows.batch()
+        if not self._odd:
+            return batch
+        maps = [self._odd.get(row, ()) for row in range(len(rows))]
+        last = len(self.schema) - 1
+        return batch.set_column(last, UNREPRESENTABLE, pa.array(maps, UNREPRESENTABLE.type))
+
+    def _add(self, rows: Rows, change: RowChange) -> None:
+        of = self._texts.of
+        old = None if change.raw_old is None else of(change.raw_old, change.old_kinds)
+        if isinstance(change, Delete):
+            assert old is not None
+            rows.delete(change.ordinal, old, whole=change.message.old_kind == "O")
+            return
+        assert change.raw_new is not None
+        new = of(change.raw_new, change.new_kinds)
+        if isinstance(change, Update):
+            rows.update(change.ordinal, new, old, whole=change.message.old_kind == "O")
+        else:
+            rows.insert(change.ordinal, new)
+
+    def _lossless(self, field: pa.Field, convert: Convert) -> Convert:
+        def read(values: Sequence[Raw]) -> Any:
+            try:
+                return convert(values)
+            except Unrepresentable:
+                return one_by_one(values)
+
+        def one_by_one(values: Sequence[Raw]) -> Any:
+            kept: list[Raw] = []
+            for row, value in enumerate(values):
+                try:
+                    convert((value,))
+                    kept.append(value)
+                except Unrepresentable:
+                    assert value is not None
+                    kept.append(None)
+                    self._odd[row].append((field.name, value.decode("utf-8", "backslashreplace")))
+            return convert(kept)
+
+        return read
+
+
+def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    """Logical decoding messages, at least one; a message that is not transactional has neither xid nor time."""
+    headers = [_header(message) for message in messages]
+    columns = {
+        "prefix": [message.prefix for message in messages],
+        "content": [message.content for message in messages],
+        "_op": ["message"] * len(messages),
+        "_commit_lsn": [header.commit_lsn for header in headers],
+        "_ordinal": [message.ordinal for message in messages],
+        "_xid": [header.xid for header in headers],
+        "_commit_ts": [header.time for header in headers],
+        "_unchanged": [[]] * len(messages),
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in MESSAGES]
+    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
+
+
+def _header(change: Change) -> Header:
+    transaction = change.transaction
+    if transaction is not None:
+        return Header(transaction.xid, transaction.commit_lsn, transaction.commit_timestamp + EPOCH)
+    assert isinstance(change, Message)
+    return Header(None, change.lsn, None)

@@ -1,0 +1,90 @@
+"""Which Arrow type a column of PostgreSQL gets in a file, and the columns that stand beside the table's own. Pure.
+
+    int2, int4, int8, oid         int16, int32, int64, int64
+    float4, float8, bool          float, double, bool
+    numeric(p,s)                  decimal128(p,s), decimal256(p,s) above 38 digits, string above 76
+    numeric                       string: it may have 131,072 digits
+    bytea                         binary
+    date, time                    date32, time64[us]
+    timestamp, timestamptz        timestamp[us], timestamp[us, UTC]
+    a domain                      what its base type gets
+    an array of these             list: one-dimensional values only
+    all else                      string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, interval …)
+
+A domain over numeric(p,s) does not tell its precision on the wire, so it is a string.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from aiorepl.values.registry import Types
+from aiorepl.values.types import ARRAY, DOMAIN
+
+META: Final = pa.schema(
+    [
+        pa.field("_op", pa.string(), nullable=False),
+        pa.field("_commit_lsn", pa.int64(), nullable=False),
+        pa.field("_ordinal", pa.int64(), nullable=False),
+        pa.field("_xid", pa.int64()),
+        pa.field("_commit_ts", pa.timestamp("us", tz="UTC")),
+        pa.field("_unchanged", pa.list_(pa.field("element", pa.string(), nullable=False))),
+    ]
+)
+"""As in the tables that Spark reads (``spark.schema``)."""
+
+_SCALARS: Final = {
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "oid": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "bool": pa.bool_(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+}
+_MAX_128, _MAX_256 = 38, 76
+
+
+def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
+    """What a column of this type and type modifier becomes."""
+    info = types.info(oid)
+    if info is None:
+        return pa.string()
+    if info.kind == DOMAIN:
+        # The modifier that comes with a domain is the column's own, which is none.
+        return arrow_type(info.element, -1, types)
+    if info.kind == ARRAY:
+        element = arrow_type(info.element, modifier, types)
+        return pa.string() if pa.types.is_list(element) else pa.list_(pa.field("element", element))
+    if info.namespace != "pg_catalog":
+        return pa.string()
+    if info.name == "numeric":
+        return _decimal(modifier)
+    return _SCALARS.get(info.name, pa.string())
+
+
+def decimal_digits(modifier: int) -> tuple[int, int] | None:
+    """Precision and scale of a decimal that holds every value of numeric(p,s); ``None`` for numeric without either.
+
+    Source: ``numeric_typmod_precision`` and ``numeric_typmod_scale``; the scale has 11 bits with sign.
+    """
+    if modifier < 4:
+        return None
+    precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+    # A negative scale rounds left of the point, one above the precision fixes zeros behind it.
+    precision = precision - scale if scale < 0 else max(precision, scale)
+    return precision, max(scale, 0)
+
+
+def _decimal(modifier: int) -> pa.DataType:
+    digits = decimal_digits(modifier)
+    if digits is None or digits[0] > _MAX_256:
+        return pa.string()
+    return pa.decimal128(*digits) if digits[0] <= _MAX_128 else pa.decimal256(*digits)
