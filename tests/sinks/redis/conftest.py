@@ -55,7 +55,9 @@ class Server:
             while True:
                 try:
                     client.ping()
-                except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
+                except redis.AuthenticationError:
+                    return
+                except redis.ConnectionError:  # also while it loads
                     assert self._process.poll() is None, "Redis did not start"
                 else:
                     return

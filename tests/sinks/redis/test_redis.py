@@ -1,0 +1,206 @@
+"""Entries in Redis' streams, from a real PostgreSQL, over kills and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from aiorepl import (
+    BatchPolicy,
+    ConfigurationError,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    SlotError,
+    TransientError,
+)
+from aiorepl_sinks.redis import Redis
+
+
+def values(target, stream="public.items"):
+    """The events of a stream, in order."""
+    with target.client() as client:
+        return [json.loads(fields["value"]) for _, fields in client.xrange(stream)]
+
+
+def ids(target):
+    """The ids of the rows that were inserted, in order."""
+    return [event["new"]["id"] for event in values(target) if event["kind"] == "insert"]
+
+
+async def test_killed_under_load(items, target):
+    """Three times without warning: every row once, in order."""
+
+    async def count():
+        return len(ids(target))
+
+    rows = await items.killed_under_load({"type": "redis", "url": target.url}, count)
+    await items.deliver(Redis(target.url))
+    assert list(range(rows)) == ids(target)
+
+
+async def test_a_restart_of_redis(items, target):
+    """In the middle of a load: the pipeline goes on by itself, with every row once."""
+    sink = Redis(target.url, timeout=1.0)
+    async with Pipeline(items.source(), {"sink": sink}):
+        for number in range(3):
+            await items.execute(*(f"INSERT INTO items VALUES ({number * 10 + n}, 'x')" for n in range(10)))
+            with target.away():
+                await items.execute(f"INSERT INTO items VALUES ({100 + number}, 'x')")
+        async with asyncio.timeout(30):
+            while len(ids(target)) < 33:
+                await asyncio.sleep(0.05)
+    found = ids(target)
+    assert len(found) == len(set(found)) == 33
+
+
+async def test_every_kind_in_the_stream_of_its_table(items, target):
+    """Unchanged TOAST is left out, a truncate is in each table's stream, a message in that of its prefix."""
+    await items.execute(
+        "ALTER TABLE items ALTER note SET STORAGE EXTERNAL, ADD n int",
+        "CREATE TABLE others (id int PRIMARY KEY)",
+        "INSERT INTO items VALUES (1, repeat('long', 3000), 1)",
+        "UPDATE items SET n = 2",
+        "DELETE FROM items",
+        "TRUNCATE items, others",
+        "SELECT pg_logical_emit_message(true, 'mine', 'hello')",
+    )
+    await items.deliver(Redis(target.url), source={"messages": True})
+    insert, update, delete, truncate = values(target)
+    assert ["insert", "update", "delete", "truncate"] == [
+        event["kind"] for event in (insert, update, delete, truncate)
+    ]
+    assert ({"id": 1, "n": 2}, ["note"]) == (update["new"], update["unchanged"])
+    assert [truncate] == values(target, "public.others")
+    assert ["message"] == [event["kind"] for event in values(target, "message.mine")]
+    with target.client() as client:
+        identity, fields = client.xrange("public.items")[0]
+    lsn = insert["commit_lsn"].split("/")
+    assert f"{(int(lsn[0], 16) << 32) + int(lsn[1], 16)}-0" == identity
+    assert '{"id":1}' == fields["key"]
+
+
+async def test_a_huge_transaction(items, target):
+    """Larger than any batch, streamed: each row once, in order, also after a kill in its middle."""
+    await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 30000) g")
+    process = await items.run({"type": "redis", "url": target.url})
+    with target.client() as client:
+        async with asyncio.timeout(30):
+            while client.xlen("public.items") < 2000:
+                await asyncio.sleep(0.001)
+    process.kill()
+    await process.wait()
+    await items.deliver(
+        Redis(target.url), source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000
+    )
+    assert list(range(1, 30001)) == ids(target)
+
+
+async def test_what_is_too_large_is_put_aside(items, target, tmp_path):
+    """With its transaction, whole; the position goes on."""
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a')",
+        "INSERT INTO items VALUES (2, repeat('large', 1000)), (3, 'b')",
+        "INSERT INTO items VALUES (4, 'c')",
+    )
+    sink = Redis(target.url, max_event_bytes=4000)
+    await items.deliver(Delivery(sink, on_error="dead_letter", dead_letters=tmp_path / "letters"))
+    assert [1, 4] == ids(target)
+    assert 1 == len(list((tmp_path / "letters").iterdir()))
+
+
+async def test_a_redis_that_forgot(items, target):
+    """What it lost is told at the next start, and not passed over."""
+    await items.execute("INSERT INTO items VALUES (0, 'a')")
+    await items.deliver(Redis(target.url))
+    with target.client() as client:
+        kept = client.hgetall(f"aiorepl:{items.slot}:sink")
+    await items.execute("INSERT INTO items VALUES (1, 'a')")
+    await items.deliver(Redis(target.url))
+    with target.client() as client:
+        client.flushall()
+        client.hset(f"aiorepl:{items.slot}:sink", mapping=kept)
+    with pytest.raises(SlotError, match="what lies between is gone"):
+        await items.deliver(Redis(target.url))
+
+
+async def test_entries_of_somebody_else(source, target):
+    """They are told, and nothing is written behind them."""
+    with target.client() as client:
+        client.xadd("public.items", {"not": "ours"})
+        sink = Redis(target.url)
+        await sink.open(source.context)
+        with pytest.raises(PermanentError, match="somebody else writes to it"):
+            await sink.write(source.batch([1]))
+        await sink.close()
+        assert 1 == client.xlen("public.items")
+
+
+async def test_a_key_that_is_no_stream(source, target):
+    """It is told by its name."""
+    with target.client() as client:
+        client.set("public.items", "text")
+    sink = Redis(target.url)
+    await sink.open(source.context)
+    with pytest.raises(PermanentError, match=r"public\.items is there, and no stream"):
+        await sink.write(source.batch([1]))
+    await sink.close()
+
+
+async def test_an_answer_that_was_lost(source, target):
+    """The same batch again, by a sink that does not know it was written: it is there once."""
+    batch = source.batch([1, 2], [3])
+    first, second = Redis(target.url), Redis(target.url)
+    await first.open(source.context)
+    await second.open(source.context)
+    await first.write(batch)
+    await second.write(batch)
+    await second.write(source.batch([4]))
+    assert [1, 2, 3, 4] == ids(target)
+    await first.close()
+    await second.close()
+
+
+async def test_a_key_that_changes_as_debezium_has_it(items, target):
+    """Two entries of one change, in order."""
+    await items.execute("INSERT INTO items VALUES (1, 'a')", "UPDATE items SET id = 2")
+    await items.deliver(Redis(target.url, format="debezium"))
+    assert ["c", "d", "c"] == [event["op"] for event in values(target)]
+
+
+async def test_old_entries_are_dropped(source, target):
+    """About so many stay."""
+    sink = Redis(target.url, max_length=100)
+    await sink.open(source.context)
+    await sink.write(source.batch(*[list(range(100)) for _ in range(20)]))
+    await sink.close()
+    assert 100 <= len(values(target)) < 400
+
+
+async def test_replicas_that_are_missing(source, target):
+    """It is transient; what was written is not written again."""
+    sink = Redis(target.url, replicas=1, timeout=0.2)
+    await sink.open(source.context)
+    batch = source.batch([1])
+    for _ in range(2):
+        with pytest.raises(TransientError, match="0 of 1 replicas"):
+            await sink.write(batch)
+    await sink.close()
+    assert [1] == ids(target)
+
+
+async def test_a_wrong_password(source, new_server):
+    """It is permanent, and not quoted."""
+    sink = Redis(new_server("--requirepass", "right").url, password="s3cr3t")
+    with pytest.raises(PermanentError, match="password is wrong") as raised:
+        await sink.open(source.context)
+    await sink.close()
+    assert "s3cr3t" not in f"{raised.value!r}{sink!r}"
+
+
+def test_a_url_that_is_none():
+    """It is told without the URL, which may hold a password."""
+    with pytest.raises(ConfigurationError, match="rediss://"):
+        Redis("http://user:s3cr3t@host")
