@@ -1,0 +1,184 @@
+"""What the slot is told, watched from the server's side for as long as a pipeline runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+
+import asyncpg
+import pytest
+
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy, Sink, TransientError
+from aiorepl.delivery import lanes
+from aiorepl.testing.faults import MemorySink
+
+SOON = BatchPolicy(flush_seconds=0.05)
+QUICK = RetryPolicy(first=0.02, longest=0.1)
+
+
+async def configure(published, name, value):
+    """Set a setting of the server's for the test's database."""
+    (database,) = await published.connection.fetchrow("SELECT quote_ident(current_database())")
+    await published.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
+
+
+@contextlib.asynccontextmanager
+async def watched(published, sinks):
+    """Compare what the slot is confirmed with and what the sinks have, all the time; gives the list of what was seen."""
+    seen = []
+    connection = await asyncpg.connect(published.dsn)
+
+    async def watch():
+        query = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1"
+        while True:
+            confirmed = await connection.fetchval(query, published.slot)
+            # Asked before the sinks are: these only grow meanwhile.
+            seen.append((confirmed, min(sink.durable for sink in sinks)))
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        connection.terminate()
+
+
+class Erratic(MemorySink):
+    """Takes its time, and sometimes more tries than one, for whatever it does."""
+
+    def __init__(self, chance):
+        super().__init__(keeps_position=True)
+        self._chance = chance
+
+    async def _stumble(self):
+        await asyncio.sleep(self._chance.choice([0, 0.01, 0.1, 0.4]))
+        if self._chance.random() < 0.3:
+            raise TransientError("not now")
+
+    async def write(self, batch):
+        await self._stumble()
+        await super().write(batch)
+
+    async def flush(self):
+        await self._stumble()
+        await super().flush()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_confirmed_never_passes_the_least_durable(published, seed):
+    """Three erratic sinks, published and unpublished WAL, a walsender that is impatient: never a byte too far."""
+    chance = random.Random(seed)
+    await configure(published, "wal_sender_timeout", "1s")
+    await published.create_slot()
+    begin = await published.confirmed()
+    sinks = [Erratic(chance) for _ in range(3)]
+    for sink in sinks:
+        sink.durable = begin
+    pipeline = Pipeline(published.source(), sinks, batches=SOON, retry=QUICK)
+    async with watched(published, sinks) as seen, pipeline:
+        for number in range(60):
+            await published.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 5000))")
+            await published.execute("SELECT pg_logical_emit_message(true, 'nobody', repeat('x', 5000))")
+            await asyncio.sleep(chance.random() * 0.05)
+        for sink in sinks:
+            await sink.wait_for_changes(60, durable=True)
+        await published.confirmed_past(await published.wal())
+        assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
+    assert [] == [(confirmed, durable) for confirmed, durable in seen if confirmed > durable]
+    assert len({confirmed for confirmed, _ in seen}) > 3
+
+
+class Away(MemorySink):
+    """Is not there, until it is back."""
+
+    back = False
+
+    async def write(self, batch):
+        if not self.back:
+            raise TransientError("gone")
+        await super().write(batch)
+
+
+async def test_one_of_three_is_gone_for_a_while(published, tmp_path):
+    """With a journal the lag of the others stays flat and the slot advances; its own grows, and goes when it is back."""
+    await configure(published, "wal_sender_timeout", "1s")
+    await published.create_slot()
+    good, better, gone = MemorySink(), MemorySink(), Away()
+    sinks = {"good": good, "better": better, "gone": gone}
+    pipeline = Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON, retry=QUICK)
+    lags = []
+    async with pipeline:
+        for number in range(8):
+            await published.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 100000))")
+            await good.wait_for_changes(number + 1, durable=True)
+            await better.wait_for_changes(number + 1, durable=True)
+            await published.confirmed_past(await published.wal())
+            found = pipeline.statistics().lags
+            assert (0, 0) == (found["good"].accepted, found["better"].accepted)
+            lags.append(found["gone"].durable)
+        assert [] == gone.batches
+        assert sorted(lags) == lags
+        assert lags[-1] - lags[0] > 7 * 1000  # repeated text, compressed
+        assert pipeline.statistics().sinks["gone"].retries > 3
+        assert 0 == pipeline.statistics().reconnects
+        gone.back = True
+        await gone.wait_for_changes(8, durable=True)
+        await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().lags["gone"].durable), lambda lag: not lag
+        )
+    assert list(range(8)) == [change.key["id"] for change in gone.changes]
+
+
+class Slow(Sink):
+    """Never comes to an end."""
+
+    async def write(self, batch):
+        await asyncio.Event().wait()
+
+
+async def test_who_holds_the_source_back_is_named(published, monkeypatch, caplog):
+    """In the statistics at once, and in the log when it lasts, with growing pauses."""
+    monkeypatch.setattr(lanes, "HELD_BACK_SECONDS", 0.1)
+    caplog.set_level(logging.WARNING, "aiorepl.pipeline")
+    await published.create_slot()
+    sinks = {"quick": MemorySink(), "slow": Slow()}
+    async with Pipeline(published.source(), sinks, batches=SOON, memory=64 * 1024, grace=0.1) as pipeline:
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 1000) i"
+        )
+        window = await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().windows["source"]), lambda window: window.held_back
+        )
+        assert "slow" == window.slowest
+        await published.until(
+            lambda: asyncio.sleep(0, [text for text in caplog.messages if "held back" in text]),
+            lambda told: len(told) >= 2,
+        )
+    first, second, *_ = [record for record in caplog.records if "held back" in record.getMessage()]
+    assert first.getMessage().startswith("sink slow has held back the source for 0 s, with ")
+    assert "with a journal nobody waits" in first.getMessage()
+    assert second.created - first.created > 0.15
+
+
+async def test_statistics_of_what_waits(published):
+    """A transaction in progress counts as waiting until it is decided."""
+    await published.create_slot()
+    await configure(published, "logical_decoding_work_mem", "64kB")
+    async with Pipeline(published.source(streaming="on"), [MemorySink()]) as pipeline:
+        transaction = published.connection.transaction()
+        await transaction.start()
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 2000) i"
+        )
+        waiting = await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().waiting),
+            lambda waiting: waiting.memory > 1_000_000,
+        )
+        assert 0 == waiting.spooled
+        await transaction.rollback()
+        await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().waiting), lambda waiting: not waiting.memory
+        )
