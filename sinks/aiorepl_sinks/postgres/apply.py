@@ -148,7 +148,8 @@ class Applier:
         if self._strict:
             raise PermanentError(
                 f"postgres: {step.target} on the target is not what it was on the source: {found} of {len(step)} rows were "
-                f"found to {step.kind}; load it again"
+                f"found to {step.kind}; load it again, and where foreign keys (ON DELETE CASCADE) or triggers act on it there, "
+                "set replica = true"
             )
         if step.whole and step.kind == "update":
             self._tell_missed(step.target)

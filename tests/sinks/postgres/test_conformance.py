@@ -1,0 +1,96 @@
+"""The sink keeps the contract, by the kit that every sink's author has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl.testing.conformance import TABLES, MirrorConformance, Table
+from aiorepl_sinks.postgres import Postgres
+from aiorepl_sinks.postgres.names import quoted
+
+POISON = "a poisoned note"
+SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3"}
+
+
+def aside(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run in a loop of its own, whatever runs here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    for statement in statements:
+        await connection.execute(statement)
+    await connection.close()
+
+
+class Mirroring(MirrorConformance):
+    """What every form of the sink claims."""
+
+    exactly_once = True
+    atomic = True
+    poison = POISON
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    @pytest.fixture(autouse=True)
+    def target(self, database: str, server: Any) -> None:
+        """A database with the kit's tables."""
+        self.dsn = database
+        self.admin = server.dsn
+        self.name = database.rpartition("/")[2]
+        aside(
+            execute(
+                database,
+                *(table.ddl for table in TABLES),
+                f"ALTER TABLE items ADD CONSTRAINT no_poison CHECK (note <> '{POISON}')",
+            )
+        )
+
+    def make_sink(self) -> Postgres:
+        return Postgres(self.dsn, **self.options)
+
+    async def rows(self, table: Table) -> Sequence[Mapping[str, Any]]:
+        connection = await asyncpg.connect(self.dsn, server_settings=SETTINGS)
+        try:
+            columns = ", ".join(f"{quoted(name)}::text" for name, _, _ in table.columns)
+            return [dict(row) for row in await connection.fetch(f"SELECT {columns} FROM {table}")]
+        finally:
+            await connection.close()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        aside(
+            execute(
+                self.admin,
+                f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS false',
+                f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{self.name}'",
+            )
+        )
+        try:
+            yield
+        finally:
+            aside(execute(self.admin, f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS true'))
+
+
+class TestUpsert(Mirroring):
+    """As it is without options."""
+
+
+class TestStrict(Mirroring):
+    """Nothing is found that is not as it should be."""
+
+    options = {"mode": "strict", "transactions": "source"}  # noqa: RUF012
+
+
+class TestTwoPhase(Mirroring):
+    """Prepared transactions are prepared on the target."""
+
+    options = {"two_phase": True}  # noqa: RUF012
