@@ -12,7 +12,9 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from anyio import CancelScope
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
@@ -130,9 +132,7 @@ class Pipeline:
             if self._lanes.failure is not None:
                 raise self._lanes.failure
         finally:
-            for task in (stop, ending, work):
-                task.cancel()
-            await asyncio.gather(stop, ending, work, return_exceptions=True)
+            await _ended(stop, ending, work)
 
     def stop(self) -> None:
         """Ask ``run`` to end: read no more, let the sinks finish within the grace period, confirm, disconnect."""
@@ -165,8 +165,11 @@ class Pipeline:
         started = asyncio.create_task(self.started())
         try:
             await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _ended(self._task)
+            raise
         finally:
-            started.cancel()
+            await _ended(started)
         if self._task.done():
             await self._task
         return self
@@ -176,7 +179,9 @@ class Pipeline:
     ) -> None:
         self.stop()
         if self._task is not None:
-            await self._task
+            # An end in order takes no longer than the grace period: a cancelled scope of anyio's waits for it, too.
+            with CancelScope(shield=True):
+                await self._task
 
     async def _work(self) -> None:
         async with contextlib.AsyncExitStack() as cleanup:
@@ -193,6 +198,10 @@ class Pipeline:
         await self._heartbeat.run()
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their ends, with what they still have to let go of."""
+    for task in tasks:
+        task.cancel()
+    # Within a cancelled scope anyio cancels every await, again and again, and would cut that short.
+    with CancelScope(shield=True):
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,275 @@
+"""What docs/embedding.md says of pipelines inside other programs, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import anyio
+import asyncpg
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+import aiorepl
+from aiorepl.testing import FaultySink, MemorySink
+from aiorepl.testing.faults import Hang, Reject
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+async def items(connection):
+    """A published table."""
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
+    return connection
+
+
+@pytest.fixture
+def pipeline(database):
+    """``pipeline("slot", sink, …)``."""
+
+    def make(slot, *sinks, **options):
+        source = aiorepl.Source(database, slot=slot, publication="p", create_slot=True)
+        options.setdefault("batches", aiorepl.BatchPolicy(flush_seconds=0.05))
+        return aiorepl.Pipeline(source, list(sinks), **options)
+
+    return make
+
+
+class Blocking(aiorepl.SyncSink):
+    """Holds its thread until it is let go of."""
+
+    def __init__(self):
+        self.writing, self.go_on = threading.Event(), threading.Event()
+        self.closed = False
+
+    def write(self, batch):
+        self.writing.set()
+        assert self.go_on.wait(DEADLINE)
+
+    def close(self):
+        self.closed = True
+
+
+async def insert(connection, *ids):
+    """Commit rows, and say where WAL ends then."""
+    await connection.executemany("INSERT INTO items VALUES ($1)", [(number,) for number in ids])
+
+
+def others():
+    """The tasks beside this one."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+@pytest.mark.both_loops
+async def test_a_context_ends_in_order(items, pipeline, slot):
+    """Leaving it finishes what was received and tells the slot."""
+    sink = MemorySink()
+    before = others()
+    async with pipeline("context", sink, batches=aiorepl.BatchPolicy(flush_seconds=60)):
+        await insert(items, 1, 2)
+        await sink.wait_for_changes(2)
+        assert 0 == sink.durable
+    assert before == others()
+    assert (await slot("context"))["told_all"]
+    assert sink.closed
+
+
+@pytest.mark.both_loops
+async def test_a_cancelled_body_ends_in_order(items, pipeline, slot):
+    """As Ctrl-C does under asyncio.run: the body is interrupted, the context still ends in order."""
+    sink = MemorySink()
+    entered = asyncio.Event()
+
+    async def body():
+        async with pipeline("body", sink, batches=aiorepl.BatchPolicy(flush_seconds=60)):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    await insert(items, 1)
+    await sink.wait_for_changes(1)
+    before = others() - {task}
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await slot("body"))["told_all"]
+    assert sink.closed
+    assert others() <= before
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_cancelled_task_group_leaves_nothing(items, pipeline, slot, busy):
+    """No task, a closed sink and a free slot; what was not flushed comes again."""
+    hang = Hang()
+    sink = FaultySink(write=[hang] if busy else [])
+    async with asyncio.timeout(DEADLINE):
+        before = others()
+        async with anyio.create_task_group() as group:
+            running = pipeline("group", sink, batches=aiorepl.BatchPolicy(flush_seconds=60))
+            group.start_soon(running.run)
+            await running.started()
+            await insert(items, 1)
+            await (hang.reached.wait() if busy else sink.inner.wait_for_changes(1))
+            group.cancel_scope.cancel()
+        assert before == others()
+        assert sink.inner.closed
+        await slot("group")
+        again = MemorySink()
+        async with pipeline("group", again):
+            await again.wait_for_changes(1)
+
+
+def test_a_cancelled_task_group_leaves_no_thread(database):
+    """A call of a synchronous sink that has begun is waited for, and the threads end with the loop."""
+    blocking = Blocking()
+    before = set(threading.enumerate())
+
+    async def main():
+        connection = await asyncpg.connect(database)
+        await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
+        await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        source = aiorepl.Source(database, slot="threads", publication="p", create_slot=True)
+        running = aiorepl.Pipeline(source, [blocking])
+        async with anyio.create_task_group() as group:
+            group.start_soon(running.run)
+            await running.started()
+            await insert(connection, 1)
+            await anyio.to_thread.run_sync(blocking.writing.wait)
+            group.cancel_scope.cancel()
+            asyncio.get_running_loop().call_later(0.1, blocking.go_on.set)
+        assert blocking.closed
+        assert not others()
+        await connection.close()
+
+    asyncio.run(main())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+    assert before >= set(threading.enumerate())
+
+
+@pytest.mark.both_loops
+async def test_a_failed_pipeline_ends_its_group(items, pipeline):
+    """Its error comes out of the group, and the tasks beside it are cancelled."""
+    sink = FaultySink(write=[Reject(aiorepl.PermanentError("refused"))])
+    beside = asyncio.Event()
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
+            running = pipeline("failed", sink)
+            group.create_task(running.run())
+            group.create_task(beside.wait())
+            await running.started()
+            await insert(items, 1)
+    assert raised.group_contains(aiorepl.SinkError, match="refused")
+
+
+@pytest.mark.both_loops
+async def test_a_start_that_is_given_up_leaves_nothing(items, pipeline, slot):
+    """A timeout around the start ends the start."""
+    hang = Hang()
+    sink = FaultySink(open=[hang])
+    before = others()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3), pipeline("given_up", sink):
+            raise AssertionError("it cannot have started")
+    assert hang.reached.is_set()
+    assert before == others()
+    assert "close" in sink.calls
+    await slot("given_up")
+
+
+@pytest.mark.both_loops
+async def test_several_pipelines(items, pipeline):
+    """In one process and loop, each with a slot of its own: one that ends or fails is no matter to the others."""
+    first, second, failing = MemorySink(), MemorySink(), FaultySink(write=[Reject(ValueError("no"))])
+    async with asyncio.timeout(DEADLINE), pipeline("second", second):
+        async with pipeline("first", first):
+            broken = pipeline("third", failing)
+            task = asyncio.create_task(broken.run())
+            await broken.started()
+            await insert(items, 1)
+            await first.wait_for_changes(1)
+        with pytest.raises(aiorepl.SinkError):
+            await task
+        await insert(items, 2)
+        await second.wait_for_changes(2)
+    assert [1] == [change.new["id"] for change in first.changes]
+
+
+async def test_a_synchronous_sink_blocks_nobody(items, pipeline):
+    """While it holds its thread, the loop, the other sinks and the status updates go on."""
+    blocking, quick = Blocking(), MemorySink()
+    async with asyncio.timeout(DEADLINE), pipeline("blocked", blocking, quick):
+        await insert(items, 1)
+        await asyncio.to_thread(blocking.writing.wait, DEADLINE)
+        await insert(items, 2)
+        await quick.wait_for_changes(2, durable=True)
+        assert not blocking.closed
+        blocking.go_on.set()
+
+
+def test_a_pipeline_in_a_lifespan(database):
+    """Of a Starlette application, which FastAPI's are, too: started before the first request, ended after the last."""
+    sink = MemorySink()
+
+    @asynccontextmanager
+    async def lifespan(app):
+        connection = await asyncpg.connect(database)
+        await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
+        await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        source = aiorepl.Source(database, slot="lifespan", publication="p", create_slot=True)
+        async with aiorepl.Pipeline(source, [sink]):
+            await insert(connection, 1)
+            await sink.wait_for_changes(1)
+            yield
+        query = "SELECT active, confirmed_flush_lsn >= pg_current_wal_lsn() AS told FROM pg_replication_slots"
+        app.state.slot = await connection.fetchrow(f"{query} WHERE slot_name = 'lifespan'")
+        await connection.close()
+
+    app = Starlette(lifespan=lifespan)
+    with TestClient(app):
+        assert not sink.closed
+    assert sink.closed
+    assert app.state.slot["told"]
+
+
+def test_a_pipeline_beside_synchronous_code(database):
+    """In a thread with a loop of its own, stopped from another."""
+    sink = MemorySink()
+    started = threading.Event()
+    running = {}
+
+    async def prepare():
+        connection = await asyncpg.connect(database)
+        await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
+        await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        await connection.close()
+
+    async def add():
+        connection = await asyncpg.connect(database)
+        await insert(connection, 1)
+        await connection.close()
+
+    async def work():
+        source = aiorepl.Source(database, slot="beside", publication="p", create_slot=True)
+        pipeline = aiorepl.Pipeline(source, [sink])
+        loop = asyncio.get_running_loop()
+        running["stop"] = lambda: loop.call_soon_threadsafe(pipeline.stop)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pipeline.run())
+            await pipeline.started()
+            started.set()
+
+    asyncio.run(prepare())
+    thread = threading.Thread(target=asyncio.run, args=(work(),))
+    thread.start()
+    assert started.wait(DEADLINE)
+    asyncio.run(add())
+    running["stop"]()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    assert sink.closed
