@@ -1,0 +1,109 @@
+"""A local folder as a store: what has its name is whole and fsynced, what is being written is hidden."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from aiorepl import PermanentError, TransientError
+
+_PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
+
+
+class Folder:
+    """Files below a folder, which is made when something is written.
+
+    :param path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.url = str(path)
+        self._path = path
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        with self._written(name, data) as partial:
+            partial.rename(self._path / name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._written(name, data) as partial:
+            try:
+                # A link, unlike a rename, does not replace what is there.
+                os.link(partial, self._path / name)
+            except FileExistsError:
+                return False
+            return True
+
+    def read(self, name: str) -> bytes | None:
+        with self._mapped("reading"):
+            try:
+                return (self._path / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def names(self, prefix: str, after: str = "") -> list[str]:
+        with self._mapped("listing"):
+            found = (f"{prefix}{path.name}" for path in (self._path / prefix).glob("[!.]*"))
+            return sorted(name for name in found if name > after)
+
+    def delete(self, names: Sequence[str]) -> None:
+        with self._mapped("deleting"):
+            for name in names:
+                target = self._path / name
+                target.unlink(missing_ok=True)
+                for left in target.parent.glob(f".{target.name}-*.partial"):
+                    left.unlink()
+                if target.parent.exists():
+                    _sync(target.parent)
+
+    @contextlib.contextmanager
+    def _written(self, name: str, data: bytes | memoryview) -> Iterator[Path]:
+        """A file beside the target with the data, safely on disk; the caller gives it its name."""
+        target = self._path / name
+        with self._mapped("writing"):
+            self._make(target.parent)
+            # A name of its own: another process may be writing the same one.
+            partial = target.with_name(f".{target.name}-{secrets.token_hex(4)}.partial")
+            try:
+                with partial.open("xb", buffering=0) as file:
+                    rest = memoryview(data)
+                    while rest:
+                        rest = rest[file.write(rest) or 0 :]
+                    self._fsync(file.fileno())
+                yield partial
+            finally:
+                partial.unlink(missing_ok=True)
+            _sync(target.parent)
+
+    def _make(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make(folder.parent)
+            folder.mkdir(exist_ok=True)
+            _sync(folder.parent)
+
+    def _fsync(self, descriptor: int) -> None:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # Never tried again: a second fsync succeeds although what the first could not write is gone.
+            raise PermanentError(f"{self.url}: fsync: {error.strerror}") from None
+
+    @contextlib.contextmanager
+    def _mapped(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = f"{self.url}: {doing}: {error.strerror}"
+            passing = errno.errorcode.get(error.errno or 0) in _PASSING
+            raise (TransientError if passing else PermanentError)(text) from None
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

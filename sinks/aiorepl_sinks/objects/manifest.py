@@ -1,0 +1,243 @@
+"""Which objects count, up to where the stream is in them, and who may write. Pure.
+
+Under ``_aiorepl/manifest/`` are the entries, numbered without a gap, each created under the condition that its number is
+free: of two writers one loses, and stops. An entry lists the objects of one flush and holds the position behind them;
+once it is there they are never touched again. A writer begins with an entry without objects, its *claim*: from then on
+no writer before it can add one, so what those left unlisted can be deleted. The claim's number is the writer's *epoch*,
+and stands in the names of its objects, so that no writer ever overwrites what another has listed.
+
+Under ``_aiorepl/writers/`` each writer notes, before an object appears, which ones are not listed yet: whoever comes
+next deletes them. There it also keeps the position while nothing happens, so that an idle stream makes no entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from aiorepl import LSN, ConfigurationError, PermanentError, Position
+from aiorepl_sinks.objects.gathering import Identity, Partition, Piece
+
+ENTRIES: Final = "_aiorepl/manifest/"
+WRITERS: Final = "_aiorepl/writers/"
+FORMAT: Final = 1
+LAYOUT: Final = "schema={schema}/table={table}/date={date}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One number of the manifest.
+
+    :param writer: what tells the writer from all others, also from one that claims the same number at the same time.
+    :param position: everything up to there is in this entry and those before it.
+    """
+
+    sequence: int
+    epoch: int
+    writer: str
+    position: Position
+    objects: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Where it is kept."""
+        return entry_name(self.sequence)
+
+    @property
+    def paths(self) -> set[str]:
+        """The names of its objects."""
+        return {listed["path"] for listed in self.objects}
+
+    def to_json(self) -> bytes:
+        """As it is kept."""
+        return _dump(
+            {
+                "format": FORMAT,
+                "sequence": self.sequence,
+                "epoch": self.epoch,
+                "writer": self.writer,
+                "position": self.position.to_json(),
+                "objects": self.objects,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Entry:
+        """Read what ``to_json`` wrote.
+
+        :raises PermanentError: when it is damaged, or of a newer format.
+        """
+        fields = _load(data, where)
+        with _Reading(where):
+            return cls(
+                int(fields["sequence"]),
+                int(fields["epoch"]),
+                str(fields["writer"]),
+                Position.from_json(fields["position"]),
+                tuple(fields["objects"]),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What a writer notes of itself.
+
+    :param entries: the number of the next entry it will make: it knows of all before.
+    :param unlisted: names of objects that may be there, and stand in no entry before that one.
+    :param position: up to where nothing is behind the last entry.
+    """
+
+    writer: str
+    entries: int
+    unlisted: tuple[str, ...] = ()
+    position: Position | None = field(default=None)
+
+    @property
+    def name(self) -> str:
+        """Where it is kept."""
+        return f"{WRITERS}{self.writer}.json"
+
+    def to_json(self) -> bytes:
+        """As it is kept."""
+        return _dump(
+            {
+                "format": FORMAT,
+                "writer": self.writer,
+                "entries": self.entries,
+                "unlisted": self.unlisted,
+                "position": None if self.position is None else self.position.to_json(),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Writer:
+        """Read what ``to_json`` wrote.
+
+        :raises PermanentError: when it is damaged, or of a newer format.
+        """
+        fields = _load(data, where)
+        with _Reading(where):
+            position = fields["position"]
+            return cls(
+                str(fields["writer"]),
+                int(fields["entries"]),
+                tuple(fields["unlisted"]),
+                None if position is None else Position.from_json(position),
+            )
+
+
+def entry_name(sequence: int) -> str:
+    """Where an entry is kept. Names sort by number."""
+    return f"{ENTRIES}{sequence:016d}.json"
+
+
+def entry_number(name: str) -> int:
+    """The number of the entry that is kept under ``name``."""
+    return int(name.removeprefix(ENTRIES).removesuffix(".json"))
+
+
+def held(last: Entry, writers: Sequence[Writer]) -> Position:
+    """The position that the target holds: the last entry's, or what its writer noted behind it."""
+    position = last.position
+    for writer in writers:
+        noted = writer.position
+        same = writer.writer == last.writer and writer.entries == last.sequence + 1
+        if same and noted is not None and noted.lsn > position.lsn:
+            position = noted
+    return position
+
+
+def listing(piece: Piece) -> dict[str, Any]:
+    """A written object as an entry lists it."""
+    partition = piece.partition
+    return {
+        "path": piece.path,
+        "schema": partition.schema,
+        "table": partition.table,
+        "date": partition.date,
+        "first": _identity(piece.first),
+        "last": _identity(piece.last),
+        "events": piece.events,
+        "bytes": piece.written,
+    }
+
+
+class Layout:
+    """Where objects are, by a template of ``{schema}``, ``{table}`` and, if wanted, ``{date}``.
+
+    :raises ConfigurationError: for a template that could mix tables.
+    """
+
+    def __init__(self, template: str) -> None:
+        try:
+            found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        except ValueError:
+            found = set()
+        if not {"schema", "table"} <= found <= {"schema", "table", "date"}:
+            raise ConfigurationError(
+                "layout has {schema} and {table} in it, may have {date}, and no other fields"
+            )
+        if template.startswith(("/", "_aiorepl", "messages")) or template.endswith("/") or "//" in template:
+            raise ConfigurationError(
+                "layout is a path like schema={schema}/table={table}, which does not begin with _aiorepl or messages"
+            )
+        self._template = template
+
+    def path(self, piece: Piece, epoch: int, suffix: str) -> str:
+        """An object's name: its first event, then the epoch. Names of a partition sort in the order of the stream."""
+        lsn, ordinal = piece.first
+        return f"{self._folder(piece.partition)}/{lsn:016X}-{ordinal:010d}-{epoch:08d}{suffix}"
+
+    def _folder(self, partition: Partition) -> str:
+        if partition.table is None or partition.schema is None:
+            return "messages"
+        return self._template.format(
+            schema=_quoted(partition.schema), table=_quoted(partition.table), date=partition.date
+        )
+
+
+def _quoted(name: str) -> str:
+    """A name as a part of a path: letters and digits of all scripts as they are, the rest percent-encoded."""
+    encoded = (letter if letter.isalnum() or letter in "_-" else quote(letter, safe="") for letter in name)
+    return "".join(encoded).replace(".", "%2E")
+
+
+def _identity(at: Identity) -> dict[str, Any]:
+    return {"commit_lsn": str(LSN(at[0])), "ordinal": at[1]}
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return orjson.dumps(fields) + b"\n"
+
+
+def _load(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise PermanentError(f"{where} is damaged: it is no JSON object")
+    if fields.get("format") != FORMAT:
+        raise PermanentError(f"{where} has format {fields.get('format')}; this version reads format {FORMAT}")
+    return fields
+
+
+class _Reading:
+    """What is missing or malformed, as PermanentError."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (KeyError, TypeError, ValueError)):
+            raise PermanentError(
+                f"{self._where} is damaged: {type(error).__name__} while reading it"
+            ) from None

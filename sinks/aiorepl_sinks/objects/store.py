@@ -1,0 +1,164 @@
+"""Where objects are kept: what the sink needs of it, and how object stores give that, by obstore.
+
+Requests are repeated by obstore for a while: what is raised here has been tried several times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from aiorepl import ConfigurationError, PermanentError, TransientError
+
+RETRIES: Final = 5
+RETRY_SECONDS: Final = 30
+CONNECT_SECONDS: Final = 5
+REQUEST_SECONDS: Final = 30
+PART_BYTES: Final = 8 * 1024 * 1024
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_PASSING: Final = {408, 425, 429, 500, 502, 503, 504}
+_HELP: Final = {
+    "NoSuchBucket": "the bucket is not there: create it, or correct the URL",
+    "ContainerNotFound": "the container is not there: create it, or correct the URL",
+    "InvalidAccessKeyId": "the access key is not known there: correct access_key_id, or endpoint",
+    "SignatureDoesNotMatch": "the secret is wrong: correct secret_access_key",
+    "PermanentRedirect": "the bucket is in another region: set region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set region",
+    "AccessDenied": "the credentials may not: they need to list, get, put and delete objects below the prefix",
+}
+_DENIED: Final = (
+    "access was denied: check the credentials, and that they may list, get, put and delete objects there"
+)
+
+
+class Store(Protocol):
+    """Named objects, which appear whole or not at all. What a call has done is durable."""
+
+    url: str
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        """Write an object, over one that is there."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object if there is none of the name; whether it was written."""
+
+    def read(self, name: str) -> bytes | None:
+        """An object's bytes; ``None`` where there is none."""
+
+    def names(self, prefix: str, after: str = "") -> list[str]:
+        """The names that begin with ``prefix``, which ends in a slash, and sort behind ``after``."""
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; those that are not there are deleted already."""
+
+
+class RemoteStore:
+    """An object store.
+
+    :param url: where, with the prefix of all names.
+    :param config: obstore's configuration of it, over what is in the environment.
+    :raises ConfigurationError: for a URL or configuration that there is not.
+    """
+
+    def __init__(self, url: str, config: Mapping[str, Any]) -> None:
+        try:
+            import obstore
+            from obstore.exceptions import BaseError
+            from obstore.store import from_url
+        except ImportError:
+            raise ConfigurationError("object stores need obstore: pip install 'aiorepl[s3]'") from None
+        self.url = url
+        self._obstore = obstore
+        self._error = BaseError
+        endpoint = str(config.get("endpoint", ""))
+        make: Any = from_url  # typed for stores that are known beforehand
+        try:
+            self._store: Any = make(
+                url,
+                config=dict(config),
+                client_options={
+                    "allow_http": endpoint.startswith("http://"),
+                    "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                    "timeout": timedelta(seconds=REQUEST_SECONDS),
+                },
+                retry_config={
+                    "max_retries": RETRIES,
+                    "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+                },
+            )
+        except (BaseError, TypeError, ValueError) as error:
+            # Its own text may quote what it was given.
+            raise ConfigurationError(
+                f"{url}: {type(error).__name__}: the URL is s3://bucket/prefix, gs://bucket/prefix or "
+                "az://container/prefix, and config takes what obstore knows for it"
+            ) from None
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        with self._mapped("writing"):
+            self._obstore.put(self._store, name, data, chunk_size=PART_BYTES)
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._mapped("writing"):
+            try:
+                self._obstore.put(self._store, name, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def read(self, name: str) -> bytes | None:
+        with self._mapped("reading"):
+            try:
+                return bytes(self._obstore.get(self._store, name).bytes())
+            except FileNotFoundError as error:
+                if _code(error) in ("NoSuchBucket", "ContainerNotFound"):
+                    raise
+                return None
+
+    def names(self, prefix: str, after: str = "") -> list[str]:
+        with self._mapped("listing"):
+            found = self._obstore.list(self._store, prefix.rstrip("/"), offset=after or None)
+            return sorted(entry["path"] for page in found for entry in page)
+
+    def delete(self, names: Sequence[str]) -> None:
+        if names:
+            with self._mapped("deleting"):
+                self._obstore.delete(self._store, list(names))
+
+    @contextlib.contextmanager
+    def _mapped(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._error, OSError) as error:
+            raise _problem(f"{self.url}: {doing}", error) from None
+
+
+def _code(error: BaseException) -> str | None:
+    match = _CODE.search(str(error))
+    return match[1] if match else None
+
+
+def _problem(what: str, error: Exception) -> PermanentError | TransientError:
+    """The error as the engine has to see it. Texts of stores quote URLs, which may be signed: only codes are passed on."""
+    status, code = _STATUS.search(str(error)), _code(error)
+    if status is not None:
+        number = int(status[1])
+        said = f"{number} {code}" if code else str(number)
+        if number in _PASSING:
+            return TransientError(f"{what}: the store says {said}")
+        advice = _HELP.get(code or "", _DENIED if number in (401, 403) else "it will not take that")
+        return PermanentError(f"{what}: the store says {said}: {advice}")
+    if isinstance(error, PermissionError):
+        return PermanentError(f"{what}: {_DENIED}")
+    if isinstance(error, FileNotFoundError):
+        return PermanentError(f"{what}: the bucket or container is not there: create it, or correct the URL")
+    if "169.254." in str(error):
+        return TransientError(
+            f"{what}: no credentials: give access_key_id and secret_access_key, set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
+        )
+    return TransientError(f"{what}: no answer from the store ({type(error).__name__})")
