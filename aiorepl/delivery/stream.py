@@ -11,6 +11,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, overload
 
+from anyio import CancelScope
+
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy
@@ -79,14 +81,14 @@ class ReplicationStream:
             readied = await self._capture.connect()
             self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
         except BaseException:
-            await self._capture.stop()
+            await self._stop()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._capture.stop()
+        await self._stop()
 
     def __aiter__(self) -> AsyncIterator[ReplicationTransaction]:
         return self._transactions()
@@ -106,6 +108,11 @@ class ReplicationStream:
         if transaction.end_lsn is None:
             raise ValueError("read a transaction to its end before acknowledging it")
         self._ledger.durable(_CONSUMER, transaction.end_lsn)
+
+    async def _stop(self) -> None:
+        # Within a cancelled scope anyio cancels every await, and the slot would stay in use.
+        with CancelScope(shield=True):
+            await self._capture.stop()
 
     async def _transactions(self) -> AsyncIterator[ReplicationTransaction]:
         while True:

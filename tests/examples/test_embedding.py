@@ -124,6 +124,28 @@ async def test_a_cancelled_task_group_leaves_nothing(items, pipeline, slot, busy
             await again.wait_for_changes(1)
 
 
+@pytest.mark.both_loops
+async def test_a_cancelled_consumer_ends_in_order(items, database, slot):
+    """What it has acknowledged is told, and the slot is let go of."""
+    acknowledged = anyio.Event()
+
+    async def consume():
+        async with aiorepl.connect(database, slot="consumer", publication="p", create_slot=True) as stream:
+            await insert(items, 1)
+            async for transaction in stream:
+                await transaction.skip()
+                await stream.ack(transaction)
+                acknowledged.set()
+
+    before = others()
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        await acknowledged.wait()
+        group.cancel_scope.cancel()
+    assert before == others()
+    assert (await slot("consumer"))["told_all"]
+
+
 def test_a_cancelled_task_group_leaves_no_thread(database):
     """A call of a synchronous sink that has begun is waited for, and the threads end with the loop."""
     blocking = Blocking()
