@@ -125,6 +125,25 @@ async def test_a_cancelled_task_group_leaves_nothing(items, pipeline, slot, busy
 
 
 @pytest.mark.both_loops
+async def test_a_second_cancellation_interrupts_the_cleanup(items, pipeline, slot):
+    """A sink that cannot be closed holds nobody for ever; the tasks have ended all the same."""
+    hang = Hang()
+    sink = FaultySink(close=[hang])
+    before = others()
+    running = pipeline("twice", sink)
+    task = asyncio.create_task(running.run())
+    await running.started()
+    task.cancel()
+    await asyncio.wait_for(hang.reached.wait(), DEADLINE)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, DEADLINE)
+    assert before == others()
+    await slot("twice")
+
+
+@pytest.mark.both_loops
 async def test_a_cancelled_consumer_ends_in_order(items, database, slot):
     """What it has acknowledged is told, and the slot is let go of."""
     acknowledged = anyio.Event()
