@@ -87,6 +87,21 @@ async def test_who_refuses_everything_is_not_asked_for_ever(receiver, source):
     assert len(receiver.requests) < 250
 
 
+async def test_many_refusals_with_others_between(receiver, source):
+    """Are those of the events: all others are sent, though more than a hundred are refused."""
+    receiver.poison = b'"note":"poison"'
+    sink = Webhook(receiver.url, body="event")
+    await sink.open(source.context)
+    source.stream.transaction(
+        *(source.table.insert(str(number), "x" if number % 3 else "poison") for number in range(400))
+    )
+    with pytest.raises(PermanentError) as failed:
+        await sink.write(source.batch())
+    await sink.close()
+    assert list(range(0, 400, 3)) == ids(failed.value)
+    assert [number for number in range(400) if number % 3] == receiver.ids
+
+
 async def test_refusals_are_remembered_over_retries(receiver, source, sink):
     """What was refused before a request failed is told at the end, and not sent again."""
     receiver.answers += [422, 204, 422, 500]
