@@ -7,6 +7,7 @@ also notices when the server has fallen silent.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,7 +17,7 @@ from aiorepl.delivery.heartbeat import is_beat
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.silence import Sign, Silence, limit
 from aiorepl.delivery.source import Readied, Source
-from aiorepl.errors import ConnectionLost, ProtocolError
+from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, ServerNotice
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -28,6 +29,8 @@ from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import Again, Connection, ReplicationConnection
 from aiorepl.wire.frames import XLogData
 from aiorepl.wire.protocol import CopyFrame
+
+_log = logging.getLogger("aiorepl.session")
 
 _IDLE_SECONDS: Final = 1.0
 
@@ -61,6 +64,7 @@ class Session:
         self._feedback: Feedback | None = None
         self._silence: Silence
         self._timer: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._ended = False
         self._idle_again_at = 0.0
         self._idle_left_out = False
@@ -98,6 +102,7 @@ class Session:
         self._feedback = Feedback(readied.wal_sender_timeout, self._now())
         self._silence = Silence(limit(self._source.receive_timeout, readied.wal_sender_timeout), self._now())
         self._connection.on_reply_request(self.report)
+        self._connection.on_notice(self._noticed)
         self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {self._source.slot}")
         self._timer.add_done_callback(self._reporting_ended)
 
@@ -280,11 +285,33 @@ class Session:
             # Without statuses WAL piles up on the server until it hangs up on us: rather end now, and say why.
             self._connection.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
+    def _noticed(self, notice: ServerNotice) -> None:
+        # From PostgreSQL 18 on the server does not stop at a publication that is gone: it passes over the changes.
+        if notice.routine == "LoadPublications" and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check_publications())
+
+    async def _check_publications(self) -> None:
+        try:
+            missing = await self._source.missing_publications()
+        except Exception as error:  # noqa: BLE001 - it is connected again then, and checked
+            self._connection.fail(error)
+            return
+        if missing:
+            self._connection.fail(
+                ConfigurationError(
+                    f"publication {', '.join(map(repr, missing))} does not exist any more: CREATE PUBLICATION on the "
+                    "source again; what is changed until then is not in the stream"
+                )
+            )
+        else:
+            _log.warning("a publication was missing for a while: what was changed then is not in the stream")
+
     async def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
-            self._timer = None
+        tasks = [task for task in (self._timer, self._checking) if task is not None]
+        self._timer = self._checking = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @staticmethod
     def _now() -> float:

@@ -124,14 +124,25 @@ class Source:
 
         :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
         """
+        return catalog.parse(await self._fetch(catalog.QUERY, list(oids)))
+
+    async def missing_publications(self) -> list[str]:
+        """Which of the publications are not there, asked beside the stream.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        """
+        names = self.options().publications
+        query = "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY ($1)"
+        return sorted(set(names) - {row["pubname"] for row in await self._fetch(query, list(names))})
+
+    async def _fetch(self, query: str, argument: object) -> list[Any]:
         connection = await connect_sql(self.dsn, **self.connect)
         try:
-            rows = await connection.fetch(catalog.QUERY, list(oids), timeout=ANSWER_SECONDS)
+            return list(await connection.fetch(query, argument, timeout=ANSWER_SECONDS))
         except Exception as error:  # noqa: BLE001 - translated or raised as it is
             raise translated(error) from None
         finally:
             connection.terminate()
-        return catalog.parse(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +209,24 @@ async def ready(
             raise SlotError(
                 f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
             )
+        # PostgreSQL 17 makes no slot with both, but lets one become so.
+        later = (
+            source.failover and source.two_phase and connection.server_version == 17 and source.route != "sql"
+        )
         # The last command before the stream: any other would end an exported snapshot.
         created = await connection.create_slot(
             source.slot,
             temporary=source.temporary,
             two_phase=source.two_phase,
-            failover=source.failover,
+            failover=source.failover and not later,
             snapshot=snapshot,
         )
+        if later:
+            other = await source.open()
+            try:
+                await _make_failover(other, source.slot)
+            finally:
+                await other.close()
         begin = created.consistent_point
         _log.info("created slot %s at %s", source.slot, begin)
     else:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiorepl.delivery.source import Source
-from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost
+from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerNotice
 from aiorepl.lsn import LSN
 from aiorepl.testing.script import Error
 from aiorepl.testing.stream import Stream
@@ -196,6 +196,9 @@ class _Connection:
     def on_reply_request(self, callback: Callable[[], None]) -> None:
         """What makes the session send a status."""
         self._report = callback
+
+    def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
+        """There is nothing to notice."""
 
     def ask(self) -> None:
         """Want a status now."""

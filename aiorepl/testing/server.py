@@ -22,7 +22,14 @@ from urllib.parse import quote
 
 from aiorepl.errors import ConfigurationError, ConnectionFailed
 from aiorepl.testing import guardian
-from aiorepl.testing.installation import from_folder, from_wheel, reaches, server_user, temporary_parent
+from aiorepl.testing.installation import (
+    Installation,
+    from_folder,
+    from_wheel,
+    reaches,
+    server_user,
+    temporary_parent,
+)
 
 SETTINGS: Final[Mapping[str, str]] = {
     "listen_addresses": "127.0.0.1",
@@ -70,6 +77,8 @@ class EmbeddedServer:
         settings: Mapping[str, str] | None = None,
         standby_of: EmbeddedServer | None = None,
     ) -> None:
+        self._installation: Installation
+        self._password: str
         if standby_of is not None:
             self._installation, self._password = standby_of._installation, standby_of._password
         else:

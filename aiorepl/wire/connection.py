@@ -57,6 +57,7 @@ class Connection(Protocol):
     async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None: ...
     async def receive(self) -> Sequence[CopyFrame | Again]: ...
     def on_reply_request(self, callback: Callable[[], None]) -> None: ...
+    def on_notice(self, callback: Callable[[ServerNotice], None]) -> None: ...
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = ...) -> None: ...
     async def stop(self) -> None: ...
     async def close(self) -> None: ...
@@ -92,6 +93,7 @@ class ReplicationConnection:
     def __init__(self, protocol: ReplicationProtocol, server_version: int) -> None:
         self.server_version = server_version
         self._protocol = protocol
+        self._slot = ""
         protocol.on_notice = _log_notice
 
     @classmethod
@@ -216,6 +218,7 @@ class ReplicationConnection:
         :raises SlotError: the slot is missing, in use, lost or of another kind.
         :raises ConfigurationError: a publication is missing, or an option is refused.
         """
+        self._slot = slot
         try:
             await self.query(commands.start_replication(slot, lsn, options))
         except ServerError as error:
@@ -230,11 +233,25 @@ class ReplicationConnection:
         :raises ProtocolError: it sent nonsense.
         :raises ConnectionLost: the socket is gone.
         """
-        return await self._protocol.receive()
+        try:
+            return await self._protocol.receive()
+        except ServerError as error:
+            if error.sqlstate == "42704":
+                raise slot_problem(error, self._slot) from None
+            raise
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called as soon as the server asks for a status update, whoever is busy with what."""
         self._protocol.on_reply_request = callback
+
+    def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
+        """Have ``callback`` called with what the server wants to be known, beside it being logged."""
+
+        def both(notice: ServerNotice) -> None:
+            _log_notice(notice)
+            callback(notice)
+
+        self._protocol.on_notice = both
 
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
         """Send a Standby Status Update, without waiting."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ServerError
+from aiorepl.errors import ConfigurationError, ServerError, ServerNotice
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
 from aiorepl.wire.connection import Again, CreatedSlot, System, slot_problem
@@ -163,6 +163,15 @@ class SqlConnection:
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
         """Nobody asks for a reply on this route."""
+
+    def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
+        """Have ``callback`` called with what the server wants to be known."""
+
+        def told(_: Any, message: Any) -> None:
+            fields = {"C": message.sqlstate, "M": message.message, "R": message.server_source_function}
+            callback(ServerNotice({letter: text for letter, text in fields.items() if text is not None}))
+
+        self._connection.add_log_listener(told)
 
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
         """Note what is confirmed; the slot is advanced before the next round."""

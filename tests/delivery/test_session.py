@@ -42,6 +42,9 @@ class Connection:
     def fail(self, error):
         self.failed.set_result(error)
 
+    def on_notice(self, callback):
+        pass
+
     def send_status(self, received, flushed, applied, *, reply=False):
         if self.broken is not None and not self.failed.done():
             raise self.broken

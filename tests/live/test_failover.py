@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError, Source
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
@@ -162,6 +162,36 @@ async def test_a_heartbeat_on_a_standby_writes_nothing(published, primary, stand
             lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.skipped >= 2
         )
         assert (0, 0, None) == (beats.sent, beats.failed, beats.error)
+
+
+@pytest.mark.parametrize("version", [17, 18])
+@pytest.mark.parametrize("journal", [True, False])
+async def test_two_phase_as_well(servers, slot_name, tmp_path, version, journal):
+    """Both at once, also where the server makes no such slot, and with a load under the slot's snapshot."""
+    connection = await asyncpg.connect(servers(version).dsn)
+    await connection.execute(
+        f"CREATE TABLE {slot_name} (id int); CREATE PUBLICATION {slot_name} FOR TABLE {slot_name}"
+    )
+    await connection.execute(f"INSERT INTO {slot_name} VALUES (1)")
+    try:
+        source = Source(
+            servers(version).dsn,
+            slot=slot_name,
+            publication=slot_name,
+            create_slot=True,
+            two_phase=True,
+            failover=True,
+        )
+        sink = MemorySink()
+        options = {"journal": str(tmp_path), "snapshot": True} if journal else {}
+        await Pipeline(source, [sink], until="now", **options).run()
+        query = "SELECT two_phase AND failover FROM pg_replication_slots WHERE slot_name = $1"
+        assert await connection.fetchval(query, slot_name)
+        assert journal == len(sink.changes)
+        await connection.execute("SELECT pg_drop_replication_slot($1)", slot_name)
+    finally:
+        await connection.execute(f"DROP PUBLICATION {slot_name}; DROP TABLE {slot_name}")
+        await connection.close()
 
 
 async def test_an_existing_slot_becomes_a_failover_slot(published, primary):

@@ -1,0 +1,112 @@
+"""What reconnecting cannot mend ends the pipeline at once, and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+
+from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline, RetryPolicy, SlotError
+from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.proxy import CuttingProxy
+
+QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+@pytest.fixture
+async def proxy(database):
+    """A proxy in front of the server."""
+    parts = urlsplit(database)
+    async with CuttingProxy(parts.hostname, parts.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def role(published):
+    """A role of the test's own, which may do what is needed."""
+    name = f"r_{published.slot[-20:]}"
+    await published.execute(
+        f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'", f"GRANT SELECT ON items TO {name}"
+    )
+    yield name
+    await published.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "expected"),
+    [
+        ("ALTER ROLE {role} PASSWORD 'wrong'", ConnectionFailed, "check the password in the DSN"),
+        ("ALTER ROLE {role} NOREPLICATION", ConnectionFailed, "ALTER ROLE … REPLICATION on the source"),
+        ("ALTER ROLE {role} NOLOGIN", ConnectionFailed, "check user and pg_hba.conf"),
+        ("DROP PUBLICATION p", ConfigurationError, "no publication 'p' in this database: CREATE PUBLICATION"),
+        ("SELECT pg_drop_replication_slot('{slot}')", SlotError, "does not exist: create it"),
+    ],
+    ids=["password", "permission", "login", "publication", "slot"],
+)
+async def test_while_we_were_away(published, proxy, role, statement, error, expected):
+    """What was changed is found by the first attempt; what had come before is delivered."""
+    await published.create_slot()
+    parts = urlsplit(proxy.dsn_for(published.dsn))
+    dsn = parts._replace(netloc=f"{role}:right@{parts.netloc.rpartition('@')[2]}").geturl()
+    sink = MemorySink()
+    work = asyncio.create_task(Pipeline(published.source(dsn), [sink], reconnect=QUICK, batches=SOON).run())
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1, durable=True)
+    proxy.refuse()
+    proxy.cut()
+    await published.until(published.walsender, lambda pid: pid is None)
+    await published.execute(statement.format(role=role, slot=published.slot))
+    proxy.accept()
+    with pytest.raises(error, match=expected) as caught:
+        await work
+    assert "right" not in str(caught.value)
+    assert [1] == [change.key["id"] for change in sink.changes]
+
+
+@pytest.mark.parametrize("server", [15, 17, 18], indirect=True)
+async def test_a_publication_that_is_dropped_under_the_stream(published):
+    """Up to 17 the server refuses to go on, 18 passes over what it cannot publish: we stop in either case."""
+    await published.create_slot()
+    sink = MemorySink()
+    work = asyncio.create_task(Pipeline(published.source(), [sink], reconnect=QUICK, batches=SOON).run())
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1, durable=True)
+    await published.execute("DROP PUBLICATION p", "INSERT INTO items VALUES (2)")
+    with pytest.raises(ConfigurationError, match=r"publication .*p.* does not exist.*CREATE PUBLICATION"):
+        async with asyncio.timeout(20):
+            await work
+    assert [1] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_slot_that_is_invalidated_under_the_stream(publish):
+    """The server ends the walsender: what is found then is said, with the ways out."""
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with EmbeddedServer(settings=settings) as server:
+        published = await publish(server.dsn)
+        await published.create_slot()
+        sink = MemorySink()
+        parts = urlsplit(server.dsn)
+        async with CuttingProxy(parts.hostname, parts.port) as proxy:
+            pipeline = Pipeline(published.source(proxy.dsn_for(server.dsn)), [sink], reconnect=QUICK)
+            work = asyncio.create_task(pipeline.run())
+            await published.execute("INSERT INTO items VALUES (1)")
+            await sink.wait_for_changes(1)
+            # The walsender is kept from sending, so that the slot falls behind.
+            proxy.stall()
+
+            async def ended():
+                await published.execute(
+                    "SELECT pg_switch_wal()",
+                    "INSERT INTO items VALUES (2)",
+                    "DELETE FROM items WHERE id = 2",
+                    "CHECKPOINT",
+                )
+                return await published.connection.fetchval("SELECT wal_status FROM pg_replication_slots")
+
+            await published.until(ended, lambda status: status == "lost")
+            proxy.resume()
+            with pytest.raises(SlotError, match=r"is lost .*--resnapshot"):
+                await work
