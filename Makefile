@@ -14,9 +14,10 @@ demo: $(STAMP)
 test: lint servers
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
-# More versions and a Kafka broker for the tests, as far as this machine can get them: without one its tests are skipped, and say so.
+# More versions, a Kafka broker and an S3 server for the tests, as far as this machine can get them: without one its tests are
+# skipped or use less, and say so.
 servers: $(STAMP)
-	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/servers.py; wait
+	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/servers.py; wait
 
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
 bench: $(STAMP)

@@ -1,25 +1,14 @@
 """A Kafka broker for the tests, as jars in a folder of this virtual environment: ``servers/kafka``.
 
-Best effort, as ``servers.py``: without it Kafka's tests are skipped and say why. The jars come from Maven Central through
-Ivy, which is among pyspark's jars and so is what else a broker needs (Scala, Jackson, logging, codecs). Each has to have
-the hash below. A second run finds everything in place and asks nobody.
+Best effort, as ``servers.py``: without it Kafka's tests are skipped and say why. What else a broker needs (Scala, Jackson,
+logging, codecs) is among pyspark's jars. A second run finds everything in place and asks nobody.
 """
 
-# ruff: noqa: INP001, S603, T201 - a program
+# ruff: noqa: INP001 - a program
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from importlib.util import find_spec
-from pathlib import Path
-
-from aiorepl.errors import ConfigurationError
-from aiorepl.spark.java import ensure_java
+from maven import put_in_place
 
 # To move on: what `java -verbose:class kafka.Kafka` loads that pyspark has not, and `sha256sum` of it.
 PINS = {
@@ -140,74 +129,7 @@ PINS = {
         "3.9.5",
     ): "87a3017d3f43e6ace7566fe4c3d615134c6914ff871c8d64bb32ca1d996d0545",
 }
-SECONDS = 300
-
-
-class CannotBeHad(Exception):
-    """Why there will be no broker."""
-
-
-def main() -> None:
-    """Fetch what is missing."""
-    if sys.prefix == sys.base_prefix:
-        sys.exit("kafka.py: run it with the virtual environment's python: .venv/bin/python scripts/kafka.py")
-    servers = Path(sys.prefix) / "servers"
-    try:
-        if not complete(servers / "kafka"):
-            fetch(servers)
-            print(f"kafka.py: a Kafka broker is in {servers / 'kafka'}", file=sys.stderr)
-    except (CannotBeHad, ConfigurationError) as reason:
-        print(f"kafka.py: no Kafka for the tests: {reason}", file=sys.stderr)
-
-
-def complete(folder: Path) -> bool:
-    """Whether exactly these jars are there, unchanged."""
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.jar")}
-    return found == {f"{name}-{version}.jar": digest for (_, name, version), digest in PINS.items()}
-
-
-def fetch(servers: Path) -> None:
-    """Put the jars in place, all or none."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise CannotBeHad("pyspark, whose Ivy would fetch it, is not installed")
-    ivy = next(Path(spec.origin).parent.glob("jars/ivy-*.jar"), None)
-    if ivy is None:
-        raise CannotBeHad("there is no Ivy among pyspark's jars")
-    java = ensure_java() / "bin" / "java"
-    servers.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fetching-", dir=servers) as temporary:
-        folder = Path(temporary)
-        (folder / "ivy.xml").write_text(wanted(), encoding="utf-8")
-        command = [
-            *(str(java), "-jar", str(ivy), "-ivy", str(folder / "ivy.xml"), "-cache", str(folder / "cache")),
-            *("-retrieve", f"{folder}/kafka/[artifact]-[revision].[ext]"),
-        ]
-        try:
-            done = subprocess.run(
-                command, env=os.environ, cwd=folder, capture_output=True, timeout=SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CannotBeHad(f"Ivy: {type(error).__name__}") from None
-        if done.returncode != 0:
-            raise CannotBeHad("Ivy could not fetch it: is Maven Central within reach?")
-        if not complete(folder / "kafka"):
-            raise CannotBeHad("the jars are not what their hashes in scripts/kafka.py say")
-        shutil.rmtree(servers / "kafka", ignore_errors=True)
-        (folder / "kafka").rename(servers / "kafka")
-
-
-def wanted() -> str:
-    """What Ivy is to fetch: these, and not what they depend on."""
-    dependencies = "".join(
-        f'<dependency org="{organisation}" name="{name}" rev="{version}" transitive="false" conf="default->master"/>'
-        for organisation, name, version in PINS
-    )
-    return (
-        '<ivy-module version="2.0"><info organisation="aiorepl" module="tests"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
-    )
 
 
 if __name__ == "__main__":
-    main()
+    put_in_place("kafka", PINS)
