@@ -155,7 +155,10 @@ class Writer:
 
     async def _begin(self) -> None:
         if not self._begun:
-            await self.session.connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            # What could wait for the commit on the source may have.
+            await self.session.connection.execute(
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED"
+            )
             self._begun = True
 
     async def _apply(self) -> None:

@@ -116,6 +116,24 @@ async def test_foreign_keys(pair, replica):
     await pair.require_equal("orders", "lines")
 
 
+async def test_constraints_that_wait_for_the_commit(pair):
+    """What the source put off until its commit, the target does not ask for sooner."""
+    await pair.both(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "CREATE TABLE lines (id int PRIMARY KEY, order_id int REFERENCES orders DEFERRABLE, n int UNIQUE DEFERRABLE)",
+    )
+    await pair.slotted()
+    await pair.commit(
+        "SET CONSTRAINTS ALL DEFERRED",
+        "INSERT INTO lines VALUES (1, 1, 1), (2, 2, 2)",
+        "UPDATE lines SET n = 2 WHERE id = 1",
+        "UPDATE lines SET n = 1 WHERE id = 2",
+        "INSERT INTO orders VALUES (1, 'x'), (2, 'x')",
+    )
+    await pair.deliver()
+    await pair.require_equal("orders", "lines")
+
+
 async def test_identity_full_without_a_key(pair):
     """Rows that only their whole tells apart, equal ones and NULLs among them, and types without equality."""
     await pair.both(

@@ -153,7 +153,7 @@ async def test_a_connection_lost_in_the_middle_of_a_huge_transaction(pair, strea
                 )
             await super().write(batch)
 
-    with pytest.raises(PermanentError, match="in the middle of the transaction at .* start again"):
+    with pytest.raises(PermanentError, match=r"in the middle of the transaction at .* start again"):
         await pair.deliver(Cut(sink), batches=SMALL, source={"streaming": streaming})
     assert 0 == await pair.target.fetchval("SELECT count(*) FROM log")
     await pair.deliver(batches=SMALL, source={"streaming": streaming})

@@ -170,7 +170,7 @@ async def test_an_insert_that_a_row_filter_made(pair):
     await pair.slotted()
     await pair.source.execute("INSERT INTO docs VALUES (1, repeat('x', 9000), 1)")
     await pair.source.execute("UPDATE docs SET id = 20")
-    with pytest.raises(PermanentError, match="row filter.*REPLICA IDENTITY FULL"):
+    with pytest.raises(PermanentError, match=r"row filter.*REPLICA IDENTITY FULL"):
         await pair.deliver()
 
 
