@@ -16,6 +16,9 @@ import aiorepl
 from aiorepl.testing import FaultySink, MemorySink
 from aiorepl.testing.faults import Hang, Reject
 
+# Slots belong to the whole server, and an example's name is in the example.
+pytestmark = pytest.mark.xdist_group("examples")
+
 DEADLINE = 30.0
 
 

@@ -11,6 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+# Slots belong to the whole server, and an example's name is in the example.
+pytestmark = pytest.mark.xdist_group("examples")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOP = "CREATE PUBLICATION shop FOR ALL TABLES"
 

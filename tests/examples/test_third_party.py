@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+# Slots belong to the whole server, and an example's name is in the example.
+pytestmark = pytest.mark.xdist_group("examples")
+
 PACKAGE = Path(__file__).parents[2] / "examples" / "aiorepl-sink-sqlite"
 COMMAND = Path(sys.executable).with_name("aiorepl")
 

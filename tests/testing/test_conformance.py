@@ -716,8 +716,17 @@ def test_concurrent_writes_are_tried():
     assert {"test_writes_at_once"} == set(failures(case_of(NotReallyConcurrent, TestLog)))
 
 
-def test_a_failure_as_its_author_sees_it(tmp_path):
-    """Without any plugin of pytest: which test, what was found, and what the contract says."""
+@pytest.mark.parametrize(
+    "plugins",
+    [
+        "-p no:asyncio -p no:anyio",
+        "-p no:asyncio -p anyio",
+        "-p no:anyio -o asyncio_mode=strict",
+        "-p no:anyio -o asyncio_mode=auto",
+    ],
+)
+def test_a_failure_as_its_author_sees_it(tmp_path, plugins):
+    """Whatever plugins run: which test, what was found, and what the contract says."""
     program = """
 from aiorepl import Sink
 from aiorepl.testing.conformance import SinkConformance
@@ -734,20 +743,9 @@ class TestNowhere(SinkConformance):
         return []
 """
     (tmp_path / "test_nowhere.py").write_text(program)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:asyncio",
-        "-p",
-        "no:anyio",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = "-m pytest -q -p no:cacheprovider -k survives_a_crash"
     done = subprocess.run(
-        [*command, "-k", "survives_a_crash", "test_nowhere.py"],
+        [sys.executable, *options.split(), *plugins.split(), "test_nowhere.py"],
         check=False,
         cwd=tmp_path,
         capture_output=True,

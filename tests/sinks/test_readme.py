@@ -1,0 +1,60 @@
+"""What sinks/README.md says of the sinks that come along, and of the example."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from aiorepl.testing.conformance import MirrorConformance, SinkConformance
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "sinks" / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXAMPLE = ROOT / "examples" / "aiorepl-sink-sqlite"
+
+
+def rows(heading):
+    """The first cells of the table below a heading."""
+    section = TEXT.partition(f"## {heading}")[2].partition("\n## ")[0]
+    return [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| `")]
+
+
+def test_every_sink_is_listed():
+    """By the names of the entry points."""
+    ours = {point.name for point in entry_points(group="aiorepl.sinks") if point.dist.name == "aiorepl"}
+    assert ours == {name.strip("`") for name in rows("What comes along")}
+
+
+def test_every_extra_is_there():
+    """What a sink needs can be installed."""
+    assert set(re.findall(r"aiorepl\[(\w+)\]", TEXT)) <= PROJECT["optional-dependencies"].keys()
+
+
+def test_every_declaration_is_there():
+    """What can be declared is an attribute of both cases, but for the order, which only events have."""
+    declared = [name for cell in rows("Certifying it") for name in re.findall(r"`(?:def )?(\w+)", cell)]
+    assert {"exactly_once", "outage", "seconds"} <= set(declared)
+    names = [name for name in declared if name not in ("table", "key", "none", "commit")]
+    assert all(hasattr(SinkConformance, name) for name in names)
+    assert all(hasattr(MirrorConformance, name) for name in names if name != "order")
+
+
+@pytest.mark.parametrize("heading", ["An example, whole", "Registering it", "Certifying it"])
+def test_what_is_quoted_of_the_example_is_in_it(heading):
+    """To the letter."""
+    section = TEXT.partition(f"## {heading}")[2].partition("\n## ")[0]
+    files = "".join(path.read_text(encoding="utf-8") for path in sorted(EXAMPLE.iterdir()) if path.is_file())
+    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
+    quoted = [block for block in blocks if "[[sinks]]" not in block]
+    assert quoted
+    assert all(block in files for block in quoted)
+
+
+def test_the_example_is_as_long_as_is_said():
+    """To the line."""
+    lines = (EXAMPLE / "aiorepl_sink_sqlite.py").read_text(encoding="utf-8").splitlines()
+    assert f"exactly once, in {len(lines)} lines" in TEXT
