@@ -20,7 +20,9 @@ from functools import partial
 from typing import Any, Final
 
 import nats
+import orjson
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js import errors as js
 from nats.js.api import StreamConfig
@@ -132,6 +134,9 @@ class Nats(Sink):
         self._client: Client | None = None
         self._jetstream: JetStreamContext | None = None
         self._gone = asyncio.Event()
+        self._inbox = ""
+        self._sent = 0
+        self._answers: dict[str, asyncio.Future[None]] = {}
 
     async def open(self, context: SinkContext) -> Position | None:
         """Connect, and look for the stream."""
@@ -170,7 +175,7 @@ class Nats(Sink):
                 messages += parts
         try:
             while messages:
-                done, error = await self._publish(jetstream, messages)
+                done, error = await self._publish(messages)
                 if error is None:
                     break
                 code = error.err_code if isinstance(error, js.APIError) else None
@@ -231,8 +236,31 @@ class Nats(Sink):
                 raise self._problem(error) from None
             raise
         self._client = client
-        self._jetstream = client.jetstream(timeout=self._timeout, publish_async_max_pending=self._outstanding)
+        self._jetstream = client.jetstream(timeout=self._timeout)
+        try:
+            self._inbox = client.new_inbox()
+            await cancellable(client.subscribe(f"{self._inbox}.*", cb=self._hear))
+        except nats.errors.Error as error:
+            raise self._problem(error) from None
         return self._jetstream
+
+    async def _hear(self, answer: Msg) -> None:
+        """What a stream says to a message, or the server where no stream listens.
+
+        Our own, since the client's ``publish_async`` waits for ever where a stream says no.
+        """
+        waiting = self._answers.pop(answer.subject.rpartition(".")[2], None)
+        if waiting is None or waiting.done():
+            return
+        said = orjson.loads(answer.data) if answer.data else {}
+        if not said:
+            waiting.set_exception(js.NoStreamResponseError())
+        elif (error := said.get("error")) is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(
+                js.APIError(error.get("code"), error.get("description"), error.get("err_code"))
+            )
 
     def _messages(self, change: Change) -> Iterator[_Message]:
         """What is published of a change; several if it goes to several subjects."""
@@ -247,7 +275,8 @@ class Nats(Sink):
                 headers, payload = {"Content-Type": self._format.content_type}, self._format.event(part)
             for subject in dict.fromkeys(map(_subject, self._route(part))):
                 named_so = f"{identity}.{count}" if count else identity
-                yield _Message(change, subject, payload, headers | {"Nats-Msg-Id": named_so})
+                names = {"Nats-Msg-Id": named_so, "Nats-Expected-Stream": self._stream}
+                yield _Message(change, subject, payload, headers | names)
                 count += 1
 
     def _is_too_large(self, message: _Message) -> bool:
@@ -256,20 +285,21 @@ class Nats(Sink):
         headers = sum(len(name) + len(value) + 8 for name, value in message.headers.items())
         return len(message.payload) + headers + 256 > self._client.max_payload
 
-    async def _publish(
-        self, jetstream: JetStreamContext, messages: list[_Message]
-    ) -> tuple[int, Exception | None]:
+    async def _publish(self, messages: list[_Message]) -> tuple[int, Exception | None]:
         """Publish in order: how many the stream has, and why it does not have the next."""
+        client = self._client
+        assert client is not None
         answers: list[asyncio.Future[Any]] = []
         try:
             before: str | None = None
             for message in messages:
                 headers = message.headers if before is None else message.headers | {_EXPECTED: before}
                 before = headers["Nats-Msg-Id"]
-                sent = jetstream.publish_async(
-                    message.subject, message.payload, stream=self._stream, headers=headers
-                )
-                answers.append(await cancellable(sent))
+                self._sent += 1
+                answers.append(asyncio.get_running_loop().create_future())
+                self._answers[str(self._sent)] = answers[-1]
+                reply = f"{self._inbox}.{self._sent}"
+                await cancellable(client.publish(message.subject, message.payload, reply, headers))
                 at_once = self._outstanding
                 if len(answers) % at_once == 0 and not await self._answered(answers[: -at_once // 2]):
                     break
@@ -282,6 +312,7 @@ class Nats(Sink):
                     return place, error
             return len(messages), None
         finally:
+            self._answers.clear()
             for answer in answers:
                 if not answer.done():
                     answer.cancel()

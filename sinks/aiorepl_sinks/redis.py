@@ -302,7 +302,10 @@ def _text(value: bytes | str) -> str:
 def _problem(error: errors.RedisError) -> PermanentError | TransientError:
     """What the engine is told. Some of Redis' texts quote arguments, so that only their first word is kept."""
     code = str(error).partition(" ")[0]
-    if isinstance(error, (errors.AuthenticationError, errors.NoPermissionError)) or code in _REFUSALS:
+    # The client wraps what is said while it connects.
+    told: tuple[BaseException | None, ...] = (error, error.__cause__, error.__context__)
+    refused = any(isinstance(one, (errors.AuthenticationError, errors.NoPermissionError)) for one in told)
+    if refused or code in _REFUSALS:
         return PermanentError(
             "redis: user or password is wrong, or the user may not run EVAL, EVALSHA, HGETALL, INFO, XADD, XTRIM, XINFO "
             "and WAIT on these keys"

@@ -1,0 +1,213 @@
+"""Messages in JetStream, from a real PostgreSQL, over kills and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import nats
+import pytest
+
+from aiorepl import (
+    BatchPolicy,
+    ConfigurationError,
+    DeadLetters,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    TransientError,
+)
+from aiorepl_sinks.nats import Nats
+
+
+async def events(target, name):
+    """The events in a stream."""
+    return [json.loads(message.data) for message in await target.read(name)]
+
+
+async def ids(target, name):
+    """The ids of the rows that were inserted, in order."""
+    return [event["new"]["id"] for event in await events(target, name) if event["kind"] == "insert"]
+
+
+def sink(target, name, **options):
+    """Into a stream of this name, which is made if it is missing."""
+    options = {"subject": f"{name}.{{schema}}.{{table}}", "create_stream": True, "timeout": 2.0} | options
+    return Nats(name, target.url, **options)
+
+
+async def test_killed_under_load(items, target, name):
+    """Three times without warning: the stream drops what comes again, every row is there once, in order."""
+    options = {"type": "nats", "servers": target.url, "stream": name, "subject": f"{name}.{{table}}"}
+
+    async def count():
+        try:
+            return len(await ids(target, name))
+        except nats.js.errors.NotFoundError:
+            return 0
+
+    rows = await items.killed_under_load(options | {"create_stream": True}, count)
+    await items.deliver(sink(target, name, subject=f"{name}.{{table}}"))
+    assert list(range(rows)) == await ids(target, name)
+
+
+async def test_a_restart_of_nats(items, target, name):
+    """In the middle of a load: the pipeline goes on by itself, with every row once, in order."""
+    async with Pipeline(items.source(), {"sink": sink(target, name)}):
+        for number in range(3):
+            await items.execute(*(f"INSERT INTO items VALUES ({number * 11 + n}, 'x')" for n in range(10)))
+            with target.away():
+                await items.execute(f"INSERT INTO items VALUES ({number * 11 + 10}, 'x')")
+        async with asyncio.timeout(20):
+            while len(await ids(target, name)) < 33:
+                await asyncio.sleep(0.05)
+    assert list(range(33)) == await ids(target, name)
+
+
+async def test_every_kind_under_the_subject_of_its_table(items, target, name):
+    """Unchanged TOAST is left out, a truncate is told for each table, identities are in the header."""
+    await items.execute(
+        "ALTER TABLE items ALTER note SET STORAGE EXTERNAL, ADD n int",
+        'CREATE TABLE "o d.d *" (id int PRIMARY KEY)',
+        "INSERT INTO items VALUES (1, repeat('long', 3000), 1)",
+        "UPDATE items SET n = 2",
+        "DELETE FROM items",
+        'TRUNCATE items, "o d.d *"',
+        "SELECT pg_logical_emit_message(true, 'mine', 'hello')",
+    )
+    await items.deliver(sink(target, name), source={"messages": True})
+    messages = await target.read(name)
+    assert [
+        ("insert", "public.items"),
+        ("update", "public.items"),
+        ("delete", "public.items"),
+        ("truncate", "public.items"),
+        ("truncate", "public.o_d.d__"),
+        ("message", "message.mine"),
+    ] == [
+        (json.loads(message.data)["kind"], message.subject.removeprefix(f"{name}.")) for message in messages
+    ]
+    update = json.loads(messages[1].data)
+    assert ({"id": 1, "n": 2}, ["note"]) == (update["new"], update["unchanged"])
+    identities = [message.headers["Nats-Msg-Id"] for message in messages]
+    assert len(identities) == len(set(identities))
+    assert identities[0].endswith(f"/{items.slot}/{json.loads(messages[0].data)['commit_lsn']}-0")
+    assert "application/json" == messages[0].headers["Content-Type"]
+
+
+async def test_a_huge_transaction(items, target, name):
+    """Larger than any batch, streamed, with few messages under way at once: each row once, in order."""
+    await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 10000) g")
+    await items.deliver(
+        sink(target, name, outstanding=100),
+        source={"streaming": "on"},
+        batches=BatchPolicy(bytes=100_000),
+        memory=300_000,
+    )
+    assert list(range(1, 10001)) == await ids(target, name)
+
+
+async def test_what_is_too_large_is_put_aside(items, target, name, tmp_path):
+    """For the server, which is known before, and for the stream, which is not."""
+    await asyncio.to_thread(target.create, name, f"{name}.>", max_msg_size=50_000)
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a'), (2, repeat('x', 60000)), (3, repeat('x', 1100000)), (4, 'b')",
+        "INSERT INTO items VALUES (5, 'c')",
+    )
+    letters = tmp_path / "letters"
+    await items.deliver(Delivery(sink(target, name), on_error="dead_letter", dead_letters=letters))
+    assert [1, 4, 5] == await ids(target, name)
+    put_aside = [change for letter in DeadLetters(letters).letters() for change in letter.batch.changes]
+    assert [2, 3] == [change.new["id"] for change in put_aside]
+
+
+async def test_somebody_else_publishes_in_between(source, target, name):
+    """It costs a repetition: all of ours is there, once, in order."""
+    await asyncio.to_thread(target.create, name, f"{name}.>")
+    client = await nats.connect(target.url)
+    ours = sink(target, name)
+    await ours.open(source.context)
+
+    async def others():
+        for _ in range(300):
+            await client.jetstream().publish(f"{name}.others", b'{"kind":"other"}')
+
+    noise = asyncio.create_task(others())
+    for start in range(0, 2000, 200):
+        await ours.write(source.batch(list(range(start, start + 200))))
+    await noise
+    await ours.close()
+    await client.close()
+    assert list(range(2000)) == await ids(target, name)
+
+
+async def test_a_full_stream(source, target, name):
+    """It is transient, and nothing overtakes what was not taken."""
+    await asyncio.to_thread(
+        target.create, name, f"{name}.>", max_bytes=3000, discard=nats.js.api.DiscardPolicy.NEW
+    )
+    ours = sink(target, name)
+    await ours.open(source.context)
+    batch = source.batch([1, 2], note="x" * 900)
+    long_and_short = source.batch([3], [4], note="x" * 900)
+    await ours.write(batch)
+    with pytest.raises(TransientError):
+        await ours.write(long_and_short)
+    await ours.close()
+    assert [1, 2] == (await ids(target, name))[:2]
+    assert 4 not in await ids(target, name)
+
+
+async def test_a_missing_stream(source, target, name):
+    """It is told how to create it."""
+    ours = Nats(name, target.url)
+    with pytest.raises(PermanentError, match=f"nats stream add {name} --subjects 'cdc.>'"):
+        await ours.open(source.context)
+    await ours.close()
+
+
+async def test_a_subject_that_the_stream_does_not_take(source, target, name):
+    """It is named."""
+    await asyncio.to_thread(target.create, name, f"{name}.*.items.only")
+    ours = sink(target, name)
+    await ours.open(source.context)
+    with pytest.raises(PermanentError, match=rf"does not take the subject '{name}\.public\.items'"):
+        await ours.write(source.batch([1]))
+    await ours.close()
+
+
+async def test_a_wrong_password(source, new_server):
+    """It is permanent, and not quoted."""
+    server = new_server('authorization { user: "u", password: "right" }\n')
+    ours = Nats("S", server.url, user="u", password="s3cr3t", timeout=5.0)
+    with pytest.raises(PermanentError, match="does not accept") as raised:
+        await ours.open(source.context)
+    await ours.close()
+    assert "s3cr3t" not in f"{raised.value!r}{ours!r}"
+
+
+async def test_a_server_without_jetstream(source, target, name):
+    """Nobody answers there: it may come, and the error says what to look at."""
+    ours = Nats(name, "nats://127.0.0.1:1", timeout=0.5)
+    with pytest.raises(TransientError):
+        await ours.open(source.context)
+    await ours.close()
+
+
+async def test_cloudevents_in_binary_mode(source, target, name):
+    """The attributes are headers, the native event is the payload."""
+    ours = sink(target, name, format="cloudevents", binary=True)
+    await ours.open(source.context)
+    await ours.write(source.batch([1]))
+    await ours.close()
+    (message,) = await target.read(name)
+    assert ("1.0", "aiorepl.insert.v1") == (message.headers["ce-specversion"], message.headers["ce-type"])
+    assert {"id": 1, "note": "x"} == json.loads(message.data)["new"]
+
+
+def test_options_that_cannot_work():
+    """A stream for all subjects, and a mode of another format."""
+    with pytest.raises(ConfigurationError, match="begin subject with a word"):
+        Nats("S", subject="{table}", create_stream=True)
+    with pytest.raises(ConfigurationError, match="format = cloudevents"):
+        Nats("S", binary=True)
