@@ -45,7 +45,9 @@ async def test_the_example(connection, mirror, running, tmp_path):
                 f"UPDATE orders SET note = 'start {start}', price = price / 3 WHERE id % 7 = {start}"
             )
             await until_equal(connection, target)
-            await example.interrupt(signal.SIGTERM)
+            example.process.send_signal(signal.SIGTERM)
+            said, _ = await asyncio.wait_for(example.process.communicate(), 30)
+            assert 130 == example.process.returncode, said.decode()
         await connection.execute("DELETE FROM orders WHERE id > 950")
     assert ["mirror"] == [row["sink"] for row in await target.fetch("SELECT sink FROM aiorepl.positions")]
     await target.close()
