@@ -1,0 +1,243 @@
+"""Each event once, whatever is cut, fails, dies or comes back from the dead, wherever that happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorepl import Batch, PermanentError, SinkContext, TransientError
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+from aiorepl_sinks.objects.encodings import JsonLinesEncoding
+from aiorepl_sinks.objects.manifest import LAYOUT
+from aiorepl_sinks.objects.sink import ObjectSink
+
+INT4 = 23
+
+
+class Killed(BaseException):
+    """The process is gone at this place."""
+
+
+class Memory:
+    """A store in memory that fails on purpose.
+
+    :param plan: by the number of a call that writes, what happens: ``"before"`` and ``"after"`` kill, ``"refused"`` is a
+        transient error, ``"lost"`` one although it was done.
+    """
+
+    url = "memory"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.plan: dict[int, str] = {}
+        self.calls = 0
+        self.looks: list[tuple[list[str], list[str]]] = []
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        self._does(lambda: self.objects.__setitem__(name, bytes(data)))
+
+    def create(self, name: str, data: bytes) -> bool:
+        before = name in self.objects
+        self._does(lambda: self.objects.setdefault(name, bytes(data)))
+        return not before
+
+    def read(self, name: str | None = None) -> bytes | None:
+        return self.objects.get(name)
+
+    def names(self, prefix: str = "", after: str = "") -> list[str]:
+        return sorted(name for name in self.objects if name.startswith(prefix) and name > after)
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._does(lambda name=name: self.objects.pop(name, None))
+
+    def _does(self, write) -> None:
+        self.calls += 1
+        fate = self.plan.get(self.calls)
+        if fate == "before":
+            raise Killed
+        if fate == "refused":
+            raise TransientError("refused")
+        write()
+        if fate == "after":
+            raise Killed
+        if fate == "lost":
+            raise TransientError("lost")
+
+
+class Sink(ObjectSink):
+    """Small objects, one at a time, so that a plan hits the same call each time."""
+
+    def __init__(self, store: Memory, object_bytes: int = 2500, memory_bytes: int = 5000) -> None:
+        encoding = JsonLinesEncoding("native", "typed", "none")
+        super().__init__(store, encoding, layout=LAYOUT, object_bytes=object_bytes, memory_bytes=memory_bytes)
+
+
+def told(sizes: Sequence[int]) -> Stream:
+    """Transactions of so many rows, over two tables."""
+    stream = Stream()
+    tables = [stream.table(name, column("id", INT4, key=True), column("note")) for name in ("a", "b")]
+    number = 0
+    for size in sizes:
+        rows = []
+        for _ in range(size):
+            number += 1
+            rows.append(tables[number % 3 % 2].insert(str(number), "x" * 40))
+        stream.transaction(*rows)
+    return stream
+
+
+def deliver(sink: Sink, stream: Stream, seed: int) -> None:
+    """One life: what is missing, cut at random, flushed now and then; errors that may pass are retried."""
+    dice = random.Random(seed)
+    held = sink.open(SinkContext("s", stream.position))
+    slices = stream.again(dice.choice([None, 1, 3, 10]), after=held.lsn)
+    while slices:
+        count = dice.randint(1, 6)
+        # Whole transactions come together; one that is larger than a batch comes alone.
+        batch, slices = slices[:count], slices[count:]
+        insist(lambda batch=batch: sink.write(Batch(tuple(batch))))
+        if dice.random() < 0.4:
+            insist(sink.flush)
+    insist(sink.flush)
+
+
+def insist(call) -> None:
+    for _ in range(10):
+        try:
+            call()
+            return
+        except TransientError:
+            pass
+    raise AssertionError("it does not pass")
+
+
+def expected(stream: Stream) -> list[tuple[str, int]]:
+    return [
+        (str(change.transaction.commit_lsn), change.ordinal)
+        for part in stream.again()
+        for change in part.changes
+    ]
+
+
+def require_exactly_once(store: Memory, stream: Stream, read) -> None:
+    """By the manifest, by the folders, and in the order of each table."""
+    for names in (read.listed(store), read.data(store)):
+        assert expected(stream) == sorted(read.identities(read.lines(store, names)), key=_order)
+    for table in ("a", "b"):
+        events = [event for event in read.lines(store, read.listed(store)) if event["table"] == table]
+        assert sorted(read.identities(events), key=_order) == read.identities(events)
+
+
+def _order(at: tuple[str, int]) -> tuple[int, int]:
+    high, _, low = at[0].partition("/")
+    return (int(high, 16) << 32) + int(low, 16), at[1]
+
+
+SIZES = st.lists(st.sampled_from([1, 1, 2, 5, 30, 90]), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    sizes=SIZES,
+    fates=st.lists(
+        st.tuples(st.integers(1, 25), st.sampled_from(["before", "after", "refused", "lost"])), max_size=6
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_lives_that_end_anywhere(read, sizes, fates, seed):
+    """Killed before or after any write, batches cut otherwise in each life, answers lost: each event is there once."""
+    stream, store = told(sizes), Memory()
+    for number, (call, fate) in enumerate(fates):
+        store.plan = {store.calls + call: fate}
+        try:
+            deliver(Sink(store), stream, seed + number)
+        except Killed:
+            # Who merely lists the folders sees nothing twice even now.
+            found = read.identities(read.lines(store, read.data(store)))
+            assert len(set(found)) == len(found)
+    store.plan = {}
+    deliver(Sink(store), stream, seed - 1)
+
+    require_exactly_once(store, stream, read)
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes=SIZES, seed=st.integers(0, 2**32))
+def test_whole_transactions_at_every_moment(read, sizes, seed):
+    """After every single write the manifest lists whole transactions, from the beginning without a gap."""
+    stream, store = told(sizes), Memory()
+    wholes = [[]]
+    for part in stream.again():
+        wholes.append(
+            wholes[-1] + [(str(change.transaction.commit_lsn), change.ordinal) for change in part.changes]
+        )
+    do = store._does
+
+    def watched(write) -> None:
+        do(write)
+        seen = sorted(read.identities(read.lines(store, read.listed(store))), key=_order)
+        assert seen in wholes
+
+    store._does = watched
+    deliver(Sink(store), stream, seed)
+
+    require_exactly_once(store, stream, read)
+
+
+@settings(deadline=None, max_examples=100)
+@given(sizes=SIZES, at=st.integers(0, 6), seed=st.integers(0, 2**32), flushes=st.booleans())
+def test_a_writer_that_comes_back_from_the_dead(read, sizes, at, seed, flushes):
+    """It was slow, another one took over and went on; what it does now changes nothing, and it is told to stop."""
+    stream, store = told([*sizes, 3, 40]), Memory()
+    slow = Sink(store)
+    held = slow.open(SinkContext("s", stream.position))
+    slices = stream.again(7, after=held.lsn)
+    for part in slices[:at]:
+        slow.write(Batch((part,)))
+        if flushes:
+            slow.flush()
+    first = Sink(store)
+    first.open(SinkContext("s", stream.position))
+    deliver(Sink(store), stream, seed)
+    before = dict(store.objects)
+
+    with pytest.raises(PermanentError, match="another process writes there"):
+        for part in slices[at:]:
+            slow.write(Batch((part,)))
+            slow.flush()
+    slow.close()
+    with pytest.raises(PermanentError, match="another process writes there"):
+        first.write(Batch(tuple(slices[:1])))
+    first.close()
+
+    assert read.entries(store) == read.entries(_Frozen(before))
+    require_exactly_once(store, stream, read)
+
+
+def test_a_second_process_that_was_started_by_mistake(read):
+    """Until it gets a batch, for which it needs the slot, the one that is at work goes on undisturbed."""
+    stream, store = told([3, 3]), Memory()
+    at_work, mistaken = Sink(store), Sink(store)
+    slices = stream.again()
+    at_work.open(SinkContext("s", stream.position))
+    at_work.write(Batch(tuple(slices[:1])))
+    mistaken.open(SinkContext("s", stream.position))
+    mistaken.flush()
+    mistaken.close()
+    at_work.write(Batch(tuple(slices[1:])))
+    at_work.flush()
+    at_work.close()
+
+    require_exactly_once(store, stream, read)
+
+
+class _Frozen(Memory):
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__()
+        self.objects = objects
