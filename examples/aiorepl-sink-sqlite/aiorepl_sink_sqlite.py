@@ -5,11 +5,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiorepl import Batch, Change, Position, SinkContext, SyncSink, TransientError
+from aiorepl import Batch, Position, SinkContext, SyncSink, TransientError
+from aiorepl.formats.format import event_id
 from aiorepl.formats.native import NativeFormat
 
 TABLES = """
-CREATE TABLE IF NOT EXISTS events (lsn INTEGER, ordinal INTEGER, event TEXT, PRIMARY KEY (lsn, ordinal));
+CREATE TABLE IF NOT EXISTS events (id TEXT PRIMARY KEY, event TEXT);
 CREATE TABLE IF NOT EXISTS position (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), position TEXT);
 """
 
@@ -31,10 +32,10 @@ class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
         return None if kept is None else Position.from_json(json.loads(kept[0]))
 
     def write(self, batch: Batch) -> None:
-        rows = [(*identity(change), self._format.event(change).decode()) for change in batch.changes]
+        rows = [(event_id(change), self._format.event(change).decode()) for change in batch.changes]
         with self._errors():
             # If a large transaction, which comes in slices, breaks off, its first ones come again: they are there.
-            self._database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?)", rows)
+            self._database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?)", rows)
             if batch.end_lsn is not None:
                 position = json.dumps(self._begin.at(batch.end_lsn).to_json())
                 self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (position,))
@@ -53,7 +54,3 @@ class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
             yield
         except sqlite3.OperationalError as error:  # locked, full, not there; all else is permanent
             raise TransientError(f"sqlite: {self._path}: {error}") from None
-
-
-def identity(change: Change) -> tuple[int, int]:  # for good; a message between transactions has its own LSN
-    return (change.lsn if change.transaction is None else change.transaction.commit_lsn), change.ordinal

@@ -22,7 +22,7 @@ class TestSQLite(SinkConformance):
     def read(self):
         with closing(sqlite3.connect(self.path)) as database:
             found = database.execute("SELECT name FROM sqlite_master WHERE name = 'events'").fetchone()
-            events = database.execute("SELECT event FROM events ORDER BY lsn, ordinal") if found else ()
+            events = database.execute("SELECT event FROM events ORDER BY rowid") if found else ()
             return native_events([event for (event,) in events])
 
     @contextmanager

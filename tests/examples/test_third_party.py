@@ -115,7 +115,7 @@ async def test_it_runs_from_a_file(environment, connection, slot, tmp_path):
     def kept():
         with closing(sqlite3.connect(tmp_path / "events.db")) as database:
             made = database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'events'").fetchone()[0]
-            events = database.execute("SELECT event FROM events ORDER BY lsn") if made else ()
+            events = database.execute("SELECT event FROM events ORDER BY rowid") if made else ()
             return [json.loads(event)["new"]["id"] for (event,) in events]
 
     for number in range(1, 4):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
+from collections.abc import Coroutine
+from typing import Any
 
 from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.delivery import Delivery
 from aiorepl.delivery.pipeline import Pipeline
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.testing.conformance.base import Conformance
@@ -23,19 +27,55 @@ class Engine(Conformance):
         again = RetryPolicy(first=0.001, longest=0.01)
         batches = BatchPolicy(bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
 
+        async def work() -> None:
+            for _ in range(5):
+                story.items(3)
+                source.lose()
+                story.commit(*(story.item(f"of many {number}") for number in range(100)))
+                await source.acknowledged(story.stream.ends[-2])
+                done, rest = _parted(story, source.confirmed)
+                await self.expect(done, rest, after=f"{source.confirmed} was acknowledged")
+
         async def life() -> None:
-            async with Pipeline(source, [self.make_sink()], batches=batches, memory=20_000, reconnect=again):
-                for _ in range(5):
-                    story.items(3)
-                    source.lose()
-                    story.commit(*(story.item(f"of many {number}") for number in range(100)))
-                    await source.acknowledged(story.stream.ends[-2])
-                    done, rest = _parted(story, source.confirmed)
-                    await self.expect(done, rest, after=f"{source.confirmed} was acknowledged")
+            pipeline = Pipeline(source, [self.make_sink()], batches=batches, memory=20_000, reconnect=again)
+            await _beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
 
         for _ in range(2):
             self.live(life)
+
+    def test_schema_changes(self) -> None:
+        """Where the user wants them, they stand before rows and share their identities: the rows are there all the same."""
+        story = Story()
+        source = MemorySource(stream=story.stream)
+
+        async def work() -> None:
+            # The first row of a table after a start brings one.
+            story.items(2)
+            await source.acknowledged()
+
+        async def life() -> None:
+            delivery = Delivery(self.make_sink(), schema_changes=True)
+            await _beside(Pipeline(source, [delivery], batches=BatchPolicy(flush_seconds=0.02)), work())
+            await self.expect(story.stream.again(), after="schema changes were delivered, too")
+
+        for _ in range(2):
+            self.live(life)
+
+
+async def _beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:
+    """Do this while the pipeline runs, and no longer than it runs."""
+    running = asyncio.create_task(pipeline.run())
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({running, working}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        pipeline.stop()
+        _, failed = await asyncio.gather(running, working, return_exceptions=True)
+    await running
+    if isinstance(failed, Exception):
+        raise failed
 
 
 def _parted(story: Story, confirmed: int) -> tuple[list[Slice], list[Slice]]:

@@ -19,7 +19,8 @@ class Event:
     :param lsn: the transaction's commit LSN (if it was taken as it was prepared, that of the PREPARE); of a message
         that is not transactional its own LSN.
     :param ordinal: the change's place in its transaction.
-    :param kind: ``"insert"``, ``"update"`` …
+    :param kind: ``"insert"``, ``"update"`` …; what tells of a schema change is ``"schema"``, and has the identity of the
+        row behind it.
     :param table: schema and name.
     :param new: the new row; columns that the target has no value of are left out.
     """
