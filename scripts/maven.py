@@ -1,6 +1,7 @@
 """Servers for the tests that are jars: from Maven Central into ``servers`` of this virtual environment.
 
-Ivy, which is among pyspark's jars, fetches them. Each has to have its hash, and what they depend on is left out.
+Ivy, which is among pyspark's jars, fetches them. Each has to have its hash, and what they depend on is left out. As in
+Spark, ``DEFAULT_ARTIFACT_REPOSITORY`` in the environment is a mirror to take instead of Maven Central.
 """
 
 # ruff: noqa: INP001, S603, T201 - for programs
@@ -16,10 +17,12 @@ import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
 
+CENTRAL = "https://repo1.maven.org/maven2/"
 SECONDS = 300
 
 Pins = Mapping[tuple[str, str, str], str]
@@ -66,9 +69,11 @@ def fetch(target: Path, pins: Pins) -> None:
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as temporary:
         folder = Path(temporary)
+        (folder / "settings.xml").write_text(settings(), encoding="utf-8")
         (folder / "ivy.xml").write_text(wanted(pins), encoding="utf-8")
         command = [
-            *(str(java), "-jar", str(ivy), "-ivy", str(folder / "ivy.xml"), "-cache", str(folder / "cache")),
+            *(str(java), "-jar", str(ivy), "-settings", str(folder / "settings.xml")),
+            *("-ivy", str(folder / "ivy.xml"), "-cache", str(folder / "cache")),
             *("-retrieve", f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"),
         ]
         try:
@@ -83,6 +88,15 @@ def fetch(target: Path, pins: Pins) -> None:
             raise CannotBeHad("the jars are not what their hashes say")
         shutil.rmtree(target, ignore_errors=True)
         (folder / "jars").rename(target)
+
+
+def settings() -> str:
+    """Where Ivy is to look."""
+    root = quoteattr(os.environ.get("DEFAULT_ARTIFACT_REPOSITORY") or CENTRAL)
+    return (
+        '<ivysettings><settings defaultResolver="maven"/><resolvers>'
+        f'<ibiblio name="maven" m2compatible="true" root={root}/></resolvers></ivysettings>'
+    )
 
 
 def wanted(pins: Pins) -> str:
