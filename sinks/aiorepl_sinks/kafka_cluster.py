@@ -142,7 +142,8 @@ class Cluster:
         for answer in self._waiting:
             answer.cancel()  # stopping waits for all of them
         begun, self._begun = self._begun, False
-        with contextlib.suppress(TimeoutError, kafka.KafkaError):
+        # A transaction that failed, or is being committed, cannot be aborted, which the client asserts.
+        with contextlib.suppress(TimeoutError, kafka.KafkaError, AssertionError):
             if begun:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await producer.abort_transaction()

