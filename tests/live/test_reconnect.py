@@ -6,9 +6,11 @@ import asyncio
 import random
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConnectionFailed, Pipeline, RetryPolicy, ServerError, SlotError
+from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
@@ -168,3 +170,28 @@ async def test_a_slot_that_is_gone_is_refused_at_once(published, proxy):
     assert 0 == await published.connection.fetchval(
         "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", published.slot
     )
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+async def test_a_server_that_restarts(publish, how):
+    """In order or not: the pipeline is there again when the server is, and a fast shutdown need not wait for it."""
+    with EmbeddedServer() as server:
+        published = await publish(server.dsn)
+        await published.create_slot()
+        sink = MemorySink()
+        async with Pipeline(published.source(), [sink], reconnect=QUICK, batches=SMALL) as pipeline:
+            await published.execute("INSERT INTO items VALUES (1)")
+            await sink.wait_for_changes(1)
+            if how == "fast":
+                await asyncio.to_thread(server.restart)
+                assert "immediate shutdown" not in server.log()
+            else:
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            connection = await asyncpg.connect(server.dsn)
+            await connection.execute("INSERT INTO items VALUES (2)")
+            await connection.close()
+            changes = await sink.wait_for_changes(2)
+            assert pipeline.statistics().reconnects >= 1
+            assert pipeline.statistics().last_error is not None
+        assert [1, 2] == [change.key["id"] for change in changes]
