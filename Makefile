@@ -1,7 +1,7 @@
 # `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test servers lint bench lock clean
+.PHONY: demo test compiled servers lint bench lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -11,8 +11,16 @@ ARGS =
 demo: $(STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-test: lint servers
+# Everything as it is installed, and what compiles once more in plain Python.
+test: lint servers compiled
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 2 --dist loadgroup $(ARGS) \
+	  tests/wire tests/pgoutput tests/transactions tests/assembly tests/formats tests/journal tests/fuzz
+
+# The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
+compiled: $(STAMP)
+	@$(BIN)/python -c 'from aiorepl.compiled import ACTIVE; exit(not ACTIVE)' || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 
 # More versions, a Kafka broker and an S3 server for the tests, as far as this machine can get them: without one its tests are
 # skipped or use less, and say so.
@@ -20,7 +28,7 @@ servers: $(STAMP)
 	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/servers.py; wait
 
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
-bench: $(STAMP)
+bench: compiled
 	$(BIN)/python bench/suite.py $(ARGS)
 
 lint: $(STAMP)
@@ -44,4 +52,4 @@ lock:
 	@rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock dist aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis

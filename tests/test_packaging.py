@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from configparser import ConfigParser
 from email import message_from_bytes
@@ -17,22 +20,110 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import aiorepl
+from aiorepl import compiled
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built by the backend that is installed: without an index."""
-    folder = tmp_path_factory.mktemp("wheel")
+def build(folder, **environment):
+    """Build a wheel by the backend that is installed, without an index."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def plain_wheel(tmp_path_factory):
+    """The wheel, as it is made where there is no C compiler."""
+    folder = tmp_path_factory.mktemp("plain")
+    built = build(folder, CC="/bin/false", AIOREPL_PURE_PYTHON="")
+    assert built.returncode == 0, built.stderr
+    assert "without compiled modules" in built.stdout + built.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(plain_wheel):
+    """What is in it."""
+    with ZipFile(plain_wheel) as archive:
+        yield archive
+
+
+@pytest.fixture(scope="module")
+def compiled_wheel(tmp_path_factory):
+    """The wheel, as it is made where there is one."""
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("compiled")
+    built = build(folder, AIOREPL_PURE_PYTHON="0")
     assert built.returncode == 0, built.stderr
     (path,) = folder.glob("*.whl")
-    with ZipFile(path) as archive:
-        yield archive
+    return path
+
+
+def contents(archive):
+    """The files of the packages."""
+    return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def form(folder, **environment):
+    """Which form is in use where this wheel was unpacked, by its module's file as much as by its word."""
+    program = (
+        "from aiorepl import compiled; from aiorepl.pgoutput import decoder; "
+        "print(compiled.ACTIVE, decoder.__file__.endswith('.py'), decoder.Decoder())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,  # the first place where -c looks
+        env=os.environ | {"AIOREPL_PURE_PYTHON": ""} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return said.stdout.split()[:2] or said.stderr.splitlines()[-1]
+
+
+def test_without_a_compiler(plain_wheel):
+    """A wheel is made all the same, and it fits every machine."""
+    assert plain_wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_a_compiled_wheel_that_was_asked_for(tmp_path):
+    """Who insists on a compiled wheel is not given a plain one."""
+    built = build(tmp_path, CC="/bin/false", AIOREPL_PURE_PYTHON="0")
+
+    assert built.returncode != 0
+    assert [] == list(tmp_path.glob("*.whl"))
+
+
+def test_compiled(compiled_wheel, wheel):
+    """For this interpreter and this machine alone: the same files, and an extension module for each hot one."""
+    name, modules = compiled_wheel.name, [module.replace(".", "/") for module in compiled.MODULES]
+
+    assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in name
+    assert name.endswith(f"{re.sub('[-.]', '_', sysconfig.get_platform())}.whl")
+    with ZipFile(compiled_wheel) as archive:
+        added = {f"aiorepl/_compiled/{module}{compiled.SUFFIX}" for module in modules}
+        assert added | {f"aiorepl/_compiled/{compiled.DIGEST}"} == contents(archive) - contents(wheel)
+        assert contents(archive) >= contents(wheel)
+
+
+def test_the_form_that_is_imported(compiled_wheel, tmp_path):
+    """The compiled one, unless plain Python is asked for, or a source is not the one that was compiled."""
+    with ZipFile(compiled_wheel) as archive:
+        archive.extractall(tmp_path)
+
+    assert ["True", "False"] == form(tmp_path)
+    assert ["True", "False"] == form(tmp_path, AIOREPL_PURE_PYTHON="0")
+    assert ["False", "True"] == form(tmp_path, AIOREPL_PURE_PYTHON="1")
+    edited = tmp_path / "aiorepl" / "pgoutput" / "tuples.py"
+    edited.write_text(edited.read_text() + "\n# edited\n")
+    assert ["False", "True"] == form(tmp_path)
+    assert "make compiled" in form(tmp_path, AIOREPL_PURE_PYTHON="0")
 
 
 def test_top_level_names(wheel):
@@ -48,10 +139,10 @@ def test_whole_and_typed(wheel):
         path.relative_to(folder).as_posix()
         for folder, package in ((ROOT, "aiorepl"), (ROOT / "sinks", "aiorepl_sinks"))
         for path in (folder / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "_compiled"} & set(path.parts)
     }
 
-    assert files == {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert files == contents(wheel)
     assert {"aiorepl/py.typed", "aiorepl_sinks/py.typed"} <= files
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,13 +21,12 @@ from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, Se
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import Again, Connection, ReplicationConnection
-from aiorepl.wire.frames import XLogData
+from aiorepl.wire.frames import runs
 from aiorepl.wire.protocol import CopyFrame
 
 _log = logging.getLogger("aiorepl.session")
@@ -163,35 +162,25 @@ class Session:
 
     def _take(self, frames: Sequence[CopyFrame | Again]) -> list[Slice]:
         slices: list[Slice] = []
-        data: list[XLogData] = []
         try:
-            for frame in frames:
-                if isinstance(frame, XLogData):
-                    data.append(frame)
-                    continue
-                slices += self._account(self._assembler.feed(self._decoded(data)))
-                data = []
-                if isinstance(frame, Again):
+            for run in runs(frames):
+                if isinstance(run, list):
+                    slices += self._account(self._assembler.feed(self._decoder.messages(run)))
+                    self._at = self._decoder.position
+                elif isinstance(run, Again):
                     self.report()
                     after = max(self._ledger.end, self._resume.after)
                     self._begin(Resume(after, begins=self._resume.begins))
-                    continue
-                self._at = frame.wal_end
-                if not self._assembler.open:
-                    slices += self._idle(LSN(frame.wal_end))
-            slices += self._account(self._assembler.feed(self._decoded(data)))
+                else:
+                    self._at = run.wal_end
+                    if not self._assembler.open:
+                        slices += self._idle(LSN(run.wal_end))
         except ProtocolError as error:
             # What stands before the damage is good, and is delivered first.
-            self._failure = error.at(self._at)
+            self._failure = error.at(self._decoder.position)
             return slices + self._account(self._assembler.rescue())
         self._ledger.receive(self._at)
         return slices
-
-    def _decoded(self, data: list[XLogData]) -> Iterator[AnyMessage]:
-        decode = self._decoder.decode
-        for frame in data:
-            self._at = frame.start
-            yield decode(frame.payload)
 
     def _account(self, slices: list[Slice]) -> list[Slice]:
         """Tell the ledger what these end, and return those that bring something downstream."""

@@ -10,11 +10,14 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from aiorepl import compiled
 from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from aiorepl.formats.format import Format
     from aiorepl.position import Position
+
+__path__ = compiled.path_of(__name__, __path__)
 
 # Where each is, and whether it shows values in the ways of `values`; imported when asked for.
 _FORMATS: Final = {

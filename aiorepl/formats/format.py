@@ -43,13 +43,15 @@ class Format:
         :raises DataError: when a column's bytes are not what its type says.
         """
         for part in parts:
-            transaction = part.transaction
-            boundaries = self.boundaries and not is_empty(part)
-            if boundaries and transaction is not None and part.first and not decides(part):
-                yield self.begin(part, transaction)
+            if (begin := self._before(part)) is not None:
+                yield begin
             yield from map(self.event, self._changes(part))
-            if boundaries and transaction is not None and part.last:
-                yield self.end(part, transaction)
+            if (end := self._behind(part)) is not None:
+                yield end
+
+    def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:
+        """The same in one piece, a line each."""
+        return b"".join([event + b"\n" for event in self.events(parts)])
 
     def split(self, change: Change) -> tuple[Change, ...]:
         """The changes that have an event each: most often the change itself. None of what the format cannot say."""
@@ -65,6 +67,18 @@ class Format:
     def key(self, change: Change) -> bytes | None:
         """The key of a change's event, for those that keep it beside the event; ``None`` where there is none."""
         return None
+
+    def _before(self, part: Slice) -> bytes | None:
+        transaction = part.transaction
+        if not self.boundaries or transaction is None or not part.first or is_empty(part) or decides(part):
+            return None
+        return self.begin(part, transaction)
+
+    def _behind(self, part: Slice) -> bytes | None:
+        transaction = part.transaction
+        if not self.boundaries or transaction is None or not part.last or is_empty(part):
+            return None
+        return self.end(part, transaction)
 
     def _changes(self, part: Slice) -> Iterable[Change]:
         if type(self).split is Format.split:

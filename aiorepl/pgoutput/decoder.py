@@ -14,14 +14,17 @@ Source: "Logical Replication Message Formats"; proto.c, ``logicalrep_read_*``; w
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
+from aiorepl import octets
 from aiorepl.errors import ProtocolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.relations import Column, Relation, RelationViews, Type
+from aiorepl.pgoutput.rows import Delete, Insert, Update
 from aiorepl.pgoutput.tuples import skip
+from aiorepl.wire.frames import XLogData
 
 _UINT32: Final = struct.Struct(">I").unpack_from
 _BEGIN: Final = struct.Struct(">QqI")
@@ -32,6 +35,7 @@ _ROLLBACK: Final = struct.Struct(">QQqqI")
 _COLUMN: Final = struct.Struct(">Ii")
 _ABORT_INFO: Final = struct.Struct(">Qq")
 
+_INSERT, _UPDATE, _DELETE = ord("I"), ord("U"), ord("D")
 _NEW, _KEY, _OLD = ord("N"), ord("K"), ord("O")
 _CASCADE, _RESTART_IDENTITY = 1, 2
 _RELATION_BYTES: Final = 4
@@ -46,11 +50,10 @@ class Decoder:
     def __init__(self, streaming: Streaming = Streaming.OFF) -> None:
         self.streaming = streaming
         self.views = RelationViews()
+        self.position = 0
+        """Where in the WAL the message was sent from that ``messages`` has come to."""
         self._xid: int | None = None
         self._readers: dict[int, Callable[[bytes], m.AnyMessage]] = {
-            ord("I"): self._insert,
-            ord("U"): self._update,
-            ord("D"): self._delete,
             ord("B"): self._begin,
             ord("C"): self._commit,
             ord("R"): self._relation,
@@ -69,56 +72,86 @@ class Decoder:
             ord("p"): self._stream_prepare,
         }
 
-    @property
-    def stream_xid(self) -> int | None:
-        """The transaction whose stream block is open, if one is."""
-        return self._xid
+    def messages(self, frames: Iterable[XLogData]) -> Iterator[m.AnyMessage]:
+        """Read these one after the other, as ``decode`` does, when asked for the next."""
+        for frame in frames:
+            self.position = frame.start
+            yield self.decode(frame.payload)
 
     def decode(self, payload: bytes) -> m.AnyMessage:
         """Read one message. The message keeps ``payload``.
 
         :raises ProtocolError: naming message and field; the decoder is of no use after that.
         """
-        try:
-            reader = self._readers[payload[0]]
-        except IndexError:
-            raise ProtocolError("an empty message") from None
-        except KeyError:
-            raise ProtocolError(f"unknown message type {payload[:1]!r}") from None
+        if not payload:
+            raise ProtocolError("an empty message")
+        # Rows come first: there are a thousand of them for one of anything else.
+        kind = payload[0]
+        if kind == _INSERT:
+            return self._insert(payload)
+        if kind == _UPDATE:
+            return self._update(payload)
+        if kind == _DELETE:
+            return self._delete(payload)
+        reader = self._readers.get(kind)
+        if reader is None:
+            raise ProtocolError(f"unknown message type {payload[:1]!r}")
         return reader(payload)
 
-    # Rows come first: there are a thousand of them for one of anything else.
-
-    def _insert(self, payload: bytes) -> m.Insert:
-        xid, at = self._prefix(payload, "Insert", _RELATION_BYTES + 1)
-        relation = self.views.find(_UINT32(payload, at)[0], "Insert")
+    def _insert(self, payload: bytes) -> Insert:
+        at = self._content(payload, "Insert")
+        relation = self._relation_at(payload, at, "Insert")
         if payload[at + 4] != _NEW:
             raise ProtocolError("is not N", message="Insert", field="tuple kind")
         _end(payload, skip(payload, at + 5, "Insert", len(relation.columns)), "Insert")
-        return m.Insert(relation, at + 5, payload, xid)
+        message = Insert.__new__(Insert)
+        message.fill(relation, "", 0, at + 5, payload, self._xid_of(payload))
+        return message
 
-    def _update(self, payload: bytes) -> m.Update:
-        xid, at = self._prefix(payload, "Update", _RELATION_BYTES + 1)
-        relation = self.views.find(_UINT32(payload, at)[0], "Update")
+    def _update(self, payload: bytes) -> Update:
+        at = self._content(payload, "Update")
+        relation = self._relation_at(payload, at, "Update")
+        columns = len(relation.columns)
         kind, at = payload[at + 4], at + 5
         old_kind, old_at = "", 0
-        if kind in (_KEY, _OLD):
-            old_kind, old_at = chr(kind), at
-            at = skip(payload, at, "Update", len(relation.columns))
+        if kind == _KEY or kind == _OLD:
+            old_kind, old_at = "K" if kind == _KEY else "O", at
+            at = skip(payload, at, "Update", columns)
             kind, at = _byte(payload, at, "Update", "tuple kind"), at + 1
         if kind != _NEW:
             raise ProtocolError("is not K, O or N", message="Update", field="tuple kind")
-        _end(payload, skip(payload, at, "Update", len(relation.columns)), "Update")
-        return m.Update(relation, old_kind, old_at, at, payload, xid)
+        _end(payload, skip(payload, at, "Update", columns), "Update")
+        message = Update.__new__(Update)
+        message.fill(relation, old_kind, old_at, at, payload, self._xid_of(payload))
+        return message
 
-    def _delete(self, payload: bytes) -> m.Delete:
-        xid, at = self._prefix(payload, "Delete", _RELATION_BYTES + 1)
-        relation = self.views.find(_UINT32(payload, at)[0], "Delete")
+    def _delete(self, payload: bytes) -> Delete:
+        at = self._content(payload, "Delete")
+        relation = self._relation_at(payload, at, "Delete")
         kind, at = payload[at + 4], at + 5
-        if kind not in (_KEY, _OLD):
+        if kind != _KEY and kind != _OLD:
             raise ProtocolError("is not K or O", message="Delete", field="tuple kind")
         _end(payload, skip(payload, at, "Delete", len(relation.columns)), "Delete")
-        return m.Delete(relation, chr(kind), at, payload, xid)
+        message = Delete.__new__(Delete)
+        message.fill(relation, "K" if kind == _KEY else "O", at, 0, payload, self._xid_of(payload))
+        return message
+
+    def _content(self, payload: bytes, message: str) -> int:
+        """Where a row's relation stands, which a byte at least is behind."""
+        at = 1 if self._xid is None else 5
+        if len(payload) <= at + _RELATION_BYTES:
+            raise ProtocolError("cut short", message=message)
+        return at
+
+    def _relation_at(self, payload: bytes, at: int, message: str) -> Relation:
+        data: Any = payload  # a pointer in the compiled form
+        oid = octets.uint32(data, at)
+        relation: Relation | None = self.views.current.get(oid)
+        return self.views.find(oid, message) if relation is None else relation
+
+    def _xid_of(self, payload: bytes) -> int | None:
+        """The xid that a content message begins with inside a block."""
+        return None if self._xid is None else int(_UINT32(payload, 1)[0])
 
     def _truncate(self, payload: bytes) -> m.Truncate:
         xid, at = self._prefix(payload, "Truncate", 5)

@@ -13,7 +13,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aiorepl.pgoutput.relations import Relation, Type
-from aiorepl.pgoutput.tuples import TupleData
+from aiorepl.pgoutput.rows import Delete as Delete  # noqa: PLC0414 - one of the nineteen
+from aiorepl.pgoutput.rows import Insert as Insert  # noqa: PLC0414 - one of the nineteen
+from aiorepl.pgoutput.rows import RowMessage as RowMessage  # noqa: PLC0414 - one of the nineteen
+from aiorepl.pgoutput.rows import Update as Update  # noqa: PLC0414 - one of the nineteen
 
 
 class Begin(NamedTuple):
@@ -52,67 +55,6 @@ class Message(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Message {self.prefix!r} of {len(self.content)} bytes>"
-
-
-class Insert(NamedTuple):
-    """``I``: a new row."""
-
-    relation: Relation
-    new_at: int
-    payload: bytes
-    xid: int | None
-
-    @property
-    def new(self) -> TupleData:
-        """The row."""
-        return TupleData(self.payload, self.new_at)
-
-    def __repr__(self) -> str:
-        return f"<Insert into {self.relation}>"
-
-
-class Update(NamedTuple):
-    """``U``: a changed row. ``old_kind`` is ``"K"`` (its key columns changed), ``"O"`` (replica identity full)
-    or empty, when the old row was not sent.
-    """
-
-    relation: Relation
-    old_kind: str
-    old_at: int
-    new_at: int
-    payload: bytes
-    xid: int | None
-
-    @property
-    def old(self) -> TupleData | None:
-        """The old key (``K``), the whole old row (``O``), or ``None``."""
-        return TupleData(self.payload, self.old_at) if self.old_kind else None
-
-    @property
-    def new(self) -> TupleData:
-        """The row as it is now."""
-        return TupleData(self.payload, self.new_at)
-
-    def __repr__(self) -> str:
-        return f"<Update of {self.relation}>"
-
-
-class Delete(NamedTuple):
-    """``D``: a deleted row, by its key (``old_kind`` ``"K"``) or whole (``"O"``, replica identity full)."""
-
-    relation: Relation
-    old_kind: str
-    old_at: int
-    payload: bytes
-    xid: int | None
-
-    @property
-    def old(self) -> TupleData:
-        """The old key (``K``) or the whole old row (``O``)."""
-        return TupleData(self.payload, self.old_at)
-
-    def __repr__(self) -> str:
-        return f"<Delete from {self.relation}>"
 
 
 class Truncate(NamedTuple):
@@ -213,7 +155,6 @@ def without_xid(payload: bytes, xid: int | None) -> bytes:
     return payload if xid is None else payload[:1] + payload[5:]
 
 
-RowMessage = Insert | Update | Delete
 StreamedContent = Relation | Type | Origin | Message | Insert | Update | Delete | Truncate
 AnyMessage = (
     StreamedContent

@@ -9,8 +9,9 @@ Source: "Logical Replication Message Formats", TupleData; ``logicalrep_read_tupl
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Any, Final
 
+from aiorepl import octets
 from aiorepl.errors import ProtocolError
 
 
@@ -35,6 +36,8 @@ NULL: Final = ord("n")
 TOAST: Final = ord("u")
 TEXT: Final = ord("t")
 BINARY: Final = ord("b")
+# The same for the loops below; in the compiled form C's own numbers.
+_NULL, _TOAST, _TEXT, _BINARY = NULL, TOAST, TEXT, BINARY
 
 
 def skip(payload: bytes, position: int, message: str, columns: int | None) -> int:
@@ -46,29 +49,30 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
     size = len(payload)
     if position + 2 > size:
         raise ProtocolError("the number of columns is cut short", message=message, field="TupleData")
-    count = payload[position] << 8 | payload[position + 1]
+    data: Any = payload  # a pointer in the compiled form
+    count = octets.uint16(data, position)
     if columns is not None and count != columns:
         raise ProtocolError(
             f"has {count} columns where its relation has {columns}", message=message, field="TupleData"
         )
     position += 2
-    from_bytes = int.from_bytes
     for column in range(count):
         if position >= size:
             raise ProtocolError(
                 f"column {column + 1} of {count} is missing", message=message, field="TupleData"
             )
-        kind = payload[position]
-        if kind == TEXT or kind == BINARY:
+        kind = data[position]
+        if kind == _TEXT or kind == _BINARY:
             start = position + 5
-            position = start + from_bytes(payload[position + 1 : start], "big")
-            if position > size:
+            if start <= size:
+                position = start + octets.uint32(data, position + 1)
+            if start > size or position > size:
                 raise ProtocolError(
                     f"column {column + 1} of {count} claims more bytes than the message has",
                     message=message,
                     field="TupleData",
                 )
-        elif kind == NULL or kind == TOAST:
+        elif kind == _NULL or kind == _TOAST:
             position += 1
         else:
             raise ProtocolError(
@@ -77,6 +81,47 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
                 field="TupleData",
             )
     return position
+
+
+def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
+    """The columns of the tuple at ``position``, which ``skip`` has walked."""
+    data: Any = payload  # a pointer in the compiled form
+    count = octets.uint16(data, position)
+    position += 2
+    columns: list[bytes | Unchanged | None] = []
+    for _ in range(count):
+        kind = data[position]
+        if kind == _TEXT or kind == _BINARY:
+            start = position + 5
+            position = start + octets.uint32(data, position + 1)
+            columns.append(octets.cut(data, start, position))
+        else:
+            columns.append(None if kind == _NULL else UNCHANGED)
+            position += 1
+    return columns
+
+
+def kinds_of(payload: bytes, position: int) -> bytes:
+    """The kind byte of each column of the tuple at ``position``, which ``skip`` has walked."""
+    data: Any = payload  # a pointer in the compiled form
+    count = octets.uint16(data, position)
+    position += 2
+    found = bytearray(count)
+    for column in range(count):
+        kind = found[column] = data[position]
+        if kind == _TEXT or kind == _BINARY:
+            position += 5 + octets.uint32(data, position + 1)
+        else:
+            position += 1
+    return bytes(found)
+
+
+def any_unchanged(columns: list[bytes | Unchanged | None]) -> bool:
+    """Whether one of them was not sent. ``in`` would compare the bytes of all others."""
+    for column in columns:  # noqa: SIM110 - a generator costs more than the loop
+        if column is UNCHANGED:
+            return True
+    return False
 
 
 class TupleData:
@@ -96,33 +141,8 @@ class TupleData:
 
     def split(self) -> list[bytes | Unchanged | None]:
         """The columns in the relation's order: the bytes sent, ``None`` for NULL, or ``UNCHANGED``."""
-        payload, position = self._payload, self._at
-        count = payload[position] << 8 | payload[position + 1]
-        position += 2
-        columns: list[bytes | Unchanged | None] = []
-        append = columns.append
-        from_bytes = int.from_bytes
-        for _ in range(count):
-            kind = payload[position]
-            if kind == TEXT or kind == BINARY:
-                start = position + 5
-                position = start + from_bytes(payload[position + 1 : start], "big")
-                append(payload[start:position])
-            else:
-                append(None if kind == NULL else UNCHANGED)
-                position += 1
-        return columns
+        return columns_of(self._payload, self._at)
 
     def kinds(self) -> bytes:
         """The kind byte of each column: ``n``, ``u``, ``t`` or ``b``."""
-        payload, position = self._payload, self._at
-        count = payload[position] << 8 | payload[position + 1]
-        position += 2
-        kinds = bytearray(count)
-        for column in range(count):
-            kind = kinds[column] = payload[position]
-            if kind == TEXT or kind == BINARY:
-                position += 5 + int.from_bytes(payload[position + 1 : position + 5], "big")
-            else:
-                position += 1
-        return bytes(kinds)
+        return kinds_of(self._payload, self._at)

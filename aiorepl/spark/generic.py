@@ -100,7 +100,7 @@ def _rows(
                 unchanged = tuple(
                     name for name, raw in zip(relation.names, new, strict=True) if raw is UNCHANGED
                 )
-                if old is not None and message.old_kind == "O":  # type: ignore[union-attr] # an insert has none
+                if old is not None and message.old_kind == "O":
                     new = [was if raw is UNCHANGED else raw for raw, was in zip(new, old, strict=True)]
             after = _pairs(relation.names, new, None)
         key = _pairs(relation.names, old or new or [], relation.key) if relation.key else None

@@ -15,13 +15,16 @@ from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
+from aiorepl.transactions.changes import Layout, row_change
 from aiorepl.transactions.pending import OVERHEAD, Pending
 from aiorepl.transactions.states import TRANSITIONS, State, guard
 from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
 from aiorepl.transactions.waiting import Waiting
 from aiorepl.values.registry import Types
 
+_OVERHEAD: Final = OVERHEAD  # a C number in the compiled form
 WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -74,7 +77,7 @@ class Assembler:
         self._resume = resume
         self._deliver_prepared = deliver_prepared
         self._state = State.BETWEEN
-        self._layouts: dict[int, c.Layout] = {}
+        self._layouts: dict[int, Layout] = {}
         self._fresh: list[Relation] = []
         self._slices: list[Slice] = []
         # The plain transaction that passes through.
@@ -126,24 +129,24 @@ class Assembler:
         :raises SpoolError: when transactions in progress fit neither memory nor disk.
         """
         legal = TRANSITIONS[self._state]
-        rows = c.ROWS
         for message in messages:
             kind = type(message)
             following = legal.get(kind)
             if following is None:
                 raise ProtocolError(guard(self._state, kind), message=_NAMES.get(kind, kind.__name__))
-            row = rows.get(kind)
-            if row is not None and self._pending is None:
-                if self._transaction is None:
-                    self._open()
-                content: Any = message  # one of the three, as the table of rows says
-                self._gathered.append(
-                    row(self._transaction, self._ordinal, self._layout(content.relation), content)
-                )
-                self._ordinal += 1
-                self._size += len(content.payload) + OVERHEAD
+            if isinstance(message, RowMessage):
+                if self._pending is None:
+                    row = message  # known to be one in the compiled form, too
+                    if self._transaction is None:
+                        self._open()
+                    layout = self._layout(row.relation)
+                    self._gathered.append(row_change(self._transaction, self._ordinal, layout, row))
+                    self._ordinal += 1
+                    self._size += len(row.payload) + _OVERHEAD
+                else:
+                    self._content(message)
                 continue
-            handle: Any = self._content if row is not None else self._handlers.get(kind)
+            handle = self._handlers.get(kind)
             if handle is not None:
                 handle(message)
             if following is not self._state:
@@ -180,14 +183,14 @@ class Assembler:
             return
         self._gathered.append(c.change_of(self._open(), self._ordinal, message, self._layout))
         self._ordinal += 1
-        self._size += len(message.payload) + OVERHEAD
+        self._size += len(message.payload) + _OVERHEAD
 
     def _message(self, message: m.Message) -> None:
         if not message.transactional:
             self._emit(None)
             if message.lsn > self._resume.after:
                 change = c.Message(None, 0, message)
-                size = len(message.payload) + OVERHEAD
+                size = len(message.payload) + _OVERHEAD
                 self._slices.append(Slice(None, (change,), True, LSN(message.lsn), size))
         elif self._state is State.BETWEEN:
             raise ProtocolError("transactional, but outside of a transaction", message="Message")
@@ -338,10 +341,10 @@ class Assembler:
     def _fresh_relation(self, relation: Relation) -> None:
         self._fresh.append(relation)
 
-    def _layout(self, relation: Relation) -> c.Layout:
+    def _layout(self, relation: Relation) -> Layout:
         layout = self._layouts.get(relation.oid)
         if layout is None or layout.relation is not relation:
-            layout = self._layouts[relation.oid] = c.Layout(relation, self.types, binary=self.binary)
+            layout = self._layouts[relation.oid] = Layout(relation, self.types, binary=self.binary)
         return layout
 
 

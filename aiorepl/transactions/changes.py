@@ -13,7 +13,10 @@ from aiorepl.errors import DataError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.pgoutput.tuples import TEXT, TOAST, UNCHANGED, TupleData, Unchanged
+from aiorepl.pgoutput.rows import Insert as InsertMessage
+from aiorepl.pgoutput.rows import RowMessage
+from aiorepl.pgoutput.rows import Update as UpdateMessage
+from aiorepl.pgoutput.tuples import TEXT, TOAST, UNCHANGED, Unchanged, any_unchanged, columns_of, kinds_of
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
@@ -90,7 +93,7 @@ class Change:
     """What all changes share. ``(transaction.commit_lsn, ordinal)`` identifies one for good."""
 
     __slots__ = ("ordinal", "transaction")
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
 
     def __init__(self, transaction: Transaction | None, ordinal: int) -> None:
         self.transaction = transaction
@@ -105,12 +108,16 @@ class RowChange(Change):
     """An insert, update or delete of one row."""
 
     __slots__ = ("_new", "_old", "layout", "message")
-    message: m.RowMessage
 
     def __init__(
-        self, transaction: Transaction | None, ordinal: int, layout: Layout, message: m.RowMessage
+        self, transaction: Transaction | None, ordinal: int, layout: Layout, message: RowMessage
     ) -> None:
-        # Not super().__init__: a call less a row.
+        self.fill(transaction, ordinal, layout, message)
+
+    def fill(
+        self, transaction: Transaction | None, ordinal: int, layout: Layout, message: RowMessage
+    ) -> None:
+        """What ``__init__`` does, for ``row_change``."""
         self.transaction = transaction
         self.ordinal = ordinal
         self.layout = layout
@@ -188,12 +195,14 @@ class RowChange(Change):
     @property
     def raw_old(self) -> list[Raw] | None:
         """The old row's columns as sent; under ``K`` only those at ``old_places`` mean anything."""
-        return None
+        if self._old is None and self.message.old_kind:
+            self._old = columns_of(self.message.payload, self.message.old_at)
+        return self._old
 
     @property
     def old_places(self) -> tuple[int, ...]:
         """Which columns of ``raw_old`` the server sent."""
-        return self.layout.all
+        return self.layout.relation.key if self.message.old_kind == "K" else self.layout.all
 
     @property
     def new_kinds(self) -> bytes | None:
@@ -203,10 +212,9 @@ class RowChange(Change):
     @property
     def old_kinds(self) -> bytes | None:
         """The kind of each column of ``raw_old``; ``None``: all text."""
-        return None
-
-    def _kinds(self, row: TupleData) -> bytes | None:
-        return row.kinds() if self.layout.binary else None
+        if not self.layout.binary or not self.message.old_kind:
+            return None
+        return kinds_of(self.message.payload, self.message.old_at)
 
     def __repr__(self) -> str:
         at = "" if self.transaction is None else f" at {self.transaction.commit_lsn}"
@@ -218,17 +226,16 @@ class Insert(RowChange):
 
     __slots__ = ()
     kind = "insert"
-    message: m.Insert
 
     @property
     def raw_new(self) -> list[Raw]:
         if self._new is None:
-            self._new = self.message.new.split()
+            self._new = columns_of(self.message.payload, self.message.new_at)
         return self._new
 
     @property
     def new_kinds(self) -> bytes | None:
-        return self._kinds(self.message.new)
+        return kinds_of(self.message.payload, self.message.new_at) if self.layout.binary else None
 
     @property
     def unchanged(self) -> tuple[str, ...]:
@@ -241,45 +248,31 @@ class Update(RowChange):
 
     __slots__ = ()
     kind = "update"
-    message: m.Update
 
     @property
     def raw_new(self) -> list[Raw]:
         if self._new is None:
-            columns = self.message.new.split()
-            if self.message.old_kind == "O" and UNCHANGED in columns and self.raw_old is not None:
+            columns = columns_of(self.message.payload, self.message.new_at)
+            if self.message.old_kind == "O" and any_unchanged(columns) and self.raw_old is not None:
                 pairs = zip(columns, self.raw_old, strict=True)
                 columns = [old if new is UNCHANGED else new for new, old in pairs]
             self._new = columns
         return self._new
 
     @property
-    def raw_old(self) -> list[Raw] | None:
-        if self._old is None and self.message.old is not None:
-            self._old = self.message.old.split()
-        return self._old
-
-    @property
-    def old_places(self) -> tuple[int, ...]:
-        return self.layout.relation.key if self.message.old_kind == "K" else self.layout.all
-
-    @property
     def new_kinds(self) -> bytes | None:
         if not self.layout.binary:
             return None
-        kinds = self.message.new.kinds()
-        if self.message.old_kind == "O" and self.message.old is not None:
-            old = self.message.old.kinds()
-            kinds = bytes(b if a == TOAST else a for a, b in zip(kinds, old, strict=True))
+        kinds = kinds_of(self.message.payload, self.message.new_at)
+        if self.message.old_kind == "O":
+            old = kinds_of(self.message.payload, self.message.old_at)
+            kinds = bytes([b if a == TOAST else a for a, b in zip(kinds, old, strict=True)])
         return kinds
 
     @property
-    def old_kinds(self) -> bytes | None:
-        return None if self.message.old is None else self._kinds(self.message.old)
-
-    @property
     def unchanged(self) -> tuple[str, ...]:
-        columns = self.raw_new if self.message.old_kind != "O" else self.message.new.split()
+        whole = self.message.old_kind == "O"
+        columns = columns_of(self.message.payload, self.message.new_at) if whole else self.raw_new
         return _unchanged(self.layout.relation, columns)
 
 
@@ -288,21 +281,6 @@ class Delete(RowChange):
 
     __slots__ = ()
     kind = "delete"
-    message: m.Delete
-
-    @property
-    def raw_old(self) -> list[Raw]:
-        if self._old is None:
-            self._old = self.message.old.split()
-        return self._old
-
-    @property
-    def old_places(self) -> tuple[int, ...]:
-        return self.layout.relation.key if self.message.old_kind == "K" else self.layout.all
-
-    @property
-    def old_kinds(self) -> bytes | None:
-        return self._kinds(self.message.old)
 
 
 class Truncate(Change):
@@ -362,23 +340,36 @@ class Message(Change):
         return LSN(self.message.lsn)
 
 
-ROWS: Final[dict[type, type[RowChange]]] = {m.Insert: Insert, m.Update: Update, m.Delete: Delete}
+Content = RowMessage | m.Truncate | m.Message
 
-Content = m.Insert | m.Update | m.Delete | m.Truncate | m.Message
+
+def row_change(
+    transaction: Transaction | None, ordinal: int, layout: Layout, message: RowMessage
+) -> RowChange:
+    """The change that a row's message makes. Not a call of the class, which costs as much again (``RowMessage.fill``)."""
+    change: RowChange
+    if isinstance(message, InsertMessage):
+        change = Insert.__new__(Insert)
+    elif isinstance(message, UpdateMessage):
+        change = Update.__new__(Update)
+    else:
+        change = Delete.__new__(Delete)
+    change.fill(transaction, ordinal, layout, message)
+    return change
 
 
 def change_of(
     transaction: Transaction | None, ordinal: int, message: Content, layout: Callable[[Relation], Layout]
 ) -> Change:
     """The change that a content message makes, as the ``ordinal``-th of its transaction."""
+    if isinstance(message, RowMessage):
+        return row_change(transaction, ordinal, layout(message.relation), message)
     if isinstance(message, m.Truncate):
         return Truncate(transaction, ordinal, message)
-    if isinstance(message, m.Message):
-        return Message(transaction, ordinal, message)
-    return ROWS[type(message)](transaction, ordinal, layout(message.relation), message)
+    return Message(transaction, ordinal, message)
 
 
 def _unchanged(relation: Relation, columns: list[Raw]) -> tuple[str, ...]:
-    if UNCHANGED not in columns:
+    if not any_unchanged(columns):
         return ()
     return tuple(name for name, raw in zip(relation.names, columns, strict=True) if raw is UNCHANGED)

@@ -38,6 +38,21 @@ class UnknownBinaryType(ValueError):
     """A binary value of a type whose binary form is not known: it is refused, never guessed."""
 
 
+class Style(enum.IntEnum):
+    """How the text of a type becomes JSON where that takes no call for each value, so that a loop over columns can do
+    it: copied, in quotes, as a string, copied unless it is no finite number, ``t`` and ``f``, on one line. ``CALL``: none
+    of these.
+    """
+
+    CALL = 0
+    COPY = 1
+    QUOTE = 2
+    STRING = 3
+    NUMBER = 4
+    BOOLEAN = 5
+    DOCUMENT = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """The readers, printers and JSON encoders of one type, each from raw column bytes.

@@ -35,6 +35,7 @@ _BOOL_TEXT: Final = {b"t": True, b"f": False}
 _BOOL_BINARY: Final = {b"\x01": True, b"\x00": False}
 _BOOL_PRINTED: Final = {b"\x01": "t", b"\x00": "f"}
 _BOOL_JSON: Final = {b"t": b"true", b"f": b"false", b"\x01": b"true", b"\x00": b"false"}
+json_bool: Final = _BOOL_JSON.__getitem__
 
 
 def integer(layout: str) -> Codec:
@@ -69,13 +70,13 @@ def _print_float8(raw: bytes) -> str:
     return float8_text(_FLOAT8.unpack(raw)[0])
 
 
-def _json_float(raw: bytes) -> bytes:
+def json_float(raw: bytes) -> bytes:
     """A finite float ends in a digit; NaN and the infinities are no JSON numbers, so strings."""
     return raw if raw[-1] <= 0x39 else b'"%b"' % raw
 
 
 def _json_float4_binary(raw: bytes) -> bytes:
-    return _json_float(_print_float4(raw).encode())
+    return json_float(_print_float4(raw).encode())
 
 
 def _json_float8_binary(raw: bytes) -> bytes:
@@ -129,14 +130,14 @@ CODECS: Final = {
         _BOOL_TEXT.__getitem__,
         _BOOL_BINARY.__getitem__,
         _BOOL_PRINTED.__getitem__,
-        _BOOL_JSON.__getitem__,
-        _BOOL_JSON.__getitem__,
+        json_bool,
+        json_bool,
     ),
     "int2": integer("!h"),
     "int4": integer("!i"),
     "int8": integer("!q"),
-    "float4": codec(_read_float4, _read_float4_binary, _print_float4, _json_float, _json_float4_binary),
-    "float8": codec(float, _read_float8_binary, _print_float8, _json_float, _json_float8_binary),
+    "float4": codec(_read_float4, _read_float4_binary, _print_float4, json_float, _json_float4_binary),
+    "float8": codec(float, _read_float8_binary, _print_float8, json_float, _json_float8_binary),
     "numeric": codec(_read_numeric, _read_numeric_binary, _print_numeric, quoted),
     "money": codec(bytes.decode, _print_money, _print_money),
 }

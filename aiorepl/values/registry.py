@@ -24,7 +24,21 @@ from aiorepl.values import (
     strings,
 )
 from aiorepl.values.arrays import array, vector
-from aiorepl.values.codec import TEXT, Codec, Encoder, Format, Printer, Reader, guard, printed, text_only
+from aiorepl.values.codec import (
+    TEXT,
+    Codec,
+    Encoder,
+    Format,
+    Printer,
+    Reader,
+    Style,
+    as_sent,
+    guard,
+    printed,
+    quoted,
+    string,
+    text_only,
+)
 from aiorepl.values.composites import composite
 from aiorepl.values.ranges import multirange_of, range_of
 from aiorepl.values.types import (
@@ -53,6 +67,14 @@ _BUILTIN_CODECS: Final[dict[str, Codec]] = {
     **statistics.CODECS,
     "int2vector": vector(numbers.CODECS["int2"]),
     "oidvector": vector(identifiers.CODECS["oid"]),
+}
+_STYLES: Final[dict[Encoder, Style]] = {
+    as_sent: Style.COPY,
+    quoted: Style.QUOTE,
+    string: Style.STRING,
+    numbers.json_float: Style.NUMBER,
+    numbers.json_bool: Style.BOOLEAN,
+    json.one_line: Style.DOCUMENT,
 }
 
 
@@ -149,6 +171,13 @@ class Types:
                 function = codec.json_text if format == Format.TEXT else codec.json_binary
             encoder = self._encoders[oid, format, typed] = self._guard(oid, format, function)
             return encoder
+
+    def json_style(self, oid: int, *, typed: bool = True) -> Style:
+        """How plainly ``json_encoder``'s JSON comes of the text form."""
+        codec = self._codec(oid)
+        if not typed:
+            return Style.STRING if codec.print_text is TEXT.print_text else Style.CALL
+        return _STYLES.get(codec.json_text, Style.CALL)
 
     def text(self, oid: int, format: int) -> Callable[[bytes], str]:  # noqa: A002
         """Column bytes to PostgreSQL's own text: what the server prints under the settings of ``--values``."""

@@ -11,8 +11,10 @@ Source: "Message Formats" and "Streaming Replication Protocol" in the PostgreSQL
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
+from aiorepl import octets
 from aiorepl.errors import ProtocolError
 
 # The largest frame a server can send: a message buffer of PostgreSQL ends at 1 GiB (MaxAllocSize).
@@ -22,21 +24,35 @@ _SMALLEST_BUFFER: Final = 64 * 1024
 _COPY_DATA: Final = ord("d")
 _XLOG: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
-_XLOG_HEADER: Final = struct.Struct(">QQq")
-_XLOG_FIELDS: Final = _XLOG_HEADER.unpack_from
 _KEEPALIVE_LAYOUT: Final = struct.Struct(">QqB")
 _STATUS: Final = struct.Struct(">cIcQQQqB")
 
 
-class XLogData(NamedTuple):
+class XLogData:
     """``w``: one pgoutput message. ``start`` and ``end`` are WAL positions, ``sent_at`` the server's clock in
-    microseconds since 2000-01-01 00:00 UTC.
+    microseconds since 2000-01-01 00:00 UTC. Immutable.
     """
 
-    start: int
-    end: int
-    sent_at: int
-    payload: bytes
+    __slots__ = ("end", "payload", "sent_at", "start")
+
+    def __init__(self, start: int, end: int, sent_at: int, payload: bytes) -> None:
+        self.start: Final = start
+        self.end: Final = end
+        self.sent_at: Final = sent_at
+        self.payload: Final = payload
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, XLogData):
+            return NotImplemented
+        return (self.start, self.end, self.sent_at, self.payload) == (
+            other.start,
+            other.end,
+            other.sent_at,
+            other.payload,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.start, self.payload))
 
     def __repr__(self) -> str:
         return f"<XLogData of {len(self.payload)} bytes>"
@@ -60,7 +76,38 @@ class Frame(NamedTuple):
         return f"<Frame {self.kind!r} of {len(self.body)} bytes>"
 
 
-AnyFrame = XLogData | Keepalive | Frame
+CopyFrame = XLogData | Keepalive
+AnyFrame = CopyFrame | Frame
+
+
+def sort(frames: list[AnyFrame], inbox: list[CopyFrame]) -> list[tuple[int, Keepalive | Frame]]:
+    """Put what the stream consists of into the inbox, and return what has to be looked at now: all but XLogData, each
+    with how many stood in the inbox before it.
+    """
+    others: list[tuple[int, Keepalive | Frame]] = []
+    for frame in frames:
+        if isinstance(frame, XLogData):
+            inbox.append(frame)
+        else:
+            others.append((len(inbox), frame))
+            if isinstance(frame, Keepalive):
+                inbox.append(frame)
+    return others
+
+
+def runs(frames: Iterable[Any]) -> Iterator[list[XLogData] | Any]:
+    """The same frames, what stands between two others that are no XLogData in a list."""
+    run: list[XLogData] = []
+    for frame in frames:
+        if isinstance(frame, XLogData):
+            run.append(frame)
+        else:
+            if run:
+                yield run
+                run = []
+            yield frame
+    if run:
+        yield run
 
 
 class FrameBuffer:
@@ -83,35 +130,38 @@ class FrameBuffer:
     def advance(self, count: int) -> list[AnyFrame]:
         """``count`` bytes were read: return the frames that are whole now, as far as they make sense (``damage``)."""
         self._end += count
-        if self.damage is not None:
-            return []
         frames: list[AnyFrame] = []
-        append = frames.append
+        if self.damage is not None:
+            return frames
         memory, at, end = self._memory, self._start, self._end
-        from_bytes = int.from_bytes
-        view = memoryview(memory)
+        data: Any = memory  # a pointer in the compiled form
         try:
             while at + 5 <= end:
-                length = from_bytes(view[at + 1 : at + 5], "big")
+                length = octets.uint32(data, at + 1)
                 if length < 4 or length > LARGEST_FRAME:
                     raise ProtocolError(
-                        f"claims {length} bytes", message=f"frame {_letter(memory[at])}", field="length"
+                        f"claims {length} bytes", message=f"frame {_letter(data[at])}", field="length"
                     )
                 behind = at + 1 + length
                 if behind > end:
                     break
-                if memory[at] == _COPY_DATA:
-                    if length >= 29 and memory[at + 5] == _XLOG:
-                        start, reached, sent_at = _XLOG_FIELDS(memory, at + 6)
-                        append(XLogData(start, reached, sent_at, bytes(view[at + 30 : behind])))
+                if data[at] == _COPY_DATA:
+                    if length >= 29 and data[at + 5] == _XLOG:
+                        frames.append(
+                            XLogData(
+                                octets.uint64(data, at + 6),
+                                octets.uint64(data, at + 14),
+                                octets.int64(data, at + 22),
+                                octets.cut(data, at + 30, behind),
+                            )
+                        )
                     else:
-                        append(_replication(bytes(view[at + 5 : behind])))
+                        frames.append(_replication(octets.cut(data, at + 5, behind)))
                 else:
-                    append(Frame(_letter(memory[at]), bytes(view[at + 5 : behind])))
+                    frames.append(Frame(_letter(data[at]), octets.cut(data, at + 5, behind)))
                 at = behind
         except ProtocolError as error:
             self.damage = error
-        view.release()
         self._start = at
         if at == end:
             self._start = self._end = 0

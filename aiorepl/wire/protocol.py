@@ -23,9 +23,9 @@ from aiorepl.errors import (
     ServerNotice,
 )
 from aiorepl.wire import frames
+from aiorepl.wire.frames import CopyFrame as CopyFrame  # noqa: PLC0414 - what ``receive`` gives
 from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, XLogData
 
-CopyFrame = XLogData | Keepalive
 _INBOX_BYTES: Final = 1024 * 1024
 # What a frame costs beside its payload: objects, list slots.
 _FRAME_OVERHEAD: Final = 200
@@ -80,19 +80,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         """The transport has read."""
         self.bytes_received += nbytes
         try:
-            for frame in self._buffer.advance(nbytes):
-                if type(frame) is XLogData:
-                    self._inbox.append(frame)
-                    self._inbox_size += len(frame.payload) + _FRAME_OVERHEAD
-                    self._position = frame.start
-                elif isinstance(frame, Keepalive):
-                    self._inbox.append(frame)
-                    self._inbox_size += _FRAME_OVERHEAD
-                    self._position = frame.wal_end
-                    if frame.reply_requested and self.on_reply_request is not None:
-                        self.on_reply_request()
-                elif isinstance(frame, Frame):
-                    self._handle(frame)
+            self._take_in(nbytes)
             if self._buffer.damage is not None:
                 raise self._buffer.damage
         except ProtocolError as error:
@@ -104,6 +92,30 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         if self._inbox:
             self._wake()
+
+    def _take_in(self, nbytes: int) -> None:
+        """Frames to the inbox, by the thousand without a loop here; what is not for the inbox is handled."""
+        inbox, pending = self._inbox, self._buffer.pending
+        before = len(inbox)
+        others = frames.sort(self._buffer.advance(nbytes), inbox)
+        try:
+            for place, frame in others:
+                try:
+                    self._look_at(frame)
+                except BaseException:
+                    del inbox[place:]  # behind a frame that makes no sense nothing does
+                    raise
+        finally:
+            if (count := len(inbox) - before) > 0:
+                self._inbox_size += pending + nbytes - self._buffer.pending + count * _FRAME_OVERHEAD
+                last = inbox[-1]
+                self._position = last.start if isinstance(last, XLogData) else last.wal_end
+
+    def _look_at(self, frame: Keepalive | Frame) -> None:
+        if isinstance(frame, Frame):
+            self._handle(frame)
+        elif frame.reply_requested and self.on_reply_request is not None:
+            self.on_reply_request()
 
     def eof_received(self) -> None:
         """The server closed its side; connection_lost follows."""

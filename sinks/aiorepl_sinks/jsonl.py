@@ -77,7 +77,7 @@ class JsonLines(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Append the batch's lines."""
-        lines = b"".join(event + b"\n" for event in self._format.events(batch.transactions))
+        lines = self._format.lines(batch.transactions)
         if lines:
             try:
                 await asyncio.to_thread(self._append, lines, _begin(batch))
@@ -101,7 +101,7 @@ class JsonLines(Sink):
         for left in self._folder.glob("*.jsonl.part"):
             left.rename(_free(left.with_suffix("")))
 
-    def _append(self, lines: bytes, at: int) -> None:
+    def _append(self, lines: bytes | bytearray, at: int) -> None:
         with self._lock:
             if self._file is not None and self._written >= self._rotate_bytes and self._whole:
                 self._finish()
@@ -112,7 +112,7 @@ class JsonLines(Sink):
                 _sync_folder(self._folder)
             self._put(self._file, lines)
 
-    def _put(self, file: BinaryIO, lines: bytes) -> None:
+    def _put(self, file: BinaryIO, lines: bytes | bytearray) -> None:
         before = self._written
         view = memoryview(lines)
         try:

@@ -47,11 +47,11 @@ class Stdout(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Print the batch and see it out of our buffers."""
-        lines = b"".join(event + b"\n" for event in self._format.events(batch.transactions))
+        lines = self._format.lines(batch.transactions)
         # In a thread: a pipe whose reader is slow must not stop the status updates.
         await asyncio.to_thread(self._print, lines)
 
-    def _print(self, lines: bytes) -> None:
+    def _print(self, lines: bytes | bytearray) -> None:
         try:
             self._file.write(lines)
             self._file.flush()

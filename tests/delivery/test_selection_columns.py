@@ -109,6 +109,18 @@ def test_by_replica_identity(selection, identity, payload, key, old, new, unchan
     assert (key, old, new, unchanged) == (change.key, change.old, change.new, change.unchanged)
 
 
+def fields(message):
+    """All of a row's message but its relation, which is compared by identity."""
+    return (
+        type(message),
+        message.old_kind,
+        message.old_at,
+        message.new_at,
+        message.payload,
+        message.xid,
+    )
+
+
 @pytest.mark.parametrize("payload", [INSERT, TOAST, REKEY, FULL_TOAST, DELETE, DELETE_FULL])
 @pytest.mark.parametrize("selection", [DROP, MASK], ids=["drop", "mask"])
 def test_bytes(selection, payload):
@@ -124,7 +136,7 @@ def test_bytes(selection, payload):
         relation.name,
         relation.replica_identity,
     )
-    assert message._replace(relation=change.relation) == change.message
+    assert fields(message) == fields(change.message)
 
 
 def test_bytes_of_a_stream():
@@ -147,7 +159,7 @@ def test_bytes_of_a_stream():
     again.decode(start)
     relation, message = again.decode(change.relation.payload), again.decode(change.message.payload)
     assert (4, 4) == (relation.xid, message.xid)
-    assert message._replace(relation=change.relation) == change.message
+    assert fields(message) == fields(change.message)
     assert ({"id": 1}, {"id": 2, "note": B}) == (change.key, change.new)
 
 

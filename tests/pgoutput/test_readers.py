@@ -21,9 +21,11 @@ def said(message: Any) -> dict[str, Any]:
         names: tuple[str, ...] = ("oid", "namespace", "name", "replica_identity", "columns", "xid")
     elif isinstance(message, Type):
         names = ("oid", "namespace", "name", "xid")
+    elif isinstance(message, m.RowMessage):
+        rows = [name for name in ("new", "old", "old_kind") if name != "old_kind" or hasattr(message, "old")]
+        names = ("relation", "xid", *(name for name in rows if hasattr(message, name)))
     else:
-        rows = {"new_at": "new", "old_at": "old"}
-        names = tuple(rows.get(name, name) for name in message._fields if name != "payload")
+        names = tuple(name for name in message._fields if name != "payload")
     return {name: plain(getattr(message, name)) for name in names}
 
 

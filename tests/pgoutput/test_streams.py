@@ -59,15 +59,6 @@ def test_a_missing_prefix_inside_a_block_is_refused(decoder):
         decoder.decode(build.insert(relation=7, new=["1"]))
 
 
-def test_the_block_that_is_open(decoder):
-    """The decoder tells whose block it is in."""
-    assert decoder.stream_xid is None
-    enter(decoder, 9)
-    assert 9 == decoder.stream_xid
-    decoder.decode(build.stream_stop())
-    assert decoder.stream_xid is None
-
-
 def test_no_stream_when_it_was_not_asked_for():
     """A server that streams without being asked is misunderstood: its messages would be misread."""
     with pytest.raises(ProtocolError, match="Stream Start: arrived though streaming is off"):

@@ -1,0 +1,40 @@
+cimport cython
+
+from aiorepl cimport octets
+from aiorepl.transactions.changes cimport Change, Layout, RowChange
+
+cdef unsigned char _TEXT, _COPY, _QUOTE, _STRING, _NUMBER, _BOOLEAN, _DOCUMENT, _NINE, _LF, _CR
+
+
+cdef class NativeRows:
+    cdef bint _typed
+    cdef dict _tables
+    cdef object _transaction
+    cdef readonly bytes header
+    cdef readonly bytes stamp
+
+    cpdef int lines(self, bytearray out, object changes, object other) except -1
+
+    @cython.locals(table=_Table, new=list, old=list, whole=bint, left_out=bint)
+    cpdef int row(self, bytearray out, RowChange change) except -1
+
+    cdef bint _key(self, bytearray out, RowChange change, _Table table) except -1
+
+    @cython.locals(table=_Table)
+    cdef _Table _table(self, Layout layout)
+
+
+cdef class _Table:
+    cdef Layout layout
+    cdef bint _typed
+    cdef dict heads, _encoders
+    cdef list _first, _further
+    cdef bytes _styles
+    cdef tuple all, key
+
+    @cython.locals(
+        labels=list, left_out=bint, place=Py_ssize_t, raw=bytes, kind="unsigned char", style="unsigned char",
+    )
+    cdef bint write(self, bytearray out, list columns, bytes kinds, tuple places) except -1
+
+    cdef bytes _encoded(self, Py_ssize_t place, int kind, bytes raw)

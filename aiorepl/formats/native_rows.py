@@ -1,0 +1,199 @@
+"""Row events of the native format, written straight from the columns' bytes into one buffer.
+
+What a relation contributes (labels, and for each column the style or the encoder of its type) is prepared once, so that a
+row costs its columns. Compiled, a row of eight columns takes half a microsecond; put together from an encoder's bytes a
+column it took six, half of them in the encoders' calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import orjson
+
+from aiorepl import octets
+from aiorepl.errors import DataError
+from aiorepl.formats.format import iso_time
+from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
+from aiorepl.transactions.changes import Change, Layout, Raw, RowChange
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.codec import Style
+
+# C's own numbers in the compiled form.
+_TEXT: Final = TEXT
+_COPY, _QUOTE, _STRING = int(Style.COPY), int(Style.QUOTE), int(Style.STRING)
+_NUMBER, _BOOLEAN, _DOCUMENT = int(Style.NUMBER), int(Style.BOOLEAN), int(Style.DOCUMENT)
+_NINE, _LF, _CR = b"9\n\r"
+
+
+class NativeRows:
+    """Writes rows. Keeps a little for each relation it has seen.
+
+    :param typed: JSON's own types where they fit, else PostgreSQL's text of every column.
+    """
+
+    def __init__(self, typed: bool) -> None:
+        self._typed = typed
+        self._tables: dict[int, _Table] = {}
+        self._transaction: Transaction | None = None
+        self.header = b""
+        """Of events of the transaction that was entered last: what stands before the ordinal."""
+        self.stamp = b""
+        """And what stands behind it."""
+
+    def lines(self, out: bytearray, changes: Iterable[Change], other: Callable[[Change], bytes]) -> None:
+        """Append the events of these, each with a line end.
+
+        :param other: makes the event of a change that is no row's.
+        :raises DataError: when a column's bytes are not what its type says.
+        """
+        for change in changes:
+            if isinstance(change, RowChange):
+                self.row(out, change)
+            else:
+                out += other(change)
+            octets.put(out, b"\n")
+
+    def row(self, out: bytearray, change: RowChange) -> None:
+        """Append the event of one."""
+        table = self._table(change.layout)
+        if change.transaction is not self._transaction:
+            self.enter(change.transaction)
+        new, old = change.raw_new, change.raw_old
+        whole = change.message.old_kind == "O"
+        octets.put(out, table.heads[change.kind])
+        octets.put(out, self.header)
+        octets.put_number(out, change.ordinal)
+        octets.put(out, self.stamp)
+        octets.put(out, b',"key":')
+        if not self._key(out, change, table):
+            octets.put(out, b"null")
+        left_out = False
+        octets.put(out, b',"new":')
+        if new is None:
+            octets.put(out, b"null")
+        else:
+            left_out = table.write(out, new, change.new_kinds, table.all)
+        octets.put(out, b',"old":')
+        if old is None:
+            octets.put(out, b"null")
+        else:
+            table.write(out, old, change.old_kinds, table.all if whole else table.key)
+        octets.put(out, b',"unchanged":')
+        if new is not None and (left_out or whole):
+            octets.put(out, orjson.dumps(change.unchanged))
+        else:
+            octets.put(out, b"[]")
+        octets.put(out, b"}")
+
+    def key(self, change: RowChange) -> bytes | None:
+        """The ``key`` of a row's event by itself; ``None`` where no column identifies the row."""
+        out = bytearray()
+        return bytes(out) if self._key(out, change, self._table(change.layout)) else None
+
+    def _key(self, out: bytearray, change: RowChange, table: _Table) -> bool:
+        if not table.key:
+            return False
+        if change.raw_old is not None:
+            table.write(out, change.raw_old, change.old_kinds, table.key)
+        else:
+            table.write(out, change.raw_new or [], change.new_kinds, table.key)
+        return True
+
+    def enter(self, transaction: Transaction | None) -> None:
+        """The events that follow are of this transaction."""
+        if transaction is None:
+            raise TypeError("a row outside of a transaction")
+        self._transaction = transaction
+        fields = transaction_fields(transaction)
+        lsn, time, origin = map(
+            orjson.dumps, (fields["commit_lsn"], fields["commit_time"], transaction.origin)
+        )
+        self.header = b',"xid":%d,"commit_lsn":%b,"ordinal":' % (transaction.xid, lsn)
+        self.stamp = b',"commit_time":%b,"origin":%b' % (time, origin)
+
+    def _table(self, layout: Layout) -> _Table:
+        table = self._tables.get(layout.relation.oid)
+        if table is None or table.layout is not layout:
+            table = self._tables[layout.relation.oid] = _Table(layout, self._typed)
+        return table
+
+
+class _Table:
+    """What a relation contributes to its events."""
+
+    def __init__(self, layout: Layout, typed: bool) -> None:
+        self.layout = layout
+        self._typed = typed
+        relation = layout.relation
+        schema, name = orjson.dumps(relation.schema), orjson.dumps(relation.name)
+        self.heads = {
+            kind: b'{"kind":"%b","schema":%b,"table":%b' % (kind.encode(), schema, name)
+            for kind in ("insert", "update", "delete")
+        }
+        labels = [orjson.dumps(column) + b":" for column in relation.names]
+        self._first = [b"{" + label for label in labels]
+        self._further = [b"," + label for label in labels]
+        self._styles = bytes(
+            [layout.types.json_style(column.type_oid, typed=typed) for column in relation.columns]
+        )
+        self.all = layout.all
+        self.key = relation.key
+        self._encoders: dict[tuple[int, int], Callable[[bytes], bytes]] = {}
+
+    def write(self, out: bytearray, columns: list[Raw], kinds: bytes | None, places: tuple[int, ...]) -> bool:
+        """Append these columns as a JSON object. Those that were not sent are left out; says whether there were any."""
+        labels = self._first
+        left_out = False
+        for place in places:
+            value = columns[place]
+            if value is UNCHANGED:
+                left_out = True
+                continue
+            octets.put(out, labels[place])
+            labels = self._further
+            if value is None:
+                octets.put(out, b"null")
+                continue
+            raw = value
+            kind = _TEXT if kinds is None else kinds[place]
+            style = self._styles[place] if kind == _TEXT else 0
+            if (
+                style == _COPY
+                or (style == _NUMBER and raw and raw[-1] <= _NINE)
+                or (style == _DOCUMENT and _LF not in raw and _CR not in raw)
+            ):
+                octets.put(out, raw)
+            elif style == _QUOTE or (style == _STRING and octets.is_plain(raw)):
+                octets.put_quoted(out, raw)
+            elif style == _BOOLEAN and raw == b"t":
+                octets.put(out, b"true")
+            elif style == _BOOLEAN and raw == b"f":
+                octets.put(out, b"false")
+            else:
+                octets.put(out, self._encoded(place, kind, raw))
+        octets.put(out, b"{}" if labels is self._first else b"}")
+        return left_out
+
+    def _encoded(self, place: int, kind: int, raw: bytes) -> bytes:
+        encoder = self._encoders.get((place, kind))
+        column = self.layout.relation.columns[place]
+        if encoder is None:
+            encoder = self.layout.types.json_encoder(column.type_oid, kind, typed=self._typed)
+            self._encoders[place, kind] = encoder
+        try:
+            return encoder(raw)
+        except ValueError as error:
+            raise DataError(f"{self.layout.relation}.{column.name}: {error}") from None
+
+
+def transaction_fields(transaction: Transaction) -> dict[str, Any]:
+    """What every event of a transaction says of it."""
+    if transaction.prepared:
+        return {"xid": transaction.xid, "commit_lsn": None, "commit_time": None}
+    return {
+        "xid": transaction.xid,
+        "commit_lsn": str(transaction.commit_lsn),
+        "commit_time": iso_time(transaction.commit_timestamp),
+    }

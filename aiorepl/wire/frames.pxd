@@ -1,0 +1,29 @@
+cimport cython
+
+from aiorepl cimport octets
+
+cdef unsigned char _COPY_DATA, _XLOG
+
+
+@cython.final
+cdef class XLogData:
+    cdef readonly unsigned long long start
+    cdef readonly unsigned long long end
+    cdef readonly long long sent_at
+    cdef readonly bytes payload
+
+
+@cython.locals(others=list)
+cpdef list sort(list frames, list inbox)
+
+
+cdef class FrameBuffer:
+    cdef Py_ssize_t _least, _start, _end
+    cdef bytearray _memory
+    cdef public object damage
+
+    @cython.locals(
+        frames=list, memory=bytearray, data="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t,
+        behind=Py_ssize_t,
+    )
+    cpdef list advance(self, Py_ssize_t count)

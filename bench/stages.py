@@ -1,0 +1,169 @@
+"""What does a row cost us, stage by stage? In memory, from recorded frames, in this form and in plain Python.
+
+    .venv/bin/python bench/stages.py [--rows 100000] [--frames FILE]
+
+Each stage is measured with those before it and printed as the difference. The frames are recorded from a server of
+its own, or kept in FILE for the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import tail
+
+from aiorepl import compiled
+from aiorepl.formats.native import NativeFormat
+from aiorepl.journal.builder import SegmentBuilder
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.testing import EmbeddedServer
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.transaction import Slice
+from aiorepl.values.registry import Types
+from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.frames import FrameBuffer, XLogData
+
+_READ = 64 * 1024
+_ROUNDS = 5
+
+
+def main() -> None:
+    """Record if need be, measure, and once more in plain Python."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--frames", type=Path)
+    arguments = parser.parse_args()
+    path = arguments.frames or Path(f"/tmp/aiorepl-stages-{os.getpid()}")
+    if not path.exists():
+        path.write_bytes(record(arguments.rows))
+    measure(path.read_bytes(), arguments.rows)
+    if compiled.ACTIVE:
+        plain = os.environ | {"AIOREPL_PURE_PYTHON": "1"}
+        command = [sys.executable, __file__, "--rows", str(arguments.rows), "--frames", str(path)]
+        subprocess.run(command, env=plain, check=True)
+    if arguments.frames is None:
+        path.unlink(missing_ok=True)
+
+
+def record(rows: int) -> bytes:
+    """The CopyData frames of ``rows`` rows in transactions of 10,000, as a walsender sends them."""
+    with EmbeddedServer() as server:
+        tail.psql(server, tail.TABLE)
+        tail.psql(server, "SELECT pg_create_logical_replication_slot('stages', 'pgoutput')")
+        tail.psql(server, tail.FILL.format(transactions=rows // 10_000))
+        return asyncio.run(drain(server.dsn, LSN.parse(tail.psql(server, "SELECT pg_current_wal_lsn()"))))
+
+
+async def drain(dsn: str, end: LSN) -> bytes:
+    """All XLogData up to ``end``."""
+    connection = await ReplicationConnection.open(dsn)
+    options = {"proto_version": "4", "publication_names": "bench"}
+    await connection.start_replication("stages", LSN(0), options)
+    parts: list[bytes] = []
+    while True:
+        for frame in await connection.receive():
+            if isinstance(frame, XLogData):
+                numbers = frame.start, frame.end, frame.sent_at
+                head = b"w" + b"".join(number.to_bytes(8, "big") for number in numbers)
+                length = (4 + len(head) + len(frame.payload)).to_bytes(4, "big")
+                parts += [b"d", length, head, frame.payload]
+            elif frame.wal_end >= end:
+                await connection.close()
+                return b"".join(parts)
+
+
+def measure(recorded: bytes, rows: int) -> None:
+    """Print microseconds a row."""
+    print("compiled" if compiled.ACTIVE else "plain Python")
+    stages: list[tuple[str, Callable[[bytes], int]]] = [
+        ("frames", split),
+        ("decode, assemble", assemble),
+        ("split columns", columns),
+        ("JSON", to_json),
+        ("journal", to_journal),
+        ("read every value", values),
+    ]
+    spent: dict[str, float] = {}
+    for name, stage in stages:
+        spent[name] = min(once(stage, recorded) for _ in range(_ROUNDS)) * 1e6 / rows
+    before = {"decode, assemble": "frames"}
+    for name, _ in stages:
+        base = 0.0 if name == "frames" else spent[before.get(name, "decode, assemble")]
+        print(f"  {name:18} {spent[name] - base:6.2f} µs a row")
+
+
+def once(stage: Callable[[bytes], int], recorded: bytes) -> float:
+    """Seconds of one run."""
+    began = time.perf_counter()
+    stage(recorded)
+    return time.perf_counter() - began
+
+
+def reads(recorded: bytes) -> Iterator[list[XLogData]]:
+    """The frames of each read."""
+    buffer = FrameBuffer()
+    for at in range(0, len(recorded), _READ):
+        portion = recorded[at : at + _READ]
+        buffer.space()[: len(portion)] = portion
+        yield buffer.advance(len(portion))  # type: ignore[misc] # nothing else was recorded
+
+
+def slices(recorded: bytes) -> Iterator[list[Slice]]:
+    """What can be delivered of each read."""
+    decoder, assembler = Decoder(), Assembler(Types())
+    for frames in reads(recorded):
+        yield assembler.feed(decoder.messages(frames))
+
+
+def split(recorded: bytes) -> int:
+    """Frames alone."""
+    return sum(map(len, reads(recorded)))
+
+
+def assemble(recorded: bytes) -> int:
+    """Changes."""
+    return sum(len(part.changes) for parts in slices(recorded) for part in parts)
+
+
+def columns(recorded: bytes) -> int:
+    """Changes, and their columns' bytes."""
+    return sum(len(change.raw_new) for parts in slices(recorded) for part in parts for change in part.changes)
+
+
+def to_json(recorded: bytes) -> int:
+    """Typed JSON."""
+    native = NativeFormat()
+    return sum(len(native.lines(parts)) for parts in slices(recorded))
+
+
+def to_journal(recorded: bytes) -> int:
+    """Blocks of a segment."""
+    builder = SegmentBuilder(LSN(0), 1, 1024 * 1024)
+    size = 0
+    for parts in slices(recorded):
+        for part in parts:
+            builder.add(part)
+            size += sum(map(len, builder.take()))
+    return size
+
+
+def values(recorded: bytes) -> int:
+    """Every column as a Python value."""
+    return sum(
+        len(list(change.new.values()))
+        for parts in slices(recorded)
+        for part in parts
+        for change in part.changes
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The build's own step: compiles the hot modules where there is a C compiler, and makes a plain wheel where there is none.
+
+``AIOREPL_PURE_PYTHON=1`` leaves it out; ``AIOREPL_PURE_PYTHON=0`` insists, and fails instead of making a plain wheel. An
+editable install gets its extension modules in ``aiorepl/_compiled``, which is passed over as soon as a source is edited
+(``aiorepl/compiled.py``); a wheel gets fresh ones, whatever lies there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+DIRECTIVES = {
+    "language_level": 3,
+    "annotation_typing": False,  # types stand in the .pxd files, and nowhere else
+}
+# Debug symbols are most of an extension module's size and of the time to make it.
+FLAGS = [] if os.name == "nt" else ["-O2", "-g0"]
+
+
+class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
+    """Hatchling's custom hook."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile before files are gathered."""
+        wish = os.environ.get("AIOREPL_PURE_PYTHON", "")
+        if self.target_name != "wheel" or wish not in ("", "0"):
+            return
+        root = Path(self.root)
+        names = _compiled_names(root)
+        self._scratch = tempfile.TemporaryDirectory(prefix="aiorepl-build-")
+        try:
+            made = compile_modules(root, names, Path(self._scratch.name))
+        except Exception as error:
+            if wish == "0" or not _is_compilers(error):
+                raise
+            self.app.display_warning(f"aiorepl is installed without compiled modules, and slower: {error}")
+            return
+        if version == "editable":
+            _install(made, names)
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        for inside, path in made.items():
+            build_data["force_include"][str(path)] = f"aiorepl/_compiled/{inside}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Clean up."""
+        if hasattr(self, "_scratch"):
+            self._scratch.cleanup()
+
+
+def compile_modules(root: Path, names: ModuleType, scratch: Path) -> dict[str, Path]:
+    """What belongs into ``_compiled``, by its place there."""
+    from Cython.Build import cythonize
+    from Cython.Compiler import Options
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    # As a decorator it is overlooked in .pxd files, so it has to go the way of the directives that hold for a module.
+    Options.get_directive_defaults().setdefault("no_gc", False)
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        extensions = []
+        for module in names.MODULES:
+            path = f"aiorepl/{module.replace('.', '/')}.py"
+            extensions += cythonize(
+                [Extension(f"aiorepl.{module}", [path], extra_compile_args=FLAGS)],
+                build_dir=str(scratch / "c"),
+                compiler_directives=DIRECTIVES | {"no_gc": module in names.WITHOUT_CYCLES},
+                quiet=True,
+            )
+        command = build_ext(Distribution({"ext_modules": extensions}))
+        command.build_lib, command.build_temp = str(scratch / "lib"), str(scratch / "objects")
+        command.parallel = os.cpu_count()
+        command.ensure_finalized()
+        command.run()
+    finally:
+        os.chdir(before)
+    library = scratch / "lib" / "aiorepl"
+    (library / names.DIGEST).write_text(names.digest(root / "aiorepl"))
+    return {path.relative_to(library).as_posix(): path for path in library.rglob("*") if path.is_file()}
+
+
+def _compiled_names(root: Path) -> ModuleType:
+    """``aiorepl/compiled.py``, without the package, whose dependencies a build does not have."""
+    spec = importlib.util.spec_from_file_location("compiled", root / "aiorepl" / "compiled.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_compilers(error: Exception) -> bool:
+    """Whether the C compiler is what is wrong, or missing. What Cython says is a fault of ours."""
+    from setuptools.errors import CCompilerError, ExecError, PlatformError
+
+    return isinstance(error, (CCompilerError, ExecError, PlatformError, OSError))
+
+
+def _install(made: dict[str, Path], names: ModuleType) -> None:
+    """Put what was made into the working tree, and nothing older with it; other interpreters' stays."""
+    for old in names.FOLDER.rglob(f"*{names.SUFFIX}"):
+        old.unlink()
+    # The digest last: until then nobody looks at the rest.
+    for inside, path in sorted(made.items(), key=lambda each: each[0] == names.DIGEST):
+        place = names.FOLDER / inside
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(path.read_bytes())
