@@ -37,7 +37,8 @@ class Engine(Conformance):
                 await self.expect(done, rest, after=f"{source.confirmed} was acknowledged")
 
         async def life() -> None:
-            pipeline = Pipeline(source, [self.make_sink()], batches=batches, memory=20_000, reconnect=again)
+            delivery = Delivery(self.make_sink(), batches=batches)
+            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=again)
             await _beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
 
@@ -55,8 +56,10 @@ class Engine(Conformance):
             await source.acknowledged()
 
         async def life() -> None:
-            delivery = Delivery(self.make_sink(), schema_changes=True)
-            await _beside(Pipeline(source, [delivery], batches=BatchPolicy(flush_seconds=0.02)), work())
+            # Its own batches: a sink may ask for others than the pipeline's.
+            batches = BatchPolicy(flush_seconds=0.02)
+            delivery = Delivery(self.make_sink(), schema_changes=True, batches=batches)
+            await _beside(Pipeline(source, [delivery]), work())
             await self.expect(story.stream.again(), after="schema changes were delivered, too")
 
         for _ in range(2):
