@@ -79,18 +79,25 @@ def running(database: str) -> Callable[..., object]:
 
 
 @pytest.fixture
-def slot(connection: asyncpg.Connection) -> Callable[[str], Awaitable[asyncpg.Record]]:
-    """Waits for a slot by its name: until nobody uses it any more, or with ``active`` until somebody reads it."""
+def slot(connection: asyncpg.Connection) -> Callable[..., Awaitable[int]]:
+    """Waits for a slot by its name: until nobody uses it any more, or with ``active`` until somebody reads it.
 
-    async def row(name: str, *, active: bool = False) -> asyncpg.Record:
-        query = (
-            "SELECT active, confirmed_flush_lsn >= pg_current_wal_lsn() AS told_all FROM pg_replication_slots "
-            # While it is created it is in use, too, and has no position.
+    Of a slot that is free: how many pgoutput messages would come again.
+    """
+
+    async def wait(name: str, publication: str = "shop", *, active: bool = False) -> int:
+        # While it is created it is in use, too, and has no position.
+        there = (
+            "SELECT 1 FROM pg_replication_slots "
             "WHERE slot_name = $1 AND active = $2 AND confirmed_flush_lsn IS NOT NULL"
         )
         async with asyncio.timeout(DEADLINE):
-            while (found := await connection.fetchrow(query, name, active)) is None:
+            while await connection.fetchval(there, name, active) is None:
                 await asyncio.sleep(0.02)
-        return found
+        peek = (
+            "SELECT count(*) FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', $2, 'messages', 'true')"
+        )
+        return -1 if active else await connection.fetchval(peek, name, publication)
 
-    return row
+    return wait
