@@ -49,7 +49,7 @@ CONFIGURATION = {
 
 
 def die_with_us() -> None:
-    """In a child, before it becomes the server: nothing is left when the tests are killed."""
+    """In a child, before it becomes the server: it ends with the thread that started it, killed or not."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

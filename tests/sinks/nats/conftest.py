@@ -21,7 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 
 def die_with_us() -> None:
-    """In a child, before it becomes the server: nothing is left when the tests are killed."""
+    """In a child, before it becomes the server: it ends with the thread that started it, killed or not."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
