@@ -18,7 +18,8 @@ batch is durable when ``write`` returns.
 
 **Duplicates.** Delivery is at least once: after a failure, what was not flushed comes again, the same changes with
 the same identities, though perhaps cut into other batches. A sink that can keep ``batch.end_lsn`` *in the same
-atomic step* as the data returns that position from ``open``, and gets every change exactly once.
+atomic step* as the data returns that position from ``open``, and gets every change exactly once; only of a large
+transaction that broke off do its first slices come again. A ``SchemaChange`` has the identity of the row behind it.
 
 **Whole transactions.** A batch holds whole transactions, with one exception: a transaction larger than the batch
 limit, or than the memory there is, comes as several batches of slices, of which only the last has ``slice.last``
