@@ -214,8 +214,10 @@ class PermanentError(SinkError):
     """Raised by a sink: this batch will never succeed as it is.
 
     :param refused: if the sink can tell, the changes that never will be taken; then all others of the batch were.
+    :param final: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
     """
 
-    def __init__(self, message: str, *, refused: Sequence[Any] = ()) -> None:
+    def __init__(self, message: str, *, refused: Sequence[Any] = (), final: bool = False) -> None:
         super().__init__(message)
         self.refused = tuple(refused)
+        self.final = final

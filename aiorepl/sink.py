@@ -46,7 +46,8 @@ sink must be as it was before the call, or its writes idempotent.
 **Poison.** A batch that never will succeed stops the sink, unless the user has chosen dead letters or skipping for it.
 Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
 that can tell the changes apart says ``PermanentError(text, refused=changes)``: these never will be taken, all others of
-the batch were. What a sink refuses it must not have half done.
+the batch were. What a sink refuses it must not have half done. One that will take nothing more from anybody, such as
+a receiver that is gone, says ``final=True``, and stops: else all the stream would become dead letters.
 
 **Concurrency.** Calls come one at a time, unless the sink sets ``concurrent`` and the user asks for it. Then ``write``
 is called several times at once, with batches that share no key (or no table): order holds where it can be seen. Every

@@ -18,7 +18,7 @@ from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Readied, Source, ready
 from aiorepl.delivery.timelines import left_at, require_ancestor
-from aiorepl.errors import AioreplError, SlotError, SpoolError
+from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Resume
@@ -42,7 +42,7 @@ class Capture:
         self.source = source
         self.types = Types()
         self._retry = retry
-        self._until = until
+        self._until = _parsed(until)
         self._connection: Connection | None = None
         self._readied: Readied | None = None
         self._session: Session | None = None
@@ -232,3 +232,16 @@ class Capture:
             else:
                 before = 0 if self._partial is None else self._partial[1]
                 self._partial = (part.transaction.commit_lsn, before + len(part.changes))
+
+
+def _parsed(until: LSN | str | None) -> LSN | str | None:
+    """``NOW``, or a position.
+
+    :raises ConfigurationError: for other text.
+    """
+    if until is None or until == NOW:
+        return until
+    try:
+        return LSN.parse(until) if isinstance(until, str) else LSN(until)
+    except ValueError as error:
+        raise ConfigurationError(f"until: {error}, or: now") from None

@@ -72,7 +72,7 @@ class SinkWriter:
         try:
             await self._insist("write", lambda: self._sink.write(batch))
         except AioreplError as error:
-            if self._serve.on_error == "halt":
+            if self._serve.on_error == "halt" or (isinstance(error, PermanentError) and error.final):
                 raise
             await self._refused(batch, error)
 

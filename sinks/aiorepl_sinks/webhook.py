@@ -9,8 +9,8 @@ and a request of other events has another name: a receiver that wants each event
 or is sent one event a request (``body = "event"``), whose ``webhook-id`` is that event's, for good.
 
 **Answers.** 2xx: done. 408, 425, 429, 5xx, no answer, half of one: sent again, no sooner than Retry-After says. 413 to
-several events: sent in smaller requests from then on. 410 ends the sink until it is opened again. Redirects are not
-followed; they, and what is said of our credentials, path or headers (401, 404 …), refuse all that is left of the batch.
+several events: sent in smaller requests from then on. 410 stops the sink until it is opened again, whatever its policy
+for errors. Redirects are not followed; they, and what is said of our credentials, path or headers (401, 404 …), refuse all that is left of the batch.
 Any other status refuses events: several are sent again in halves until those that are refused stand alone, and all
 others are sent. When a hundred in a row are refused, so is what is left of the batch.
 """
@@ -204,7 +204,7 @@ class Webhook(Sink):
     async def write(self, batch: Batch) -> None:
         """Send the batch in as many requests as it takes, one after the other."""
         if self._gone:
-            raise PermanentError(self._gone, refused=tuple(batch.changes))
+            raise PermanentError(self._gone, final=True)
         work = self._unfinished.pop(id(batch), None)
         if work is None:
             work = _Work(batch, deque(self._cut(self._events(batch))))
@@ -262,7 +262,7 @@ class Webhook(Sink):
                 raise TransientError(problem, retry_after=retry_after(answer.retry_after, time.time()))
             case Verdict.GONE:
                 self._gone = f"{problem}: the receiver wants no more; nothing is sent until the next start"
-                work.refuse_all(self._gone)
+                raise PermanentError(self._gone, final=True)
             case Verdict.UNWELCOME:
                 if answer.location is not None:
                     problem += (

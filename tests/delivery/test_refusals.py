@@ -155,6 +155,18 @@ async def test_dead_letters_that_cannot_be_written_halt(lane):
     assert begin == lane.ledger.flushed
 
 
+async def test_what_is_final_stops_the_sink(lane):
+    """Whatever its policy: a receiver that is gone would make dead letters of all the stream."""
+    letters = MemorySink()
+    sink = FaultySink(write=[Reject(PermanentError("gone", final=True))])
+    lane = lane(sink, on_error="dead_letter", dead_letters=letters)
+    begin = lane.ledger.flushed
+    lane.commit(1)
+    with pytest.raises(PermanentError, match="gone"):
+        await lane.finish()
+    assert ([], begin) == (letters.batches, lane.ledger.flushed)
+
+
 async def test_any_exception_is_a_refusal(lane, ids):
     """A bug in a sink as well; its text, which may quote the row, is not told."""
     letters = MemorySink()
