@@ -149,6 +149,7 @@ class Cluster:
                     await producer.abort_transaction()
         with contextlib.suppress(TimeoutError, kafka.KafkaError):
             await producer.stop()
+        _see(producer)
 
     async def send(self, records: Sequence[Record]) -> list[Record]:
         """Send records, in order for each partition; returned are those from the first that is too large on.
@@ -324,6 +325,16 @@ class Cluster:
 
 async def _knock(host: str, port: int, options: dict[str, Any]) -> None:
     await (await create_conn(host, port, **options)).close()
+
+
+def _see(producer: AIOKafkaProducer) -> None:
+    """Look at the errors that a failed producer leaves in futures of its own, which nobody else asks for."""
+    with contextlib.suppress(AttributeError):  # they are its own affair
+        queues = producer._message_accumulator._batches.values()
+        waiters = [batch._drain_waiter for queue in queues for batch in queue]
+        for waiter in (*waiters, producer._txn_manager._transaction_waiter):
+            if waiter is not None and waiter.done() and not waiter.cancelled():
+                waiter.exception()
 
 
 def topic_name(place: str) -> str:
