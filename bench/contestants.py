@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import debezium
 from measuring import Bench, Run, measured
 from workloads import Workload
 
@@ -18,7 +20,9 @@ PEERS = Path(sys.prefix) / "peers"
 LIMIT = "pg_recvlogical"
 # aiorepl's own, and whether it says how many rows there were (else its files are counted).
 OURS = {"null": True, "typed": True, "tail": False, "jsonl": False, "journal": False}
-OTHERS = ("psycopg2", "pypgoutput")
+OTHERS = ("psycopg2", "pypgoutput", "debezium")
+# Those that know text and nothing else.
+PLAIN = ("pypgoutput", "debezium")
 
 
 @dataclass(frozen=True)
@@ -32,32 +36,39 @@ class Job:
     wrote: Mapping[str, int]
 
 
-def available() -> list[str]:
-    """Those that can be had here."""
+def available(without: Collection[str], *, fetch: bool) -> list[str]:
+    """Those that can be had here.
+
+    :param fetch: Debezium too, if it is not here yet: a minute, and 20 MB.
+    """
     found = [LIMIT, *OURS]
-    try:
-        import psycopg2  # noqa: F401
-    except ImportError:
-        return found
-    found.append("psycopg2")
-    if not (PEERS / "pypgoutput").is_dir():
-        # Without what it depends on: its decoder needs nothing, and its reader's dependencies are old.
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-                *("--no-deps", "--target", str(PEERS), "pypgoutput==0.0.3"),
-            ],
-            check=False,
-            capture_output=True,
-        )
-    return [*found, "pypgoutput"] if (PEERS / "pypgoutput").is_dir() else found
+    if find_spec("psycopg2") is not None:
+        found.append("psycopg2")
+        if not (PEERS / "pypgoutput").is_dir():
+            # Without what it depends on: its decoder needs nothing, and its reader's dependencies are old.
+            subprocess.run(
+                [
+                    *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+                    *("--no-deps", "--target", str(PEERS), "pypgoutput==0.0.3"),
+                ],
+                check=False,
+                capture_output=True,
+            )
+        if (PEERS / "pypgoutput").is_dir():
+            found.append("pypgoutput")
+    if "debezium" not in without and debezium.ready(fetch=fetch):
+        found.append("debezium")
+    return [name for name in found if name not in without]
 
 
 def suits(name: str, workload: Workload) -> bool:
     """Whether it can read that: others know neither streaming nor its messages."""
-    return not (name in OTHERS and "streaming" in workload.options) and not (
-        name == "pypgoutput" and workload.options
-    )
+    if name in PLAIN and workload.options:
+        return False
+    # Minutes a round, in which it does as with a million rows.
+    if name == "debezium" and workload.rows > 1_000_000:
+        return False
+    return not (name in OTHERS and "streaming" in workload.options)
 
 
 def run(name: str, job: Job) -> Run:
@@ -69,11 +80,22 @@ def run(name: str, job: Job) -> Run:
             _command(name, job, out),
             slot=job.slot,
             dsn=job.bench.server.dsn,
-            environment={**job.bench.environment(), "PYTHONPATH": str(PEERS)} if name == "pypgoutput" else {},
+            environment=_environment(name, job),
             stdout=stdout,
         )
         _check(name, job, done, out)
     return done
+
+
+def start(name: str, done: Run) -> float:
+    """The seconds until it had its first rows, of the one for whom that is long."""
+    return float(json.loads(done.output)["start"]) if name == "debezium" else 0.0
+
+
+def _environment(name: str, job: Job) -> dict[str, str]:
+    if name not in PLAIN:
+        return {}
+    return {**job.bench.environment(), "PYTHONPATH": str(PEERS)}
 
 
 def _command(name: str, job: Job, out: Path) -> list[str]:
@@ -87,6 +109,8 @@ def _command(name: str, job: Job, out: Path) -> list[str]:
         ]
     python = [sys.executable]
     flags = [part for option in options.items() for part in ("--option", "=".join(option))]
+    if name == "debezium":
+        return debezium.command(slot, sum(job.wrote.values()))
     if name in OTHERS:
         kind = "raw" if name == "psycopg2" else name
         rows = str(sum(job.wrote.values()))
@@ -127,6 +151,7 @@ def _check(name: str, job: Job, done: Run, out: Path) -> None:
     else:
         seen = json.loads(done.output)
         ids = seen.pop("ids")
+        seen.pop("start", None)
         if ids and job.workload.name != "pgbench":
             _require(name, job, ids, job.wrote["insert"] * (job.wrote["insert"] + 1) // 2)
     _require(name, job, seen, dict(job.wrote))

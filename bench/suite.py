@@ -21,7 +21,7 @@ from typing import Any
 
 import latency
 import standing
-from contestants import LIMIT, OURS, Job, available, run, suits
+from contestants import LIMIT, OURS, Job, available, run, start, suits
 from measuring import SETTINGS, Bench, Run
 from workloads import WORKLOADS, Workload
 
@@ -44,7 +44,7 @@ def main() -> None:
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     began = time.monotonic()
     results: dict[str, Any] = {"machine": machine(), "workloads": {}}
-    names = [name for name in available() if name not in arguments.without]
+    names = available(arguments.without, fetch=not arguments.quick)
     with EmbeddedServer(settings=SETTINGS) as server:
         for number, workload in enumerate(chosen(arguments.only, quick=arguments.quick)):
             rows = workload.rows // 10 if arguments.quick else workload.rows
@@ -91,15 +91,17 @@ def drain(
     finally:
         bench.drop()
     total = sum(wrote.values())
-    return {"rows": total, "contestants": {name: summary(runs[name], runs[LIMIT], total) for name in names}}
+    return {"rows": total, "contestants": {name: summary(name, runs, total) for name in names}}
 
 
-def summary(runs: list[Run], limit: list[Run], rows: int) -> dict[str, Any]:
+def summary(name: str, all_runs: dict[str, list[Run]], rows: int) -> dict[str, Any]:
     """Medians, and ratios taken round by round."""
+    runs, limit = all_runs[name], all_runs[LIMIT]
     wall = statistics.median(each.wall for each in runs)
     cpu = statistics.median(each.cpu for each in runs)
     return {
         "seconds": round(wall, 3),
+        "seconds_to_start": round(statistics.median(start(name, each) for each in runs), 3),
         "rows_per_second": round(rows / wall),
         "of_limit": [round(ours.wall / theirs.wall, 3) for ours, theirs in zip(runs, limit, strict=True)],
         "cpu_microseconds_per_row": round(cpu / rows * 1e6, 2),
@@ -124,6 +126,9 @@ def report(workload: Workload, found: dict[str, Any]) -> None:
             f"{each['cpu_microseconds_per_row']:12.2f}{share:>14}{each['peak_mib']:10.1f}",
             flush=True,
         )
+        if began := each["seconds_to_start"]:
+            rate = found["rows"] / (each["seconds"] - began)
+            print(f"{'':16}{began:8.2f}{rate:12,.0f}  until its first rows, and from then on", flush=True)
 
 
 def machine() -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""How Debezium Engine is run: ``Debezium.java`` with the jars of ``scripts/debezium.py``, where there is a Java.
+
+The heap may grow to what Kafka Connect allows; of the collectors this one took the least CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.java import ensure_java
+
+HERE = Path(__file__).parent
+FOLDER = Path(sys.prefix) / "debezium"
+SOURCE = HERE / "Debezium.java"
+OPTIONS = ("-Xms256m", "-Xmx2g", "-XX:+UseParallelGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+
+
+def ready(*, fetch: bool) -> bool:
+    """Have it here, compiled; if it cannot be had, say why on standard error."""
+    if fetch:
+        subprocess.run([sys.executable, str(HERE.parent / "scripts" / "debezium.py")], check=False)
+    if not FOLDER.is_dir():
+        if not fetch:
+            print("debezium: not here; make bench fetches it, without --quick", file=sys.stderr)
+        return False
+    try:
+        java = ensure_java() / "bin" / "java"
+    except ConfigurationError as reason:
+        print(f"debezium: no Java to run it with: {reason}", file=sys.stderr)
+        return False
+    compiler = next(FOLDER.glob("ecj-*.jar"))
+    done = subprocess.run(
+        [str(java), "-jar", str(compiler), "-17", "-cp", _path(), "-d", str(FOLDER), str(SOURCE)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{SOURCE} does not compile with the jars in {FOLDER}:\n{done.stderr}")
+    return True
+
+
+def command(slot: str, rows: int) -> list[str]:
+    """Read that many rows of a database that libpq's environment variables name."""
+    return [str(ensure_java() / "bin" / "java"), *OPTIONS, "-cp", _path(), "Debezium", slot, str(rows)]
+
+
+def _path() -> str:
+    return os.pathsep.join(map(str, [FOLDER, *sorted(FOLDER.glob("*.jar"))]))
