@@ -115,6 +115,7 @@ class Postgres(Sink):
             connection.terminate()
 
     async def _connect(self, context: SinkContext) -> Position:
+        self._drop()
         try:
             session, position = await Session.open(self._choices, context, self._backend)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:

@@ -14,6 +14,7 @@ import asyncpg
 
 from aiorepl import PermanentError
 from aiorepl_sinks.postgres import statements
+from aiorepl_sinks.postgres.diagnosis import told
 from aiorepl_sinks.postgres.plan import AnyStep, Emptying, Step
 from aiorepl_sinks.postgres.rows import arrays, complete, copied
 from aiorepl_sinks.postgres.target import Target
@@ -72,6 +73,11 @@ class Applier:
                 )
         except asyncpg.PostgresError as error:
             raise StepFailed(step, error) from None
+        except UnicodeDecodeError:
+            raise PermanentError(
+                f"postgres: {told(step)}: a text is not UTF-8, which a source with the encoding SQL_ASCII lets pass: mend it "
+                "there"
+            ) from None
 
     async def _rows(self, step: Step) -> None:
         if len(step) == 1 or not step.ordered:

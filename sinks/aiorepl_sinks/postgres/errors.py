@@ -52,7 +52,7 @@ def explained(error: Exception, what: str, reason: str | None = None) -> Permane
     reason = reason or _REASONS.get(state) or _CLASSES.get(state[:2]) or type(error).__name__
     named = [
         f"{kind} {name}"
-        for kind in ("constraint", "column")
+        for kind in ("table", "constraint", "column")
         if (name := getattr(error, f"{kind}_name", None)) is not None
     ]
     return raised(f"postgres: {what}: {reason} ({', '.join([*named, f'SQLSTATE {state}'])})")

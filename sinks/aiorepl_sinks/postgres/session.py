@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +24,7 @@ _TEXT: Final = {
     "client_encoding": "UTF8",
     "xmloption": "content",
 }
-# Those that the server knows.
+# Of these, those that the server knows.
 _SESSION: Final = {
     # Rows are always found by an index if there is one, also where statistics are old or a table was empty.
     "plan_cache_mode": "force_generic_plan",
@@ -40,6 +41,8 @@ _SESSION: Final = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
+# The same for our side.
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 _LOCK_SECONDS: Final = 5
 
 
@@ -47,6 +50,19 @@ def fixed(settings: Mapping[str, str]) -> str | None:
     """One of these parameters that is not to be chosen, if there is one."""
     ours = {name.lower() for name in _TEXT}
     return next((name for name in settings if name.lower() in ours), None)
+
+
+class KeptAlive(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
+    """A connection that notices a target which is gone without a word."""
+
+    def __init__(self, protocol: Any, transport: Any, *rest: Any) -> None:
+        super().__init__(protocol, transport, *rest)
+        found = transport.get_extra_info("socket")
+        if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if (option := getattr(socket, name, None)) is not None:
+                    found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,7 @@ class Session:
         try:
             connection = await asyncpg.connect(
                 choices.dsn,
+                connection_class=KeptAlive,
                 server_settings={
                     **_TEXT,
                     "application_name": f"aiorepl {context.name}"[:63],

@@ -146,8 +146,11 @@ async def test_a_connection_lost_in_the_middle_of_a_huge_transaction(pair, strea
     sink = pair.sink()
 
     class Cut(FaultySink):
+        cut = False
+
         async def write(self, batch):
-            if self.calls.count("write") == 10:
+            if not self.cut and sink._writer.under_way is not None:
+                self.cut = True
                 await pair.target.fetch(
                     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'aiorepl mirror'"
                 )
@@ -262,7 +265,7 @@ async def test_the_source_is_another_one(pair):
 async def test_cancelled_anywhere(pair, source):
     """A write that is cancelled leaves nothing behind or all of it, and the next process goes on."""
     await pair.target.execute("CREATE TABLE items (id int, note text)")
-    batches = [source.batch([number], [number + 1000]) for number in range(1, 30)]
+    batches = [source.batch([number], [number + 1000]) for number in range(1, 13)]
     chance = random.Random(2)
     for batch in batches:
         done = False
@@ -273,13 +276,13 @@ async def test_cancelled_anywhere(pair, source):
                 await sink.close()
                 break
             writing = asyncio.ensure_future(sink.write(batch))
-            await asyncio.wait({writing}, timeout=chance.uniform(0, 0.006))
+            await asyncio.wait({writing}, timeout=chance.uniform(0, 0.01))
             done = writing.done()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await sink.close()
-    assert 58 == await pair.target.fetchval("SELECT count(*) FROM items")
-    assert 58 == await pair.target.fetchval("SELECT count(DISTINCT id) FROM items")
+    assert 24 == await pair.target.fetchval("SELECT count(*) FROM items")
+    assert 24 == await pair.target.fetchval("SELECT count(DISTINCT id) FROM items")
 
 
 def test_batches_are_what_the_tests_take_them_for(source):
