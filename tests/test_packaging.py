@@ -157,7 +157,7 @@ def test_entry_points(wheel):
     assert {"stdout", "jsonl"} <= set(declared["aiorepl.sinks"])
     sinks = [point for point in entry_points(group="aiorepl.sinks") if point.dist.name == "aiorepl"]
     assert set(declared["aiorepl.sinks"]) == {point.name for point in sinks}
-    assert all(issubclass(point.load(), aiorepl.Sink) for point in sinks)
+    assert all(issubclass(point.load(), (aiorepl.Sink, aiorepl.SyncSink)) for point in sinks)
 
 
 def test_metadata(wheel):
