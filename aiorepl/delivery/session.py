@@ -53,6 +53,8 @@ class Session:
         until: LSN | None = None,
     ) -> None:
         self._connection = connection
+        # Kept, for statistics may be asked for by another thread.
+        self._loop = asyncio.get_running_loop()
         self._source = source
         self._types = types
         self._ledger = ledger
@@ -302,6 +304,5 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _now(self) -> float:
+        return self._loop.time()

@@ -64,6 +64,8 @@ async def test_a_quiet_server_is_asked_and_kept(published):
             await asyncio.sleep(0.02)
         assert walsender == await published.walsender()
         assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
+        # Whoever exports metrics may do so in a thread.
+        assert (await asyncio.to_thread(pipeline.statistics)).quiet_for is not None
     assert 0.15 < longest < 0.4
 
 
