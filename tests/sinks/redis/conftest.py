@@ -39,7 +39,7 @@ class Server:
                 "--dir",
                 str(self.folder),
             ),
-            *("--appendonly", "yes", "--appendfsync", "always", "--save", "", *options),
+            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *options),
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
