@@ -137,8 +137,9 @@ def entry_name(sequence: int) -> str:
 
 
 def entry_number(name: str) -> int:
-    """The number of the entry that is kept under ``name``."""
-    return int(name.removeprefix(ENTRIES).removesuffix(".json"))
+    """The number of the entry that is kept under ``name``; 0 if it is no such name."""
+    number = name.removeprefix(ENTRIES).removesuffix(".json")
+    return int(number) if number.isdecimal() and name == entry_name(int(number)) else 0
 
 
 def held(last: Entry, writers: Sequence[Writer]) -> Position:

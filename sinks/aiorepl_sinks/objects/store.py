@@ -68,13 +68,14 @@ class RemoteStore:
     def __init__(self, url: str, config: Mapping[str, Any]) -> None:
         try:
             import obstore
-            from obstore.exceptions import BaseError
+            from obstore.exceptions import AlreadyExistsError, BaseError
             from obstore.store import from_url
         except ImportError:
             raise ConfigurationError("object stores need obstore: pip install 'aiorepl[s3]'") from None
         self.url = url
         self._obstore = obstore
         self._error = BaseError
+        self._exists = AlreadyExistsError
         endpoint = str(config.get("endpoint", ""))
         make: Any = from_url  # typed for stores that are known beforehand
         try:
@@ -106,7 +107,7 @@ class RemoteStore:
         with self._mapped("writing"):
             try:
                 self._obstore.put(self._store, name, data, mode="create")
-            except FileExistsError:
+            except self._exists:
                 return False
             return True
 

@@ -123,16 +123,22 @@ class ManifestWriter:
         self._store.delete([writer.name for writer in others])
 
     def _writers(self) -> list[Writer]:
-        read = ((name, self._store.read(name)) for name in self._store.names(WRITERS))
+        names = [name for name in self._store.names(WRITERS) if name.endswith(".json")]
+        read = ((name, self._store.read(name)) for name in names)
         return [
             Writer.from_json(data, f"{name} in {self._store.url}") for name, data in read if data is not None
         ]
 
     def _newest(self, writers: Sequence[Writer]) -> Entry | None:
-        """The last entry. Writers say how many there were, so that a long manifest is not listed whole."""
-        known = max((writer.entries - 1 for writer in writers), default=1)
-        names = self._store.names(ENTRIES, entry_name(known - 1)) or self._store.names(ENTRIES)
-        return self._entry(entry_number(names[-1])) if names else None
+        """The last entry. Writers say how many there were, so that a long manifest is not listed."""
+        if writers:
+            number = max(writer.entries - 1 for writer in writers)
+        else:
+            number = max(map(entry_number, self._store.names(ENTRIES)), default=0)
+        last = self._entry(number)
+        while (following := self._entry(number + 1)) is not None:
+            number, last = number + 1, following
+        return last
 
     def _entry(self, number: int) -> Entry | None:
         data = self._store.read(entry_name(number))

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 import boto3
 import orjson
 import pytest
+from botocore.exceptions import ClientError
 
 from aiorepl_sinks.s3 import S3
 
@@ -46,7 +48,7 @@ class Store(Protocol):
 
     def names(self) -> list[str]: ...
 
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str) -> bytes | None: ...
 
 
 class FolderStore:
@@ -97,9 +99,17 @@ class Bucket:
 
 
 def entries(store: Store) -> list[dict[str, Any]]:
-    """The manifest, in order."""
-    names = [name for name in store.names() if name.startswith("_aiorepl/manifest/")]
-    return [orjson.loads(store.read(name)) for name in names]
+    """The manifest, in order: entries are numbered without a gap."""
+    found = []
+    for number in count(1):
+        try:
+            entry = store.read(f"_aiorepl/manifest/{number:016d}.json")
+        except (FileNotFoundError, ClientError):
+            break
+        if entry is None:
+            break
+        found.append(orjson.loads(entry))
+    return found
 
 
 def listed(store: Store) -> list[str]:
@@ -109,7 +119,8 @@ def listed(store: Store) -> list[str]:
 
 def data(store: Store) -> list[str]:
     """The objects that are there, for who lists the folders."""
-    return [name for name in store.names() if not name.startswith("_")]
+    # S3Proxy keeps parts of uploads among the objects, hidden.
+    return [name for name in store.names() if not name.startswith(("_", "."))]
 
 
 def lines(store: Store, names: list[str]) -> list[dict[str, Any]]:

@@ -1,31 +1,101 @@
-"""Objects keep the contract: on a local folder and through a real S3 API, as JSON lines and as Parquet."""
+"""Objects keep the contract: in a folder and through the API of S3, as JSON lines and as Parquet."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
-from aiorepl.testing.conformance import SinkConformance, native_events
+from aiorepl import LSN
+from aiorepl.testing.conformance import Event, SinkConformance, native_events
+from aiorepl_sinks.parquet import Parquet
 from aiorepl_sinks.s3 import S3
 
 
-class TestFolderOfLines(SinkConformance):
+class Objects(SinkConformance):
+    """What holds for all of them: objects that are read as the manifest lists them."""
+
     exactly_once = True
     atomic = True
     order = "table"
 
+
+class TestFolder(Objects):
+    """JSON lines in files."""
+
     @pytest.fixture(autouse=True)
-    def target(self, tmp_path):
-        self.folder = tmp_path
+    def target(self, tmp_path, read):
+        """A folder of each test's own."""
+        self.folder, self.reader = tmp_path, read
 
     def make_sink(self):
-        return S3(self.folder.as_uri(), object_bytes=4000, memory_bytes=20000)
+        return S3(self.folder.as_uri(), compression="gzip", object_bytes=4000, memory_bytes=20000)
 
     def read(self):
-        import orjson
-        from backports import zstd
+        """The lines of the objects in the manifest."""
+        store = self.reader.folder(self.folder)
+        return native_events(self.reader.lines(store, self.reader.listed(store)))
 
-        lines = []
-        for entry in sorted(self.folder.glob("_aiorepl/manifest/*.json")):
-            for o in orjson.loads(entry.read_bytes())["objects"]:
-                lines += zstd.decompress((self.folder / o["path"]).read_bytes()).splitlines()
-        return native_events(lines)
+
+class TestBucket(Objects):
+    """JSON lines through the API of S3."""
+
+    @pytest.fixture(autouse=True)
+    def target(self, bucket, read, layer):
+        """A bucket of each test's own."""
+        self.bucket, self.reader, self.layer = bucket, read, layer
+
+    @contextmanager
+    def outage(self):
+        """The server says 503."""
+        self.layer.faults.append(self.reader.Fault("", "", status=503, times=1 << 40))
+        yield
+        self.layer.faults.clear()
+
+    def make_sink(self):
+        return self.bucket.sink(endpoint=self.layer.endpoint, object_bytes=4000, memory_bytes=20000)
+
+    def read(self):
+        """The lines of the objects in the manifest."""
+        return native_events(self.reader.lines(self.bucket, self.reader.listed(self.bucket)))
+
+
+class TestParquet(Objects):
+    """Rows in typed columns."""
+
+    @pytest.fixture(autouse=True)
+    def target(self, tmp_path, read):
+        """A folder of each test's own."""
+        self.folder, self.reader = tmp_path, read
+
+    def make_sink(self):
+        return Parquet(self.folder, object_bytes=4000, memory_bytes=20000)
+
+    def read(self):
+        """The rows of the files in the manifest, a key that changed put together again."""
+        store = self.reader.folder(self.folder)
+        events: list[Event] = []
+        for entry in self.reader.entries(store):
+            for found in entry["objects"]:
+                table = None if found["table"] is None else (found["schema"], found["table"])
+                for row in self.reader.rows(store, [found["path"]]):
+                    event = _event(row, table)
+                    if events and events[-1].identity == event.identity:
+                        assert (events[-1].kind, event.kind) == ("delete", "insert")
+                        events.pop()
+                        event = Event(event.lsn, event.ordinal, "update", table, event.new)
+                    events.append(event)
+        return events
+
+
+def _event(row, table) -> Event:
+    odd = dict(row.get("_unrepresentable") or ())
+    new = None
+    if row["_op"] in ("insert", "update"):
+        left_out = row["_unchanged"]
+        new = {
+            name: odd.get(name, value)
+            for name, value in row.items()
+            if name not in left_out and not name.startswith("_")
+        }
+    return Event(LSN(row["_commit_lsn"]), row["_ordinal"], row["_op"], table, new)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiorepl import Batch, PermanentError, SinkContext, TransientError
+from aiorepl import LSN, Batch, PermanentError, SinkContext, Slice, SlotError, TransientError
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl_sinks.objects.encodings import JsonLinesEncoding
@@ -241,3 +242,68 @@ class _Frozen(Memory):
     def __init__(self, objects: dict[str, bytes]) -> None:
         super().__init__()
         self.objects = objects
+
+
+def test_a_stop_while_nobody_knows_whether_the_entry_is_there(read):
+    """The answer to it was lost, and the pipeline gave up: what it may list is left alone."""
+    stream, store = told([3]), Memory()
+    sink = Sink(store)
+    sink.open(SinkContext("s", stream.position))
+    sink.write(Batch(tuple(stream.again())))
+    store.plan = {store.calls + 4: "lost"}  # a note, an object for each of two tables, the entry
+    with pytest.raises(TransientError):
+        sink.flush()
+    sink.close()
+
+    require_exactly_once(store, stream, read)
+    deliver(Sink(store), stream, 1)
+    require_exactly_once(store, stream, read)
+
+
+def test_an_idle_stream_makes_no_entries(read):
+    """WAL that has nothing for us moves the position, in one object that is written over and over."""
+    stream, store = told([3]), Memory()
+    sink = Sink(store)
+    sink.open(SinkContext("s", stream.position))
+    sink.write(Batch(tuple(stream.again())))
+    sink.flush()
+    before = set(store.objects)
+    for step in range(1, 50):
+        end = LSN(stream.lsn + 0x100 * step)
+        sink.write(Batch((Slice(None, (), True, end, 0),)))
+        sink.flush()
+
+    assert before == set(store.objects)
+    assert end == Sink(store).open(SinkContext("s", stream.position)).lsn
+
+    # The next one writes, so that what the first one noted is behind the times.
+    following = Sink(store)
+    following.open(SinkContext("s", stream.position))
+    following.write(Batch((Slice(None, (), True, LSN(end + 1), 0),)))
+    following.flush()
+    assert end + 1 == Sink(store).open(SinkContext("s", stream.position)).lsn
+
+
+def test_a_prefix_of_another_slot():
+    """Is refused when it is opened, with both slots named."""
+    stream, store = told([3]), Memory()
+    deliver(Sink(store), stream, 1)
+
+    with pytest.raises(SlotError, match=r"memory holds a position of slot 'test', not of 'other'"):
+        Sink(store).open(SinkContext("s", Stream(slot="other").position))
+    with pytest.raises(SlotError, match="cluster"):
+        Sink(store).open(SinkContext("s", replace(stream.position, system_identifier="7")))
+
+
+def test_a_damaged_manifest():
+    """Is named, and nothing is written."""
+    stream, store = told([3]), Memory()
+    deliver(Sink(store), stream, 1)
+    last = max(store.names("_aiorepl/manifest/"))
+    store.objects[last] = b'{"format":1}'
+
+    with pytest.raises(PermanentError, match=f"{last} in memory is damaged"):
+        Sink(store).open(SinkContext("s", stream.position))
+    store.objects[last] = b'{"format":2}'
+    with pytest.raises(PermanentError, match="has format 2; this version reads format 1"):
+        Sink(store).open(SinkContext("s", stream.position))

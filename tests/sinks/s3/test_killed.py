@@ -1,0 +1,134 @@
+"""SIGKILL at every request of a process, before the server has done it and after; and readers beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def stream():
+    """What the worker delivers."""
+    spec = spec_from_file_location("s3_worker", WORKER)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.told()
+
+
+EXPECTED = {
+    (str(change.transaction.commit_lsn), change.ordinal)
+    for part in stream().again()
+    for change in part.changes
+}
+
+
+class Life:
+    """A process that can be killed from the layer between it and the server."""
+
+    def __init__(self, bucket, layer, seed: int) -> None:
+        options = {
+            "url": bucket.url,
+            "endpoint": layer.endpoint,
+            "access_key_id": "test",
+            "secret_access_key": "test-secret",
+            "region": "us-east-1",
+            "object_bytes": 20_000,
+            "memory_bytes": 60_000,
+        }
+        command = [sys.executable, str(WORKER), json.dumps(options), str(seed)]
+        self.process = subprocess.Popen(command)
+
+    def kill(self) -> None:
+        """It does nothing any more when this returns."""
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(60)
+
+
+def once(read, bucket, names) -> set[tuple[str, int]]:
+    """The events, none of which is there twice."""
+    found = read.identities(read.lines(bucket, names))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("path", "nth"),
+    [("writers/", 1), ("writers/", 2), ("writers/", 3), ("manifest/", 1), ("manifest/", 2), ("manifest/", 3)]
+    + [("schema", nth) for nth in (1, 2, 3, 8)],
+)
+def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
+    """Nobody sees an event twice, then or later; the next process, which cuts its batches otherwise, completes it."""
+    lives: list[Life] = []
+
+    def kill() -> None:
+        lives[0].kill()
+
+    passing = read.Fault("PUT", path, times=nth - 1)
+    deadly = read.Fault("PUT", path, lost=lost, meanwhile=kill)
+    layer.faults += [passing, deadly]
+    lives.append(Life(bucket, layer, seed=20 + nth))
+    assert lives[0].wait() == -9
+    assert deadly.hits == 1
+
+    for names in (read.listed(bucket), read.data(bucket)):
+        assert once(read, bucket, names) <= EXPECTED
+
+    layer.faults.clear()
+    assert Life(bucket, layer, seed=100 + nth).wait() == 0
+    for names in (read.listed(bucket), read.data(bucket)):
+        assert once(read, bucket, names) == EXPECTED
+
+
+def test_readers_beside_the_writer(bucket, layer, read):
+    """Who reads the manifest again and again sees more of whole transactions each time, and nothing twice."""
+    wholes: list[set[tuple[str, int]]] = [set()]
+    for part in stream().again():
+        wholes.append(
+            wholes[-1] | {(str(change.transaction.commit_lsn), change.ordinal) for change in part.changes}
+        )
+    seen: list[set[tuple[str, int]]] = []
+    problems: list[BaseException] = []
+    ended = threading.Event()
+    lives: list[Life] = []
+
+    def kill() -> None:
+        lives[0].kill()
+
+    def reader() -> None:
+        try:
+            while not ended.is_set():
+                seen.append(once(read, bucket, read.listed(bucket)))
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            problems.append(error)
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    try:
+        layer.faults += [
+            read.Fault("PUT", "manifest/", times=3),
+            read.Fault("PUT", "manifest/", meanwhile=kill),
+        ]
+        lives.append(Life(bucket, layer, seed=7))
+        assert lives[0].wait() == -9
+        assert Life(bucket, layer, seed=8).wait() == 0
+    finally:
+        ended.set()
+        thread.join()
+
+    assert problems == []
+    assert all(found in wholes for found in seen)
+    assert all(earlier <= later for earlier, later in pairwise(seen))
+    assert once(read, bucket, read.listed(bucket)) == EXPECTED

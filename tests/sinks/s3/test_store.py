@@ -1,0 +1,210 @@
+"""What a store says, and what the engine is told: through the API of S3, over HTTP, with faults."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from aiorepl import Batch, ConfigurationError, PermanentError, Refusal, SinkContext, TransientError
+from aiorepl_sinks.s3 import S3
+
+SECRET = "test-secret"
+
+
+def life(sink, source, *batches):
+    """Open, write, flush, close."""
+    try:
+        sink.open(source.context)
+        for batch in batches:
+            sink.write(batch)
+        sink.flush()
+    finally:
+        sink.close()
+
+
+def test_objects_and_a_manifest(bucket, read, source):
+    """By table and date of the commit, named by the first event; the entry says what is in them."""
+    batch = source.batch([1, 2], [3])
+    life(bucket.sink(), source, batch)
+
+    (name,) = read.listed(bucket)
+    first = batch.transactions[0].transaction
+    date = first.commit_time.date()
+    assert (
+        f"schema=public/table=items/date={date}/{first.commit_lsn:016X}-0000000000-00000001.jsonl.zst" == name
+    )
+    assert [1, 2, 3] == [event["new"]["id"] for event in read.lines(bucket, [name])]
+    claim, entry = read.entries(bucket)
+    assert [] == claim["objects"]
+    assert (2, 1, str(batch.end_lsn)) == (entry["sequence"], entry["epoch"], entry["position"]["lsn"])
+    last = batch.transactions[-1].transaction.commit_lsn
+    assert [
+        {
+            "path": name,
+            "schema": "public",
+            "table": "items",
+            "date": str(date),
+            "first": {"commit_lsn": str(first.commit_lsn), "ordinal": 0},
+            "last": {"commit_lsn": str(last), "ordinal": 0},
+            "events": 3,
+            "bytes": len(bucket.read(name)),
+        }
+    ] == entry["objects"]
+
+
+@pytest.mark.parametrize(
+    ("compression", "ending"), [("none", ".jsonl"), ("gzip", ".jsonl.gz"), ("zstd", ".jsonl.zst")]
+)
+def test_compressions_and_formats(bucket, read, source, compression, ending):
+    """Lines are the events of the chosen format, in the chosen compression."""
+    sink = bucket.sink(compression=compression, format="debezium", layout="{schema}.{table}")
+    life(sink, source, source.batch([1, 2]))
+
+    (name,) = read.listed(bucket)
+    assert name.startswith("public.items/")
+    assert name.endswith(ending)
+    assert ["c", "c"] == [event["op"] for event in read.lines(bucket, [name])]
+
+
+def test_large_objects_go_up_in_parts(bucket, layer, read, source):
+    """And arrive whole; no upload is left."""
+    batch = source.batch(list(range(20)), note="x" * 1_000_000)
+    life(bucket.sink(endpoint=layer.endpoint, compression="none"), source, batch)
+
+    (name,) = read.listed(bucket)
+    assert list(range(20)) == [event["new"]["id"] for event in read.lines(bucket, [name])]
+    assert 3 == sum("partNumber=" in path for _, path in layer.requests)
+    assert [] == bucket.uploads()
+
+
+def test_an_upload_that_fails_is_aborted(bucket, layer, read, source):
+    """The store refuses a part: the upload is aborted, the flush says so, and another flush does it."""
+    sink = bucket.sink(endpoint=layer.endpoint, compression="none")
+    sink.open(source.context)
+    sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
+    layer.faults.append(read.Fault("PUT", "partNumber=2", status=400, code="RequestTimeout"))
+    with pytest.raises(PermanentError, match="the store says 400 RequestTimeout"):
+        sink.flush()
+    assert [] == bucket.uploads()
+    assert [] == read.data(bucket)
+
+    sink.flush()
+    sink.close()
+    assert 20 == len(read.lines(bucket, read.listed(bucket)))
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_store_that_is_busy_is_asked_again(bucket, layer, read, source, status):
+    """A few times, without anybody noticing."""
+    layer.faults.append(read.Fault("PUT", "", status=status, times=3))
+    life(bucket.sink(endpoint=layer.endpoint), source, source.batch([1, 2]))
+
+    assert [1, 2] == [event["new"]["id"] for event in read.lines(bucket, read.listed(bucket))]
+
+
+def test_a_store_that_stays_busy(bucket, layer, read, source):
+    """Is a transient error; when it has passed the same flush goes on."""
+    sink = bucket.sink(endpoint=layer.endpoint)
+    sink.open(source.context)
+    sink.write(source.batch([1, 2]))
+    fault = read.Fault("PUT", "table%3Ditems|table=items", status=503, times=1000)
+    layer.faults.append(fault)
+    with pytest.raises(TransientError, match="writing: the store says 503 SlowDown"):
+        sink.flush()
+    assert 6 == fault.hits  # once, and five times again
+    assert [] == read.data(bucket)
+
+    layer.faults.clear()
+    sink.flush()
+    sink.close()
+    assert [1, 2] == [event["new"]["id"] for event in read.lines(bucket, read.listed(bucket))]
+
+
+def test_an_entry_whose_answer_was_lost(bucket, layer, read, source):
+    """It is there, and the store says so when it is written again: it is ours."""
+    layer.faults.append(read.Fault("PUT", "manifest/0+2", lost=True))
+    life(bucket.sink(endpoint=layer.endpoint), source, source.batch([1, 2]))
+
+    assert 2 == len(read.entries(bucket))
+    assert [1, 2] == [event["new"]["id"] for event in read.lines(bucket, read.listed(bucket))]
+
+
+def test_two_writers(bucket, read, source):
+    """The one that is overtaken is told, and the manifest holds each event once."""
+    one, two = bucket.sink(), bucket.sink()
+    batch = source.batch([1, 2])
+    one.open(source.context)
+    two.open(source.context)
+    one.write(batch)
+    with pytest.raises(PermanentError, match=r"s3://.*: another process writes there.*a prefix of its own"):
+        two.write(batch)
+    two.close()
+    one.flush()
+    one.close()
+
+    assert [1, 2] == [event["new"]["id"] for event in read.lines(bucket, read.data(bucket))]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"url": "s3://there-is-no-such-bucket/x"}, "404 NoSuchBucket: the bucket is not there: create it"),
+        ({"secret_access_key": f"{SECRET} wrong"}, "403 SignatureDoesNotMatch: the secret is wrong"),
+        ({"access_key_id": "who"}, "403 InvalidAccessKeyId: the access key is not known"),
+    ],
+    ids=["bucket", "secret", "key"],
+)
+def test_what_the_store_refuses(bucket, source, options, says):
+    """Is permanent, with what to do; no secret is told."""
+    sink = bucket.sink(**options)
+    with pytest.raises(PermanentError, match=says) as refused:
+        sink.open(source.context)
+    assert SECRET not in f"{refused.value} {refused.value.__cause__} {sink!r}"
+
+
+def test_nobody_there(source):
+    """Is transient."""
+    sink = S3("s3://bucket/x", endpoint="http://127.0.0.1:9", access_key_id="a", secret_access_key=SECRET)
+    with pytest.raises(TransientError, match="listing: no answer from the store") as refused:
+        sink.open(source.context)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "says"),
+    [
+        ("http://bucket/x", {}, "the URL is s3://bucket/prefix"),
+        ("s3:///x", {}, "the URL is s3://bucket/prefix"),
+        ("s3://a:b@bucket/x", {}, "holds no credentials"),
+        ("gs://bucket/x", {"access_key_id": SECRET}, "access_key_id: for s3:// alone; for gs:// use config"),
+        ("s3://bucket/x", {"config": {"no_such_thing": SECRET}}, "config takes what obstore knows"),
+        ("s3://bucket/x", {"compression": "lzma"}, "no compression 'lzma'"),
+        ("s3://bucket/x", {"files": "avro"}, "no files of 'avro'"),
+        ("s3://bucket/x", {"files": "parquet", "format": "debezium"}, "leave out format"),
+        ("s3://bucket/x", {"format": "pretty"}, "choose another format"),
+        ("s3://bucket/x", {"layout": "{schema}"}, "layout has {schema} and {table}"),
+        ("s3://bucket/x", {"layout": "{table}{"}, "layout has {schema} and {table}"),
+        ("s3://bucket/x", {"layout": "_aiorepl/{schema}/{table}"}, "does not begin with _aiorepl"),
+        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most memory_bytes"),
+    ],
+)
+def test_mistakes(url, options, says):
+    """Are told when the sink is made, without what was given."""
+    with pytest.raises(ConfigurationError) as refused:
+        S3(url, **options)
+    assert says in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_dead_letters_of_another_sink(bucket, read, source):
+    """Slices of which some are left out are taken as they are."""
+    refusal = Refusal("other", "PermanentError", "no", "write", datetime.now(UTC))
+    parts = source.parts([1, 2, 3])
+    sink = bucket.sink()
+    sink.open(SinkContext("s", source.context.position))
+    sink.write(Batch(tuple(part for batch in parts[1:2] for part in batch.transactions), refusal))
+    sink.flush()
+    sink.close()
+
+    assert 1 == len(read.lines(bucket, read.listed(bucket)))
