@@ -64,9 +64,12 @@ class Ledger:
     def ended(self, end_lsn: LSN) -> None:
         """A slice that completes everything up to ``end_lsn`` was received."""
         if end_lsn > self._end:
+            # Held back by a sink, ``flushed`` does not move with the end: so with every transaction under load.
+            behind = self._flushed < self._end and not self._holds
             self._end = end_lsn
             self.receive(end_lsn)
-            self._advance()
+            if not behind:
+                self._advance()
 
     def accept(self, sink: str, end_lsn: LSN) -> None:
         """``sink`` has taken everything up to ``end_lsn``."""

@@ -139,8 +139,7 @@ def commit_lsn(change: Change) -> LSN:
 
 def iso_time(timestamp: int) -> str:
     """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits."""
-    moment = to_datetime(timestamp)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06}Z"
+    return f"{to_datetime(timestamp).isoformat(timespec='microseconds')[:26]}Z"
 
 
 def is_empty(part: Slice) -> bool:

@@ -106,10 +106,11 @@ class NativeRows:
         if transaction is None:
             raise TypeError("a row outside of a transaction")
         self._transaction = transaction
-        fields = transaction_fields(transaction)
-        lsn, time, origin = map(
-            orjson.dumps, (fields["commit_lsn"], fields["commit_time"], transaction.origin)
-        )
+        lsn = time = b"null"
+        if not transaction.prepared:
+            lsn = b'"%b"' % str(transaction.commit_lsn).encode()
+            time = b'"%b"' % iso_time(transaction.commit_timestamp).encode()
+        origin = b"null" if transaction.origin is None else orjson.dumps(transaction.origin)
         self.header = b',"xid":%d,"commit_lsn":%b,"ordinal":' % (transaction.xid, lsn)
         self.stamp = b',"commit_time":%b,"origin":%b' % (time, origin)
 
