@@ -36,13 +36,13 @@ MIXED_ROW = (
 TYPES = (
     "id int PRIMARY KEY, a smallint, b real, c numeric, d varchar(20), e char(3), f bytea, g date, h time, i timetz, "
     "j timestamp, k interval, l uuid, m inet, n macaddr, o bit(5), p varbit, q json, r int[], s text[], t int4range, "
-    "u point, v money, w xml, x tsvector, y name, z oid"
+    "u point, v money, x tsvector, y name, z oid"
 )
 TYPES_ROW = (
     "i, i % 100, i * 0.5, i * 1.001, 'text ' || i, 'abc', decode('00ff', 'hex'), date '2026-01-01' + i % 300, "
     "time '08:00' + i % 100 * interval '1 s', '08:00+02', now()::timestamp, i % 100 * interval '1 day 2 s', "
     "gen_random_uuid(), '10.0.0.1', '08:00:2b:01:02:03', B'10101', B'101', '{\"a\": 1}', ARRAY[i, i + 1], "
-    "ARRAY['x', 'y z'], int4range(i, i + 5), point(i, 1), i::money, '<a/>', 'a b', 'name', i"
+    "ARRAY['x', 'y z'], int4range(i, i + 5), point(i, 1), i::money, 'a b', 'name', i"
 )
 
 
