@@ -14,6 +14,7 @@ from aiorepl.errors import PermanentError
 from aiorepl.journal import format as wire
 from aiorepl.journal.index import Block, Description, Midway, SegmentIndex
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.framing import frame_length
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
@@ -195,7 +196,7 @@ class _OpenBlock:
     last_end_lsn: LSN | None = None
 
     def append(self, payload: bytes) -> None:
-        self.parts += (wire.frame_length(len(payload)), payload)
+        self.parts += (frame_length(len(payload)), payload)
         self.size += 4 + len(payload)
 
     def within(self, commit_lsn: LSN) -> None:

@@ -16,16 +16,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from aiorepl.errors import JournalError
+from aiorepl.pgoutput.framing import unframed
 
 MAGIC: Final = b"AIOREPL\x01"
 """The first bytes of a segment; the last is the version of the layout."""
 
-_LENGTH: Final = struct.Struct(">I")
 _BEGIN: Final = struct.Struct(">cQqI")
 _COMMIT: Final = struct.Struct(">cBQQq")
 _ORIGIN: Final = struct.Struct(">cQ")
 
-frame_length: Final = _LENGTH.pack
 checksum: Final = zlib.crc32
 
 
@@ -49,12 +48,7 @@ def frames(block: bytes) -> Iterator[bytes]:
 
     :raises JournalError: when the lengths do not add up.
     """
-    at, size, unpack = 0, len(block), _LENGTH.unpack_from
-    while at < size:
-        start = at + 4
-        if start > size:
-            break
-        at = start + unpack(block, at)[0]
-        yield block[start:at]
-    if at != size:
-        raise JournalError("a block does not end where its last message does")
+    try:
+        yield from unframed(block)
+    except ValueError:
+        raise JournalError("a block does not end where its last message does") from None

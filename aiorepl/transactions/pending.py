@@ -16,9 +16,10 @@ from typing import Any, Final, overload
 from aiorepl.errors import SpoolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.framing import framed, unframed
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions import changes as c
-from aiorepl.transactions.spool import SpoolFile, frame, frames
+from aiorepl.transactions.spool import SpoolFile
 from aiorepl.transactions.transaction import Transaction
 
 LayoutOf = Callable[[Relation], c.Layout]
@@ -122,7 +123,7 @@ class Pending:
             message = self._messages[place - self._spooled]
             if place in starts:
                 offsets[starts[place]] = chunk.offset + chunk.length
-            written = b"".join(frame(payload) for payload in _described(message, known))
+            written = b"".join(framed(payload) for payload in _described(message, known))
             parts.append(written)
             chunk.length += len(written)
             chunk.count += 1
@@ -197,7 +198,7 @@ class SpooledChanges(Sequence[c.Change]):
         layouts: dict[Relation, c.Layout] = {}
         ordinal = chunk.first
         last = chunk.first + chunk.count
-        for payload in frames(self._spool.read(chunk.offset, chunk.length)):
+        for payload in self._payloads():
             message = decode(payload)
             if isinstance(message, Relation):
                 layouts[message] = self._layout(message)
@@ -205,6 +206,12 @@ class SpooledChanges(Sequence[c.Change]):
                 if ordinal >= chunk.first + self._skip:
                     yield c.change_of(self._transaction, ordinal, message, layouts.__getitem__)
                 ordinal += 1
+
+    def _payloads(self) -> Iterator[bytes]:
+        try:
+            yield from unframed(self._spool.read(self._chunk.offset, self._chunk.length))
+        except ValueError as error:
+            raise SpoolError(f"the spool holds something else than what was written to it: {error}") from None
 
     @overload
     def __getitem__(self, place: int) -> c.Change: ...

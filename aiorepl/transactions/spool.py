@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -82,20 +81,6 @@ class SpoolFile:
         """Forget everything behind ``size``."""
         os.ftruncate(self._handle, size)
         self.size = size
-
-
-def frame(payload: bytes) -> bytes:
-    """A payload with its length in front."""
-    return len(payload).to_bytes(4, "big") + payload
-
-
-def frames(data: bytes) -> Iterator[bytes]:
-    """The payloads of a chunk."""
-    at = 0
-    while at < len(data):
-        behind = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        yield data[at + 4 : behind]
-        at = behind
 
 
 _FULL: Final = (

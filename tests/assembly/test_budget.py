@@ -233,6 +233,17 @@ def test_a_spool_that_is_cut_short(wired, say):
         list(part.changes)
 
 
+def test_a_spool_that_is_damaged(wired, say):
+    """Lengths that do not add up are an error, never other rows."""
+    wire = wired(budget=1)
+    wire.feed(say.block(5, say.row("a", 5)))
+    (part,) = wire.feed(say.commit(5, 0x10))
+    os.pwrite(part.changes._spool._handle, b"\x00\xff\xff\xff", 0)
+
+    with pytest.raises(SpoolError, match="something else than what was written"):
+        list(part.changes)
+
+
 def test_reserve(tmp_path, monkeypatch):
     """Some space is left for others on the same disk."""
     usage = shutil.disk_usage(tmp_path)

@@ -14,6 +14,7 @@ from aiorepl.journal.index import Block, Description, Midway, SegmentIndex, dump
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.framing import frame_length
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.testing import messages as build
 from aiorepl.values.types import TypeInfo
@@ -69,7 +70,7 @@ indexes = st.builds(
 @given(st.lists(st.binary(max_size=50)))
 def test_frames(payloads: list[bytes]) -> None:
     """Payloads come back as they were framed."""
-    block = b"".join(wire.frame_length(len(payload)) + payload for payload in payloads)
+    block = b"".join(frame_length(len(payload)) + payload for payload in payloads)
     assert list(wire.frames(block)) == payloads
 
 
@@ -77,7 +78,7 @@ def test_frames(payloads: list[bytes]) -> None:
 def test_frames_cut_short(cut: int) -> None:
     """A block that ends within a frame is refused."""
     with pytest.raises(JournalError, match="does not end"):
-        list(wire.frames((wire.frame_length(5) + b"12345")[:cut]))
+        list(wire.frames((frame_length(5) + b"12345")[:cut]))
 
 
 @given(
