@@ -136,6 +136,6 @@ class ParquetEncoding(Encoding):
             return None
         (relation,) = change.relations  # type: ignore[attr-defined]
         known = self._tables.get(relation.oid)
-        if known is not None and known[0].relation == relation:
+        if known is not None and known[0].relation.columns == relation.columns:
             return known[1]
         return ArrowTable(None)

@@ -76,14 +76,15 @@ class RemoteStore:
         self._obstore = obstore
         self._error = BaseError
         self._exists = AlreadyExistsError
-        endpoint = str(config.get("endpoint", ""))
+        # Left out otherwise, for the environment may say it, too.
+        plain = {"allow_http": True} if str(config.get("endpoint", "")).startswith("http://") else {}
         make: Any = from_url  # typed for stores that are known beforehand
         try:
             self._store: Any = make(
                 url,
                 config=dict(config),
                 client_options={
-                    "allow_http": endpoint.startswith("http://"),
+                    **plain,
                     "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
                     "timeout": timedelta(seconds=REQUEST_SECONDS),
                 },
