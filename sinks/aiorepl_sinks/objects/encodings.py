@@ -121,7 +121,7 @@ class ParquetEncoding(Encoding):
 
         out = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_batches(chunks), out, compression=self._compression)
-        return memoryview(out.getvalue())
+        return memoryview(out.getvalue()).cast("B")
 
     def _table(self, change: Change) -> Any:
         """The table as it was at the time; it is known from its rows alone, so a truncate may come before."""

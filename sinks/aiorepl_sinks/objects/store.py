@@ -76,15 +76,14 @@ class RemoteStore:
         self._obstore = obstore
         self._error = BaseError
         self._exists = AlreadyExistsError
-        # Left out otherwise, for the environment may say it, too.
-        plain = {"allow_http": True} if str(config.get("endpoint", "")).startswith("http://") else {}
         make: Any = from_url  # typed for stores that are known beforehand
         try:
             self._store: Any = make(
                 url,
                 config=dict(config),
                 client_options={
-                    **plain,
+                    # An endpoint is http:// only where the user, or the environment, has it so.
+                    "allow_http": True,
                     "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
                     "timeout": timedelta(seconds=REQUEST_SECONDS),
                 },

@@ -78,6 +78,17 @@ def test_large_objects_go_up_in_parts(bucket, layer, read, source):
     assert [] == bucket.uploads()
 
 
+@pytest.mark.parametrize("size", [10, 2_000_000])
+def test_parquet(bucket, read, source, size):
+    """Small and in parts."""
+    batch = source.batch(list(range(10)), note="x" * size)
+    life(bucket.sink(files="parquet", compression="none"), source, batch)
+
+    (name,) = read.listed(bucket)
+    assert name.endswith(".parquet")
+    assert list(range(10)) == [row["id"] for row in read.rows(bucket, [name])]
+
+
 def test_an_upload_that_fails_is_aborted(bucket, layer, read, source):
     """The store refuses a part: the upload is aborted, the flush says so, and another flush does it."""
     sink = bucket.sink(endpoint=layer.endpoint, compression="none")
