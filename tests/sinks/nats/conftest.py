@@ -36,8 +36,7 @@ class Server:
             self.port = free.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self.port}"
         self.folder.joinpath("nats.conf").write_text(
-            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.folder}" }}\n'
-            f"{configuration}"
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.folder}" }}\n{configuration}'
         )
         self._command = [str(program), "-c", str(self.folder / "nats.conf"), "-l", str(self.folder / "log")]
         self._process: subprocess.Popen[bytes] | None = None
