@@ -27,6 +27,46 @@ async def test_receive(copying, backend):
     assert [XLogData(1, 2, 3, b"c")] == await waiting
 
 
+async def woken(waiting):
+    """Whether it is done without time having passed."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return waiting.done()
+
+
+async def test_after_a_pause_data_is_given_out_at_once(copying, backend):
+    """Who waited for a row that comes alone has it without delay."""
+    waiting = await copying.start(copying.protocol.receive())
+    copying.send(backend.xlog(b"a"))
+
+    assert await woken(waiting)
+
+
+async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
+    """Rows that come one by one are given out together, a moment later, or once they are many."""
+    copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
+    waiting = await copying.start(copying.protocol.receive())
+    copying.send(backend.xlog(b"a"))
+    assert not await woken(waiting)
+    copying.send(backend.xlog(b"b"))
+    assert [b"a", b"b"] == [frame.payload for frame in await waiting]
+
+    copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
+    waiting = await copying.start(copying.protocol.receive())
+    copying.send(backend.xlog(b"c") * 400)
+    assert await woken(waiting)
+
+
+async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
+    """Its last rows and its end wait for nothing."""
+    copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
+    waiting = await copying.start(copying.protocol.receive())
+    copying.send(backend.xlog(b"a") + backend.COPY_DONE)
+
+    assert await woken(waiting)
+    assert [b"a"] == [frame.payload for frame in waiting.result()]
+
+
 async def test_a_cancelled_receive_loses_nothing(copying, backend):
     """Whether a frame arrives before, with or after the cancellation, the next receive has it."""
     waiting = await copying.start(copying.protocol.receive())
