@@ -19,7 +19,7 @@ from aiorepl.formats.arrow.header import EPOCH, Header
 from aiorepl.formats.arrow.rows import Rows, Shape
 from aiorepl.formats.arrow.types import META, arrow_type
 from aiorepl.formats.texts import Texts
-from aiorepl.transactions.changes import Change, Delete, Layout, Message, RowChange, Update
+from aiorepl.transactions.changes import Change, Delete, Insert, Layout, Message, RowChange, Update
 from aiorepl.transactions.transaction import Transaction
 
 UNREPRESENTABLE: Final = pa.field("_unrepresentable", pa.map_(pa.string(), pa.string()))
@@ -59,6 +59,7 @@ class ArrowTable:
         self.schema = pa.schema([*fields, *OURS])
         self._shape = Shape(self.schema, relation.names, relation.key, converters)
         self._texts = Texts(relation, types, binary=layout.binary)
+        self._binary = layout.binary
 
     def batch(self, changes: Iterable[Change]) -> pa.RecordBatch:
         """Rows and truncates of the table, at least one, as a record batch.
@@ -85,6 +86,11 @@ class ArrowTable:
 
     def _add(self, rows: Rows, change: RowChange) -> None:
         of = self._texts.of
+        if isinstance(change, Insert):
+            rows.insert(
+                change.ordinal, of(change.raw_new, change.new_kinds) if self._binary else change.raw_new
+            )
+            return
         old = None if change.raw_old is None else of(change.raw_old, change.old_kinds)
         if isinstance(change, Delete):
             assert old is not None
@@ -92,10 +98,8 @@ class ArrowTable:
             return
         assert change.raw_new is not None
         new = of(change.raw_new, change.new_kinds)
-        if isinstance(change, Update):
-            rows.update(change.ordinal, new, old, whole=change.message.old_kind == "O")
-        else:
-            rows.insert(change.ordinal, new)
+        assert isinstance(change, Update)
+        rows.update(change.ordinal, new, old, whole=change.message.old_kind == "O")
 
     def _lossless(self, field: pa.Field, convert: Convert) -> Convert:
         def read(values: Sequence[Raw]) -> Any:

@@ -9,10 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import groupby
 from typing import Any, Final
 
-from aiorepl import Change, ConfigurationError, Message, Position, RowChange, SchemaChange
+from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, Truncate
 from aiorepl.formats import named
 from aiorepl_sinks.objects.gathering import Partition, Piece, identity
 
@@ -89,7 +88,7 @@ class ParquetEncoding(Encoding):
 
     def __init__(self, compression: str) -> None:
         try:
-            import pyarrow as pa  # noqa: F401
+            self._arrow = import_module("aiorepl.formats.arrow.table")
         except ImportError:
             raise ConfigurationError("Parquet needs pyarrow: pip install 'aiorepl[parquet]'") from None
         if compression not in _CODECS:
@@ -97,23 +96,17 @@ class ParquetEncoding(Encoding):
                 f"Parquet has no compression {compression!r}: it is {', '.join(_CODECS)}"
             )
         self._compression = compression
+        # By oid, the layout that was seen last and what it makes.
         self._tables: dict[int, tuple[Any, Any]] = {}
 
     def at(self, position: Position) -> None:
         self._tables = {}
 
     def pieces(self, partition: Partition, changes: Sequence[Change]) -> Iterator[Piece]:
-        from aiorepl.formats.arrow.table import message_batch
-
-        for table, run in groupby(changes, key=self._table):
-            # A schema change is in the schema.
-            some = [change for change in run if not isinstance(change, SchemaChange)]
-            if not some:
-                continue
-            messages = [change for change in some if isinstance(change, Message)]
-            batch = message_batch(messages) if messages else table.batch(some)
-            first, last = identity(some[0]), identity(some[-1])
-            yield Piece(partition, batch.schema, [batch], batch.nbytes, len(some), first, last)
+        for table, run in self._runs(changes):
+            batch = self._arrow.message_batch(run) if table is None else table.batch(run)
+            first, last = identity(run[0]), identity(run[-1])
+            yield Piece(partition, batch.schema, [batch], batch.nbytes, len(run), first, last)
 
     def finish(self, chunks: Sequence[Any]) -> memoryview:
         import pyarrow as pa
@@ -123,19 +116,39 @@ class ParquetEncoding(Encoding):
         pq.write_table(pa.Table.from_batches(chunks), out, compression=self._compression)
         return memoryview(out.getvalue()).cast("B")
 
+    def _runs(self, changes: Sequence[Change]) -> Iterator[tuple[Any, list[Change]]]:
+        """The changes, as long as the table stays the same; of messages it is ``None``."""
+        table: Any = None
+        layout: Any = None
+        run: list[Change] = []
+        for change in changes:
+            if isinstance(change, RowChange) and change.layout is layout:
+                run.append(change)
+                continue
+            if isinstance(change, SchemaChange):
+                continue  # it is in the schema
+            found = self._table(change)
+            if run and found is not table:
+                yield table, run
+                run = []
+            table = found
+            layout = change.layout if isinstance(change, RowChange) else None
+            run.append(change)
+        if run:
+            yield table, run
+
     def _table(self, change: Change) -> Any:
         """The table as it was at the time; it is known from its rows alone, so a truncate may come before."""
-        from aiorepl.formats.arrow.table import ArrowTable
-
-        if isinstance(change, (RowChange, SchemaChange)):
+        if isinstance(change, RowChange):
             known = self._tables.get(change.relation.oid)
             if known is None or known[0] is not change.layout:
-                known = self._tables[change.relation.oid] = change.layout, ArrowTable(change.layout)
+                made = self._arrow.ArrowTable(change.layout)
+                known = self._tables[change.relation.oid] = change.layout, made
             return known[1]
-        if isinstance(change, Message):
+        if not isinstance(change, Truncate):
             return None
-        (relation,) = change.relations  # type: ignore[attr-defined]
+        (relation,) = change.relations
         known = self._tables.get(relation.oid)
         if known is not None and known[0].relation.columns == relation.columns:
             return known[1]
-        return ArrowTable(None)
+        return self._arrow.ArrowTable(None)
