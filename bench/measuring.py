@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
@@ -104,6 +107,17 @@ def execute(dsn: str, sql: str) -> None:
             await connection.close()
 
     asyncio.run(run())
+
+
+def machine() -> dict[str, Any]:
+    """Where this was measured."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "compiled": not os.environ.get("AIOREPL_PURE_PYTHON"),
+        "argv": sys.argv[1:],
+    }
 
 
 def measured(

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import tail
+from measuring import Bench
+from workloads import WORKLOADS
 
 from aiorepl import compiled
 from aiorepl.formats.native import NativeFormat
@@ -56,10 +57,13 @@ def main() -> None:
 def record(rows: int) -> bytes:
     """The CopyData frames of ``rows`` rows in transactions of 10,000, as a walsender sends them."""
     with EmbeddedServer() as server:
-        tail.psql(server, tail.TABLE)
-        tail.psql(server, "SELECT pg_create_logical_replication_slot('stages', 'pgoutput')")
-        tail.psql(server, tail.FILL.format(transactions=rows // 10_000))
-        return asyncio.run(drain(server.dsn, LSN.parse(tail.psql(server, "SELECT pg_current_wal_lsn()"))))
+        bench = Bench(server, "stages")
+        mixed = next(workload for workload in WORKLOADS if workload.name == "mixed")
+        bench.psql(f"CREATE PUBLICATION bench FOR ALL TABLES; {mixed.tables}")
+        bench.slots(["stages"])
+        bench.mark()
+        mixed.write(bench, rows)
+        return asyncio.run(drain(bench.dsn, LSN.parse(bench.psql("SELECT pg_current_wal_lsn()"))))
 
 
 async def drain(dsn: str, end: LSN) -> bytes:

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from typing import Any
 import latency
 import standing
 from contestants import LIMIT, OURS, Job, available, run, start, suits
-from measuring import SETTINGS, Bench, Run
+from measuring import SETTINGS, Bench, Run, machine
 from workloads import WORKLOADS, Workload
 
 from aiorepl.testing import EmbeddedServer
@@ -129,17 +126,6 @@ def report(workload: Workload, found: dict[str, Any]) -> None:
         if began := each["seconds_to_start"]:
             rate = found["rows"] / (each["seconds"] - began)
             print(f"{'':16}{began:8.2f}{rate:12,.0f}  until its first rows, and from then on", flush=True)
-
-
-def machine() -> dict[str, Any]:
-    """Where this was measured."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "compiled": not os.environ.get("AIOREPL_PURE_PYTHON"),
-        "argv": sys.argv[1:],
-    }
 
 
 if __name__ == "__main__":

