@@ -12,12 +12,12 @@ cdef unsigned char _NULL, _TOAST, _TEXT, _BINARY
 cpdef Py_ssize_t skip(bytes payload, Py_ssize_t position, str message, object columns) except -1
 
 @cython.locals(
-    start=Py_ssize_t, count=Py_ssize_t, data="const unsigned char*", kind="unsigned char", columns=list,
+    size=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, data="const unsigned char*", kind="unsigned char", columns=list,
 )
 cpdef list columns_of(bytes payload, Py_ssize_t position)
 
 @cython.locals(
-    count=Py_ssize_t, column=Py_ssize_t, data="const unsigned char*", kind="unsigned char", found=bytearray,
+    size=Py_ssize_t, count=Py_ssize_t, column=Py_ssize_t, data="const unsigned char*", kind="unsigned char", found=bytearray,
 )
 cpdef bytes kinds_of(bytes payload, Py_ssize_t position)
 

@@ -84,16 +84,28 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
 
 
 def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
-    """The columns of the tuple at ``position``, which ``skip`` has walked."""
+    """The columns of the tuple at ``position``.
+
+    :raises ProtocolError: when there is none. (``skip`` has walked what the decoder read; a journal's was not read by it.)
+    """
+    size = len(payload)
+    if position < 0 or position + 2 > size:
+        raise _torn()
     data: Any = payload  # a pointer in the compiled form
     count = octets.uint16(data, position)
     position += 2
     columns: list[bytes | Unchanged | None] = []
     for _ in range(count):
+        if position >= size:
+            raise _torn()
         kind = data[position]
         if kind == _TEXT or kind == _BINARY:
             start = position + 5
+            if start > size:
+                raise _torn()
             position = start + octets.uint32(data, position + 1)
+            if position > size:
+                raise _torn()
             columns.append(octets.cut(data, start, position))
         else:
             columns.append(None if kind == _NULL else UNCHANGED)
@@ -102,18 +114,32 @@ def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
 
 
 def kinds_of(payload: bytes, position: int) -> bytes:
-    """The kind byte of each column of the tuple at ``position``, which ``skip`` has walked."""
+    """The kind byte of each column of the tuple at ``position``.
+
+    :raises ProtocolError: when there is none.
+    """
+    size = len(payload)
+    if position < 0 or position + 2 > size:
+        raise _torn()
     data: Any = payload  # a pointer in the compiled form
     count = octets.uint16(data, position)
     position += 2
     found = bytearray(count)
     for column in range(count):
+        if position >= size:
+            raise _torn()
         kind = found[column] = data[position]
         if kind == _TEXT or kind == _BINARY:
+            if position + 5 > size:
+                raise _torn()
             position += 5 + octets.uint32(data, position + 1)
         else:
             position += 1
     return bytes(found)
+
+
+def _torn() -> ProtocolError:
+    return ProtocolError("ends before its last column", field="TupleData")
 
 
 def any_unchanged(columns: list[bytes | Unchanged | None]) -> bool:

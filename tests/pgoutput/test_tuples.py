@@ -59,3 +59,24 @@ def test_unchanged_is_no_value():
     assert "UNCHANGED" == repr(UNCHANGED)
     assert not UNCHANGED
     assert UNCHANGED not in (None, "", b"", 0, False)
+
+
+@pytest.mark.parametrize("cut", range(14))
+def test_bytes_that_end_too_soon(cut):
+    """A tuple that nobody has walked may be cut short anywhere: that is an error, and nothing is read behind its end."""
+    payload = tuple_data([b"abc", None, b"d"])[:cut]
+    row = TupleData(payload, 0)
+
+    with pytest.raises(ProtocolError, match="ends before its last column"):
+        row.split()
+    if cut < 11:
+        with pytest.raises(ProtocolError, match="ends before its last column"):
+            row.kinds()
+
+
+def test_a_place_that_is_none():
+    """A place before or behind the bytes is an error."""
+    for place in (-1, 2, 7, 10**9):
+        for read in (TupleData(b"\0\1n", place).split, TupleData(b"\0\1n", place).kinds):
+            with pytest.raises(ProtocolError, match="ends before its last column"):
+                read()
