@@ -11,10 +11,10 @@ ARGS =
 demo: $(STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-# Everything as it is installed, and what compiles once more in plain Python.
+# Everything as it is installed, and, unless ARGS choose, what compiles once more in plain Python.
 test: lint servers compiled
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
-	AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 2 --dist loadgroup $(ARGS) \
+	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 2 --dist loadgroup \
 	  tests/wire tests/pgoutput tests/transactions tests/assembly tests/formats tests/journal tests/fuzz
 
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
