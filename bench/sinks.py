@@ -81,14 +81,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="sinks whose names have this in them")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--workload", choices=LOADS, default="mixed")
+    parser.add_argument("--workload", choices=LOADS, default="mixed", metavar="NAME", help="; ".join(LOADS))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    names = [name for name in SINKS if not arguments.names or any(word in name for word in arguments.names)]
-    if not names:
-        parser.error(f"there is none of these; there are {', '.join(SINKS)}")
-    if NULL not in names:
-        names.insert(0, NULL)
+    for word in arguments.names:
+        if not any(word in name for name in SINKS):
+            parser.error(f"there is no {word!r}; there are {'; '.join(SINKS)}")
+    words = arguments.names or [""]
+    names = [name for name in SINKS if name == NULL or any(word in name for word in words)]
     with EmbeddedServer(settings=SETTINGS) as server:
         found = drain(server, LOADS[arguments.workload], arguments.rows, arguments.rounds, names)
     report(found)
@@ -110,7 +110,7 @@ def drain(
             slots = [
                 slot(name, number) for name in names if SINKS[name].share == share for number in range(rounds)
             ]
-            jobs[share] = write(stack, Bench(server, f"sinks{share}"), workload, rows // share, slots)
+            jobs[share] = write(stack, Bench(server, f"sinks{share}"), workload, max(rows // share, 1), slots)
         for number in range(rounds):
             for name in list(runs):
                 try:
