@@ -32,20 +32,6 @@ from aiorepl.values.registry import Types
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.frames import FrameBuffer, XLogData
 
-TABLE = """
-CREATE TABLE rows (id bigint PRIMARY KEY, name text, amount numeric(12,2), flag boolean, at timestamptz, data jsonb,
-                   n integer, f double precision);
-CREATE PUBLICATION bench FOR TABLE rows;
-"""
-FILL = """
-DO $$ BEGIN
-  FOR i IN 0..{transactions} - 1 LOOP
-    INSERT INTO rows SELECT i * 10000 + g, 'customer name ' || g, g * 1.25, g % 2 = 0, now(),
-                            jsonb_build_object('k', g, 'v', 'abc'), g, g * 0.5 FROM generate_series(1, 10000) g;
-    COMMIT;
-  END LOOP;
-END $$
-"""
 _READ = 64 * 1024
 _ROUNDS = 5
 
