@@ -16,6 +16,7 @@ from typing import Any
 
 import asyncpg
 
+from aiorepl import compiled
 from aiorepl.testing import EmbeddedServer
 
 SETTINGS = {
@@ -115,7 +116,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "compiled": not os.environ.get("AIOREPL_PURE_PYTHON"),
+        "compiled": compiled.ACTIVE,
         "argv": sys.argv[1:],
     }
 

@@ -26,6 +26,7 @@ from counterparts import Job, Target
 from measuring import SETTINGS, Bench, Run, machine, measured
 from workloads import INTERLEAVED, WORKLOADS, Workload
 
+from aiorepl import compiled
 from aiorepl.delivery.plugins import load
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing import EmbeddedServer
@@ -91,6 +92,7 @@ def main() -> None:
     names = [name for name in SINKS if name == NULL or any(word in name for word in words)]
     with EmbeddedServer(settings=SETTINGS) as server:
         found = drain(server, LOADS[arguments.workload], arguments.rows, arguments.rounds, names)
+    print(f"{arguments.workload}, {'compiled' if compiled.ACTIVE else 'plain Python'}\n")
     report(found)
     if arguments.json:
         results = {"machine": machine(), "workload": arguments.workload, "sinks": found}
