@@ -37,6 +37,8 @@ def command(verbose: int) -> None:
     """PostgreSQL logical replication for Python: changes to sinks, files and Spark."""
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="aiorepl: %(message)s", stream=sys.stderr)
+    # We tell of retries ourselves, and why.
+    logging.getLogger("stamina").setLevel(logging.ERROR)
 
 
 command.add_command(demo)

@@ -92,7 +92,7 @@ class Lanes(ABC):
         sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
         cleanup.push_async_callback(sink.close)
-        async for attempt in retry.sink():
+        async for attempt in retry.sink(f"sink {context.name}: open"):
             with attempt:
                 return await sink.open(context)
         raise AssertionError("the retries end by returning or raising")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from aiorepl.errors import (
     SpoolError,
     TransientError,
 )
+
+_log = logging.getLogger("aiorepl.sink")
 
 # Classes of SQLSTATE after which the same request may succeed: connection, resources, operator intervention.
 _PASSING = ("08", "53", "57", "58")
@@ -36,9 +39,16 @@ class RetryPolicy:
     first: float = 0.1
     longest: float = 30.0
 
-    def sink(self) -> AsyncIterator[Any]:
-        """Attempts at a sink's call: again after TransientError, as late as the peer asks."""
-        return self._attempts(_sink_pause)
+    def sink(self, call: str) -> AsyncIterator[Any]:
+        """Attempts at a sink's call: again after TransientError, as late as the peer asks. ``call`` is for the log."""
+
+        def pause(error: Exception) -> bool | float:
+            if not isinstance(error, TransientError):
+                return False
+            _log.warning("%s is tried again: %s", call, error)
+            return True if error.retry_after is None else error.retry_after
+
+        return self._attempts(pause)
 
     def connection(self) -> AsyncIterator[Any]:
         """Attempts at the source: again after what may pass, never after what cannot."""
@@ -53,12 +63,6 @@ class RetryPolicy:
             wait_max=self.longest,
             wait_jitter=self.first,
         )
-
-
-def _sink_pause(error: Exception) -> bool | float:
-    if not isinstance(error, TransientError):
-        return False
-    return True if error.retry_after is None else error.retry_after
 
 
 def may_pass(error: Exception) -> bool:

@@ -81,7 +81,7 @@ class Transformer:
             return await self._call(change)
         except TransientError:
             pass
-        async for attempt in self._retry.sink():
+        async for attempt in self._retry.sink(f"sink {self._sink}: its transform"):
             with attempt:
                 return await self._call(change)
         raise AssertionError("the retries end by returning or raising")

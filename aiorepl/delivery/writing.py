@@ -127,7 +127,7 @@ class SinkWriter:
 
     async def _insist(self, call: str, make: Callable[[], Awaitable[None]]) -> None:
         try:
-            async for attempt in self._serve.retry.sink():
+            async for attempt in self._serve.retry.sink(f"sink {self._name}: {call}"):
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1

@@ -54,11 +54,11 @@ def test_may_pass(expected, error):
     assert expected == may_pass(error)
 
 
-async def attempts(policy, error, kind="sink"):
+async def attempts(policy, error, *, connection=False):
     """How often it is tried when it always fails."""
     count = 0
     try:
-        async for attempt in getattr(policy, kind)():
+        async for attempt in policy.connection() if connection else policy.sink("sink s: write"):
             with attempt:
                 count += 1
                 raise error
@@ -77,7 +77,7 @@ async def test_a_connection_is_tried_again_after_what_may_pass():
     """And after nothing else."""
     policy = RetryPolicy(attempts=3, first=0.001)
     errors = [ConnectionLost("gone"), SlotError("missing"), TransientError("a sink's")]
-    assert [3, 1, 1] == [await attempts(policy, error, "connection") for error in errors]
+    assert [3, 1, 1] == [await attempts(policy, error, connection=True) for error in errors]
 
 
 async def test_a_time_limit():
@@ -91,10 +91,23 @@ async def test_retry_after_is_waited_for():
     """As long as the peer asks, also when that is longer than any pause of our own."""
     clock = asyncio.get_running_loop().time
     begin, tries = clock(), 0
-    async for attempt in QUICK.sink():
+    async for attempt in QUICK.sink("sink s: write"):
         with attempt:
             tries += 1
             if tries == 1:
                 raise TransientError("busy", retry_after=0.2)
     assert 2 == tries
     assert clock() - begin >= 0.2
+
+
+async def test_a_retry_is_told_with_its_reason(caplog):
+    """Who tries what again, and why."""
+    tries = []
+    async for attempt in QUICK.sink("sink s: write"):
+        with attempt:
+            tries.append(1)
+            if len(tries) < 2:
+                raise TransientError("503")
+    assert ["sink s: write is tried again: 503"] == [
+        record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"
+    ]
