@@ -13,6 +13,11 @@ cdef class Layout:
     cdef readonly dict places
     cdef readonly tuple all
     cdef readonly dict derived
+    cdef list _readers
+    cdef object _version
+
+    @cython.locals(place=Py_ssize_t, values=list)
+    cpdef list read_all(self, list columns, bytes kinds, tuple places)
 
 
 cdef class Change:

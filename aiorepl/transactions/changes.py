@@ -6,8 +6,8 @@ so that a change which is only counted, forwarded or filtered costs next to noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from typing import Any, ClassVar, Final, NoReturn
 
 from aiorepl.errors import DataError
 from aiorepl.lsn import LSN
@@ -26,7 +26,7 @@ Raw = bytes | Unchanged | None
 class Layout:
     """A relation together with the types of its columns: what it takes to read its tuples."""
 
-    __slots__ = ("all", "binary", "derived", "places", "relation", "types")
+    __slots__ = ("_readers", "_version", "all", "binary", "derived", "places", "relation", "types")
 
     def __init__(self, relation: Relation, types: Types, *, binary: bool = False) -> None:
         self.relation = relation
@@ -36,6 +36,8 @@ class Layout:
         self.all: Final = tuple(range(len(relation.columns)))
         self.derived: dict[tuple[tuple[str, int], ...], Layout] = {}
         """What it becomes with columns added, by their names and types (``rewriting``)."""
+        self._readers: list[Callable[[bytes], Any]] = []
+        self._version = -1
 
     def read(self, place: int, raw: bytes, kind: int) -> Any:
         """The Python value of the column at ``place``.
@@ -47,6 +49,29 @@ class Layout:
             return self.types.decoder(column.type_oid, kind)(raw)
         except ValueError as error:
             raise DataError(f"{self.relation}.{column.name}: {error}") from None
+
+    def read_all(self, columns: list[Raw], kinds: bytes | None, places: tuple[int, ...]) -> list[Any]:
+        """The Python values of the columns at ``places``, in half the time that each by itself takes.
+
+        :raises DataError: as ``read``.
+        """
+        if self._version != self.types.version:
+            self._version = self.types.version
+            self._readers = [_reader(self.types, column.type_oid) for column in self.relation.columns]
+        values = []
+        for place in places:
+            raw = columns[place]
+            if raw is None or raw is UNCHANGED:
+                values.append(raw)
+                continue
+            if kinds is None or kinds[place] == TEXT:
+                try:
+                    values.append(self._readers[place](raw))
+                    continue
+                except Exception:  # noqa: BLE001, S110 - ``read`` raises it again, and says what it is
+                    pass
+            values.append(self.read(place, raw, TEXT if kinds is None else kinds[place]))
+        return values
 
 
 class Row(Mapping[str, Any]):
@@ -85,8 +110,47 @@ class Row(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def values(self) -> ValuesView[Any]:
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, Any]:
+        return _Items(self)
+
+    def _read_all(self) -> list[Any]:
+        return self._layout.read_all(self._columns, self._kinds, self._places)
+
     def __repr__(self) -> str:
         return f"<Row of {self._layout.relation}, {len(self)} columns>"
+
+
+def _reader(types: Types, oid: int) -> Callable[[bytes], Any]:
+    try:
+        return types.text_reader(oid)
+    except ValueError:
+        # A type that cannot be: its column says so when it is read, and the others are read all the same.
+        return _unreadable
+
+
+def _unreadable(_raw: bytes) -> NoReturn:
+    raise ValueError
+
+
+class _Values(ValuesView[Any]):
+    """A row's values; walked, they are read together."""
+
+    _mapping: Row
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._mapping._read_all())
+
+
+class _Items(ItemsView[str, Any]):
+    """A row's names and values; walked, the values are read together."""
+
+    _mapping: Row
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return zip(self._mapping, self._mapping._read_all(), strict=True)
 
 
 class Change:

@@ -93,6 +93,8 @@ class Types:
         self._decoders: dict[tuple[int, int], Reader] = {}
         self._encoders: dict[tuple[int, int, bool], Encoder] = {}
         self._printers: dict[tuple[int, int], Printer] = {}
+        self.version = 0
+        """Grows when a type is added: whatever was asked for before may be out of date."""
         for info in infos:
             self.add(info)
 
@@ -117,6 +119,7 @@ class Types:
         if info.oid in BUILTIN or info == known or (info.kind == NAME_ONLY and known is not None):
             return
         self._added[info.oid] = info
+        self.version += 1
         # Any type may be made of this one, so none of the others can stay.
         for cache in (self._codecs, self._decoders, self._encoders, self._printers):
             cache.clear()
@@ -153,6 +156,12 @@ class Types:
             function = codec.read_text if format == Format.TEXT else codec.read_binary
             decoder = self._decoders[oid, format] = self._guard(oid, format, function)
             return decoder
+
+    def text_reader(self, oid: int) -> Reader:
+        """``decoder`` of the text form without its guard: it may raise anything, and what it raises quotes the value. For
+        loops that then ask ``decoder`` to say what is wrong.
+        """
+        return self._codec(oid).read_text
 
     def json_encoder(self, oid: int, format: int, *, typed: bool = True) -> Callable[[bytes], bytes]:  # noqa: A002
         """Column bytes to a JSON fragment in UTF-8, without line ends.

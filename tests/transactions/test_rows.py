@@ -7,8 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from aiorepl.errors import DataError
+from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing import messages as build
+from aiorepl.testing.messages import Binary
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
 
 GOOD = build.insert(relation=7, new=["1", "a"])
 BAD = build.insert(relation=7, new=["s3cr3t", "a"])
@@ -86,3 +91,60 @@ def test_rows_without_columns(one_change):
     """A table without a replica identity's columns has no key, not an empty one."""
     assert one_change(GOOD, identity="n").key is None
     assert one_change(GOOD, identity="f").key is None
+
+
+def rows(types, columns, *sent, binary=False):
+    """Inserted rows of a table, each sent in a transaction of its own."""
+    decoder, assembler = Decoder(), Assembler(types, binary=binary)
+    payloads = [build.relation(oid=9, name="t", columns=columns)]
+    for place, values in enumerate(sent, 1):
+        payloads += [
+            build.begin(final_lsn=place * 16, xid=place),
+            build.insert(relation=9, new=values),
+            build.commit(commit_lsn=place * 16, end_lsn=place * 16 + 8),
+        ]
+    slices = assembler.feed([decoder.decode(payload) for payload in payloads])
+    return [change.new for part in slices for change in part.changes]
+
+
+def test_all_at_once_are_the_values_one_by_one():
+    """Walking values or items gives what asking for each column gives, in text and in binary."""
+    columns = [build.column("a", 23), build.column("b", 1700), build.column("c"), build.column("d", 23)]
+    sent = ["1", "1.50", None, "-7"], [Binary(b"\0\0\0\5"), UNCHANGED, Binary(b"x"), "6"]
+    for row in rows(Types(), columns, *sent, binary=True):
+        each = [row[name] for name in row]
+        assert each == list(row.values())
+        assert list(zip("abcd", each, strict=True)) == list(row.items())
+        assert (4, True, False) == (len(row.values()), each[0] in row.values(), ("a", None) in row.items())
+
+
+def test_a_type_that_becomes_known_later():
+    """A row that is walked again after its types were looked up is read by them."""
+    types = Types()
+    (row,) = rows(types, [build.column("a", 70000)], ["{1,2}"])
+    assert ["{1,2}"] == list(row.values())
+
+    types.add(TypeInfo(70000, "public", "_n", "a", element=23))
+    assert [[1, 2]] == list(row.values()) == [row["a"]]
+
+
+def test_walking_names_the_column_that_cannot_be_read():
+    """As asking for it does, and as little is said of its value."""
+    columns = [build.column("a", 23), build.column("b", 1700)]
+    (row,) = rows(Types(), columns, ["1", "s3cr3t"])
+
+    for walk in (row.values, row.items):
+        with pytest.raises(DataError, match=r"public\.t\.b: .*numeric") as raised:
+            list(walk())
+        assert "s3cr3t" not in str(raised.value)
+        assert raised.value.__suppress_context__
+
+
+def test_a_type_made_of_itself_spoils_its_own_column_alone():
+    """The other columns are read all the same; walking all says which one it is."""
+    types = Types([TypeInfo(70001, "public", "loop", "d", element=70001)])
+    (row,) = rows(types, [build.column("a", 23), build.column("b", 70001)], ["1", "x"], binary=False)
+
+    assert 1 == row["a"]
+    with pytest.raises(DataError, match=r"public\.t\.b"):
+        list(row.values())
