@@ -13,8 +13,8 @@ demo: $(STAMP)
 
 # Everything as it is installed, and, unless ARGS choose, what compiles once more in plain Python.
 test: lint servers compiled
-	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
-	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 2 --dist loadgroup \
+	$(BIN)/pytest -n 4 --dist loadgroup $(ARGS)
+	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 4 --dist loadgroup \
 	  tests/wire tests/pgoutput tests/transactions tests/assembly tests/formats tests/journal tests/fuzz
 
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
