@@ -20,7 +20,7 @@ SHOP = "CREATE PUBLICATION shop FOR ALL TABLES"
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_consume(running, connection, slot, number):
-    """Prints changes; what was printed is acknowledged."""
+    """Prints changes; what was printed is acknowledged, but for a transaction that was interrupted before its end came."""
     await connection.execute(f"CREATE TABLE items (id int PRIMARY KEY, note text); {SHOP}")
     async with running("consume.py") as process:
         await slot("consume", active=True)
