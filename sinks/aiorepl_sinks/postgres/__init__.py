@@ -94,7 +94,13 @@ class Postgres(Sink):
         assert writer is not None
         try:
             await writer.write(batch.transactions)
-        except (StepFailed, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except (
+            StepFailed,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            OSError,
+        ) as error:
             raise await self._failed(writer, error) from None
         except PermanentError:
             await self._undo(writer, alone=False)
@@ -111,14 +117,20 @@ class Postgres(Sink):
         connection = writer.session.connection
         try:
             await connection.close(timeout=_CLOSE_SECONDS)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (
+            OSError,
+            TimeoutError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ):
             connection.terminate()
 
     async def _connect(self, context: SinkContext) -> Position:
         self._drop()
         try:
             session, position = await Session.open(self._choices, context, self._backend)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
             raise explained(error, f"opening sink {context.name}") from None
         self._backend = session.backend
         self._writer = Writer(session, context.name, self._rules)
@@ -134,7 +146,7 @@ class Postgres(Sink):
         if isinstance(error, asyncpg.PostgresError) and self._writer is not None:
             try:
                 known = await reason(writer.session.connection, step, error.sqlstate or "")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
                 self._drop()
         return explained(error, told(step), known)
 
@@ -148,7 +160,7 @@ class Postgres(Sink):
                 await writer.undo()
             else:
                 await writer.abandon()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
             self._drop()
         except BaseException:
             self._drop()

@@ -39,7 +39,8 @@ def passes(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return state[:2] in _PASSING_CLASSES or state in _PASSING
-    return isinstance(error, (OSError, asyncpg.InterfaceError, TimeoutError))
+    # A backend that is terminated between two statements can confuse asyncpg into the third.
+    return isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError))
 
 
 def explained(error: Exception, what: str, reason: str | None = None) -> PermanentError | TransientError:
