@@ -16,7 +16,7 @@ import asyncpg
 from aiorepl import Batch, ConfigurationError, PermanentError, Position, Sink, SinkContext
 from aiorepl_sinks.postgres.apply import StepFailed
 from aiorepl_sinks.postgres.diagnosis import reason, told
-from aiorepl_sinks.postgres.errors import explained, passes
+from aiorepl_sinks.postgres.errors import ERRORS, explained, passes
 from aiorepl_sinks.postgres.names import TableNames
 from aiorepl_sinks.postgres.session import Choices, Session, fixed
 from aiorepl_sinks.postgres.writer import Rules, Writer
@@ -94,13 +94,7 @@ class Postgres(Sink):
         assert writer is not None
         try:
             await writer.write(batch.transactions)
-        except (
-            StepFailed,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-            OSError,
-        ) as error:
+        except (StepFailed, *ERRORS) as error:
             raise await self._failed(writer, error) from None
         except PermanentError:
             await self._undo(writer, alone=False)
@@ -117,20 +111,14 @@ class Postgres(Sink):
         connection = writer.session.connection
         try:
             await connection.close(timeout=_CLOSE_SECONDS)
-        except (
-            OSError,
-            TimeoutError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ):
+        except ERRORS:
             connection.terminate()
 
     async def _connect(self, context: SinkContext) -> Position:
         self._drop()
         try:
             session, position = await Session.open(self._choices, context, self._backend)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        except ERRORS as error:
             raise explained(error, f"opening sink {context.name}") from None
         self._backend = session.backend
         self._writer = Writer(session, context.name, self._rules)
@@ -146,7 +134,7 @@ class Postgres(Sink):
         if isinstance(error, asyncpg.PostgresError) and self._writer is not None:
             try:
                 known = await reason(writer.session.connection, step, error.sqlstate or "")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+            except ERRORS:
                 self._drop()
         return explained(error, told(step), known)
 
@@ -160,7 +148,7 @@ class Postgres(Sink):
                 await writer.undo()
             else:
                 await writer.abandon()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+        except ERRORS:
             self._drop()
         except BaseException:
             self._drop()

@@ -11,6 +11,10 @@ import asyncpg
 
 from aiorepl import PermanentError, TransientError
 
+# What a statement may raise: the server's no, or a lost connection. (A backend that is terminated between two statements
+# can confuse asyncpg into the third; a timeout is an OSError.)
+ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
 # Connection, resources, operator, system; rollbacks such as deadlocks; what others hold or have killed.
 _PASSING_CLASSES: Final = ("08", "40", "53", "57", "58")
 _PASSING: Final = frozenset({"55006", "55P03", "25006", "25P03", "25P04"})
@@ -39,8 +43,7 @@ def passes(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return state[:2] in _PASSING_CLASSES or state in _PASSING
-    # A backend that is terminated between two statements can confuse asyncpg into the third.
-    return isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError))
+    return isinstance(error, ERRORS)
 
 
 def explained(error: Exception, what: str, reason: str | None = None) -> PermanentError | TransientError:
