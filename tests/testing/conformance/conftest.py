@@ -1,0 +1,75 @@
+"""What all sinks here are made for: a target in memory, and the tests of a case run one by one."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from contextlib import contextmanager
+
+import pytest
+
+from aiorepl import UNCHANGED, Message, Position, TransientError
+from aiorepl.testing.conformance import Event
+
+
+class Target:
+    """What outlives a sink: events, and the position of a sink that keeps one with them."""
+
+    def __init__(self):
+        self.events: list[Event] = []
+        self.position: Position | None = None
+        self.rows: dict[tuple[str, str], dict] = {}
+        self.away = False
+
+    def check(self):
+        """Raise what a client would."""
+        if self.away:
+            raise TransientError("the target does not answer")
+
+    @contextmanager
+    def outage(self):
+        """Within it the target does not answer."""
+        self.away = True
+        yield
+        self.away = False
+
+    def event(self, change) -> Event:
+        """A change as the target keeps it."""
+        lsn = change.lsn if isinstance(change, Message) and change.transaction is None else None
+        lsn = change.transaction.commit_lsn if lsn is None else lsn
+        new = getattr(change, "new", None)
+        if new is not None:
+            new = {name: value for name, value in new.items() if value is not UNCHANGED}
+        table = (change.schema, change.table) if hasattr(change, "schema") else None
+        return Event(lsn, change.ordinal, change.kind, table, new)
+
+
+@pytest.fixture
+def target() -> Target:
+    """Empty."""
+    return Target()
+
+
+@pytest.fixture
+def failures():
+    """Run every test of a case, and return what those that failed said."""
+
+    def run(case: type) -> dict[str, str]:
+        failed = {}
+        for name, method in inspect.getmembers(case, inspect.isfunction):
+            if not name.startswith("test_"):
+                continue
+            marks = [mark for mark in getattr(method, "pytestmark", ()) if mark.name == "parametrize"]
+            values = [[{mark.args[0]: value} for value in mark.args[1]] for mark in marks]
+            for chosen in itertools.product(*values):
+                test = case()
+                test.target = Target()
+                try:
+                    method(test, **{key: value for choice in chosen for key, value in choice.items()})
+                except pytest.skip.Exception:
+                    pass
+                except Exception as error:  # noqa: BLE001 - a sink may raise anything
+                    failed[name] = str(error)
+        return failed
+
+    return run

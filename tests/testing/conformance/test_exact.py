@@ -1,0 +1,207 @@
+"""The kit passes sinks that keep their position with the data, and finds those that only seem to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import Sink
+from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
+from aiorepl.testing.conformance import Event, SinkConformance
+
+
+class Exact(Sink):
+    """Exactly once and atomic: rows, the position and what is prepared are replaced in one step."""
+
+    takes_prepared = True
+
+    def __init__(self, target):
+        self.target = target
+        self.aside: list[Event] = []
+        self.ready: list[Event] = []
+        self.prepared_now: dict[str, list[Event]] = {}
+        self.end = None
+
+    async def open(self, context):
+        await asyncio.sleep(0)
+        self.at = self.target.position or context.position
+        return self.at
+
+    async def write(self, batch):
+        await asyncio.sleep(0)
+        for part in batch.transactions:
+            if part.first:
+                self.aside = []
+            self.aside += [self.target.event(change) for change in part.changes]
+            if not part.last:
+                continue
+            prepared = part.transaction is not None and part.transaction.prepared
+            if prepared and isinstance(part.two_phase, CommitPrepared):
+                self.ready += self.prepared_now.get(part.two_phase.gid) or self.kept()[part.two_phase.gid]
+            elif prepared and isinstance(part.two_phase, RollbackPrepared):
+                pass
+            elif prepared:
+                self.prepared_now[part.transaction.gid] = self.aside
+            else:
+                self.ready += self.aside
+            self.aside, self.end = [], part.end_lsn
+
+    def kept(self):
+        """What the target has of prepared transactions."""
+        return self.target.rows
+
+    async def flush(self):
+        await asyncio.sleep(0)
+        self.kept().update(self.prepared_now)
+        self.target.events = [*self.target.events, *self.ready]
+        if self.end is not None:
+            self.target.position = self.at.at(self.end)
+        self.ready, self.prepared_now = [], {}
+
+
+class TestExact(SinkConformance):
+    """Exactly once, atomic, two-phase."""
+
+    exactly_once = True
+    atomic = True
+    sink: type[Sink] = Exact
+
+    @pytest.fixture(autouse=True)
+    def prepare(self, target):
+        self.target = target
+
+    def make_sink(self):
+        return self.sink(self.target)
+
+    def read(self):
+        return self.target.events
+
+
+class TestExactOnly(TestExact):
+    """The same without prepared transactions."""
+
+    def make_sink(self):
+        sink = super().make_sink()
+        sink.takes_prepared = False
+        return sink
+
+
+# Sinks that are wrong in one way.
+
+
+class SlicesAtOnce(Exact):
+    """Shows slices before the last."""
+
+    async def write(self, batch):
+        for part in batch.transactions:
+            self.ready += [self.target.event(change) for change in part.changes]
+            self.end = part.end_lsn or self.end
+
+
+class KeepsSlicesOfBefore(Exact):
+    """Puts slices aside in the target, and what comes again behind them."""
+
+    async def write(self, batch):
+        kept = self.target.rows.setdefault("aside", [])
+        for part in batch.transactions:
+            kept += [self.target.event(change) for change in part.changes]
+            if part.last:
+                self.ready += kept
+                self.end = part.end_lsn
+                kept = self.target.rows["aside"] = []
+
+
+class PositionApart(Exact):
+    """Stores the position with a flush, the rows before."""
+
+    async def write(self, batch):
+        await super().write(batch)
+        self.target.events += self.ready
+        self.ready = []
+
+
+class PositionOnlyWithChanges(Exact):
+    """Does not keep up with WAL that has nothing for it."""
+
+    async def write(self, batch):
+        end = self.end
+        await super().write(batch)
+        if all(part.first and not part.changes and part.two_phase is None for part in batch.transactions):
+            self.end = end
+
+
+class ForgetsPrepared(Exact):
+    """Keeps prepared rows in memory."""
+
+    def kept(self):
+        return {}
+
+    async def write(self, batch):
+        try:
+            await super().write(batch)
+        except KeyError:
+            self.end = batch.end_lsn
+
+
+class ShowsPrepared(Exact):
+    """Before they are committed."""
+
+    async def write(self, batch):
+        await super().write(batch)
+        for events in self.prepared_now.values():
+            self.ready += events
+        self.prepared_now = dict.fromkeys(self.prepared_now, ())
+
+    def kept(self):
+        return {"conformance 'gid'": []}
+
+
+def case_of(sink: type, base: type) -> type:
+    """The tests of a sink."""
+    return type(f"Case{sink.__name__}", (base,), {"sink": sink})
+
+
+@pytest.mark.parametrize(
+    ("sink", "base", "tests", "says"),
+    [
+        (
+            SlicesAtOnce,
+            TestExactOnly,
+            "test_a_crash_within_a_transaction test_a_transaction_in_slices",
+            "seen without the others",
+        ),
+        (KeepsSlicesOfBefore, TestExactOnly, "test_a_crash_within_a_transaction", "more than once"),
+        (
+            PositionApart,
+            TestExact,
+            "test_a_crash_between_write_and_flush test_cancellation",
+            "are in the target more than once",
+        ),
+        (
+            PositionOnlyWithChanges,
+            TestExact,
+            "test_the_position_of_batches_without_changes",
+            "was flushed, and open returned",
+        ),
+        (
+            ForgetsPrepared,
+            TestExact,
+            "test_a_prepared_transaction",
+            "that were flushed are not in the target",
+        ),
+        (ShowsPrepared, TestExact, "test_a_prepared_transaction", "or must not be seen yet"),
+    ],
+)
+def test_what_is_wrong_is_found(failures, sink, base, tests, says):
+    """By the tests that are about it and by no others, in words that tell what it is."""
+    found = failures(case_of(sink, base))
+    assert set(tests.split()) == set(found)
+    assert all(says in text for text in found.values())
+
+
+def test_a_position_has_to_be_declared(failures):
+    """A sink that returns one promises more than its tests say."""
+    case = type("Claims", (TestExact,), {"exactly_once": False})
+    assert all("declare exactly_once = True" in text for text in failures(case).values())
+    assert failures(case)
