@@ -1,4 +1,4 @@
-"""Batches for sinks, without a server; and a real database to deliver from."""
+"""Batches for sinks, without a server; a real database to deliver from; certificates for servers that speak TLS."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization as keys
 
 import aiorepl
 from aiorepl import Batch, SinkContext
@@ -116,3 +118,32 @@ async def items(database: str, slot_name: str, tmp_path: Path) -> Database:
         f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
     )
     return found
+
+
+def _write(folder: Path, name: str, leaf: trustme.LeafCert, password: bytes = b"") -> None:
+    """A certificate with those behind it, and its key as PKCS #8, which Java wants."""
+    key = keys.load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    lock = keys.BestAvailableEncryption(password) if password else keys.NoEncryption()
+    chain = b"".join(pem.bytes() for pem in leaf.cert_chain_pems)
+    folder.joinpath(f"{name}.pem").write_bytes(chain)
+    folder.joinpath(f"{name}.key").write_bytes(
+        key.private_bytes(keys.Encoding.PEM, keys.PrivateFormat.PKCS8, lock)
+    )
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with certificates and their keys.
+
+    ``ca.pem`` is an authority, which has signed ``server.pem`` for localhost, ``client.pem``, and ``locked.pem``, whose
+    key has the password "open"; ``strangers.pem`` is another, which has signed ``stranger.pem``.
+    """
+    folder = tmp_path_factory.mktemp("certificates")
+    ours, strangers = trustme.CA(), trustme.CA()
+    ours.cert_pem.write_to_path(folder / "ca.pem")
+    strangers.cert_pem.write_to_path(folder / "strangers.pem")
+    _write(folder, "server", ours.issue_cert("localhost", common_name="localhost"))
+    _write(folder, "client", ours.issue_cert("client@localhost", common_name="client"))
+    _write(folder, "locked", ours.issue_cert("client@localhost", common_name="client"), b"open")
+    _write(folder, "stranger", strangers.issue_cert("client@localhost", common_name="client"))
+    return folder

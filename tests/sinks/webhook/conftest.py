@@ -13,16 +13,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
 import uvicorn
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from standardwebhooks import Webhook as Verifier
@@ -235,44 +229,6 @@ def receiver(http_server: Current) -> Receiver:
     return http_server.new()
 
 
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory) -> Path:
-    """A folder with ``ca.pem``, and ``server.pem`` with ``key.pem`` for localhost."""
-    folder = tmp_path_factory.mktemp("certificates")
-    now = datetime.now(UTC)
-
-    def certificate(name: str, issuer: str, key, signer, extensions) -> bytes:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
-        )
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical=critical)
-        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    usage = x509.KeyUsage(
-        *[False] * 5, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
-    )
-    root = [(x509.BasicConstraints(ca=True, path_length=None), True), (usage, True)]
-    leaf = [(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)]
-    folder.joinpath("ca.pem").write_bytes(certificate("tests", "tests", authority, authority, root))
-    folder.joinpath("server.pem").write_bytes(certificate("localhost", "tests", key, authority, leaf))
-    folder.joinpath("key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return folder
-
-
 @pytest.fixture
 def tls_receiver(certificates) -> Iterator[Receiver]:
     """HTTP/2 and HTTP/1.1 over TLS, by hypercorn."""
@@ -282,7 +238,7 @@ def tls_receiver(certificates) -> Iterator[Receiver]:
         config = Config()
         config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
         config.certfile = str(certificates / "server.pem")
-        config.keyfile = str(certificates / "key.pem")
+        config.keyfile = str(certificates / "server.key")
         config.alpn_protocols = ["h2", "http/1.1"]
         config.loglevel = "CRITICAL"
         config.graceful_timeout = 0.1

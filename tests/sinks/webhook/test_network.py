@@ -85,7 +85,7 @@ async def test_plain_http_to_a_tls_port(certificates, raw_server, source):
         await reader.read()
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "server.pem", certificates / "key.pem")
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     for served, scheme in ((context, "http"), (None, "https")):
         async with raw_server(silent, served) as url:
             sink = Webhook(url.replace("http", scheme), total_seconds=1)
