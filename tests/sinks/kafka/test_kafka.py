@@ -190,12 +190,12 @@ async def test_debezium_and_cloudevents(items, broker, name):
 async def test_a_wrong_password(source, broker, name):
     """It is permanent, and not quoted; the right one is let in."""
     login = {"topic": name, "security_protocol": "SASL_PLAINTEXT", "username": "u"}
-    wrong = Kafka(broker.sasl_url, password="s3cr3t", **login)
+    wrong = Kafka(broker.urls["SASL_PLAINTEXT"], password="s3cr3t", **login)
     with pytest.raises(PermanentError, match="does not accept the user") as raised:
         await wrong.open(source.context)
     await wrong.close()
     assert "s3cr3t" not in f"{raised.value!r}{wrong!r}"
-    right = Kafka(broker.sasl_url, password="right", **login)
+    right = Kafka(broker.urls["SASL_PLAINTEXT"], password="right", **login)
     await right.open(source.context)
     await right.write(source.batch([1]))
     await right.close()
