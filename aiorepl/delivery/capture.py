@@ -17,10 +17,10 @@ from aiorepl.delivery.overview import WaitingStatistics
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Readied, Source, ready
-from aiorepl.delivery.timelines import left_at, require_ancestor
+from aiorepl.delivery.timelines import require_history
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN
-from aiorepl.position import Position
+from aiorepl.position import Position, Timelines
 from aiorepl.transactions.assembler import Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
@@ -29,6 +29,8 @@ from aiorepl.wire.connection import Connection
 _log = logging.getLogger("aiorepl.capture")
 
 NOW = "now"
+
+_BRIEFLY = RetryPolicy(seconds=10.0)
 
 
 class Capture:
@@ -49,6 +51,7 @@ class Capture:
         self._ledger = Ledger(LSN(0), ())
         self._partial: tuple[LSN, int] | None = None
         self._after = LSN(0)
+        self._going_back = False
         self.reconnects = 0
         self.last_error: str | None = None
 
@@ -137,6 +140,24 @@ class Capture:
                 self._remember(slices)
             return slices
 
+    async def go_back(self, lsn: LSN) -> None:
+        """Have everything behind ``lsn`` received once more: somebody downstream has lost it. Not during ``receive``.
+
+        :raises SlotError: where the slot would not outlive that.
+        """
+        if self.source.temporary:
+            raise SlotError(
+                f"what a sink has lost cannot be read again: slot {self.source.slot!r} is temporary and would be gone with "
+                "its connection; use one that stays, or a journal"
+            )
+        session, self._session = self._session, None
+        if session is not None:
+            await session.abandon()
+        # Whoever went back before may not have come so far yet.
+        self._after = min(self._after, lsn)
+        self._partial = None
+        self._going_back = True
+
     async def stop(self) -> None:
         """Send the last status, end the stream in order and close. Safe to call in any state."""
         session, self._session = self._session, None
@@ -166,13 +187,17 @@ class Capture:
         self._session = session
 
     async def _reconnect(self) -> None:
-        retry = self._retry
-        assert retry is not None
+        # Whoever does not want to reconnect is connected again where we hung up ourselves.
+        retry = self._retry or _BRIEFLY
         _, before = self._required()
         async for attempt in retry.connection():
             with attempt:
                 readied, connection = await self._connect_again(before)
                 self._connection, self._readied = connection, readied
+        if self._going_back:
+            self._going_back = False
+            _log.warning("the source is read again from %s", self._after)
+            return
         self.reconnects += 1
         _log.warning("reconnected to the source, going on from %s", self._after)
 
@@ -180,8 +205,9 @@ class Capture:
         try:
             connection = await self.source.open()
             try:
-                readied = await ready(connection, self.source, create=False)
-                await self._require_same_stream(connection, before.position, readied)
+                followed = before.position.at(self._after)
+                readied = await ready(connection, self.source, create=False, followed=followed)
+                readied = self._same_stream(before.position, readied)
                 await self._start(connection, readied)
             except BaseException:
                 connection.abort()
@@ -194,18 +220,16 @@ class Capture:
             raise
         return readied, connection
 
-    async def _require_same_stream(self, connection: Connection, before: Position, readied: Readied) -> None:
-        """Check that what comes fits to what came.
+    def _same_stream(self, before: Position, readied: Readied) -> Readied:
+        """Check that what comes fits to what came, and have every position of the stream know of a promotion.
 
         :raises SlotError: it would leave a gap, or follow another history.
         """
-        found = readied.position
+        found, timelines = readied.position, before.timelines
+        assert found.timelines is not None
+        assert timelines is not None
         before.require_same_source(found, "this pipeline")
-        if found.timeline > before.timeline:
-            history = await connection.timeline_history(found.timeline)
-            if history is not None:
-                require_ancestor(before, found, self._after, left_at(history, before.timeline))
-            _log.warning("the source was promoted: timeline %s after %s", found.timeline, before.timeline)
+        require_history(before.at(self._after), found.timelines)
         if self._after > readied.wal_end:
             raise SlotError(
                 f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {self._after}: the "
@@ -220,6 +244,12 @@ class Capture:
                 "stands: what lies between would be lost; start again with resnapshot=True (--resnapshot, with a "
                 "journal), or with accept_gap=True (--accept-gap)"
             )
+        if found.timeline > before.timeline:
+            _log.warning("the source was promoted: timeline %s after %s", found.timeline, before.timeline)
+            # Where the server does not tell where it was, all that comes now is of the later one.
+            guessed = Timelines(found.timeline, [(before.timeline, self._after)])
+            timelines.grow(found.timelines if found.timelines.known else guessed)
+        return replace(readied, position=replace(found, timelines=timelines))
 
     def _remember(self, slices: list[Slice]) -> None:
         for part in slices:

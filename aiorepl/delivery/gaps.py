@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from aiorepl.delivery.timelines import parted
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -19,7 +20,11 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What committed behind ``after`` and ended at or before ``until`` never reached ``holder``."""
+    """What committed behind ``after`` and ended at or before ``until`` never reached ``holder``.
+
+    Behind a promotion that lost what ``holder`` has, ``after`` is where the two histories part, and ``holder`` keeps what
+    the old one had from there on.
+    """
 
     holder: str
     after: LSN
@@ -45,6 +50,9 @@ class Gaps:
         """
         if held is None:
             return None
+        left = None if begin.timelines is None else parted(held, begin.timelines)
+        if left is not None:
+            return self._apart(holder, held, left, begin, wal_end)
         if held.lsn > wal_end:
             raise SlotError(
                 f"{holder} stands at {held.lsn}, but the server's WAL ends at {wal_end}: the server lost its last "
@@ -63,3 +71,30 @@ class Gaps:
             "%s goes on at %s: what committed behind %s is missing, as accepted", holder, begin.lsn, held.lsn
         )
         return begin
+
+    def _apart(self, holder: str, held: Position, left: LSN, begin: Position, wal_end: LSN) -> Position:
+        """A promoted server never had the last that ``holder`` has: go on where both are behind.
+
+        Not where they part: what the server has written from there on has LSNs that ``holder`` knows for others.
+        """
+        lost = (
+            f"{holder} stands at {held.lsn} of timeline {held.timeline}, which the promoted server left at {left}: what "
+            f"committed between them is lost on the server and not in {holder}"
+        )
+        if held.lsn > wal_end:
+            raise SlotError(
+                f"{lost}, and the server's WAL ends at {wal_end}, so that what it writes now would be taken for it; begin "
+                "anew with an empty one, or let the server come past it first (SELECT pg_switch_wal())"
+            )
+        until = max(held.lsn, begin.lsn)
+        if not self._accept:
+            raise SlotError(
+                f"{lost}, and what the server has written since, up to {until}, would be taken for it; {HOW}"
+            )
+        self.accepted.append(Gap(holder, left, until))
+        _log.warning(
+            "%s goes on at %s of timeline %s: what committed there behind %s is missing, as accepted; it keeps what only "
+            "timeline %s had, up to %s",
+            *(holder, until, begin.timeline, left, held.timeline, held.lsn),
+        )
+        return begin.at(until)

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
+from functools import partial
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
@@ -117,13 +118,13 @@ class JournaledLanes(Lanes):
     async def _without_gap(self, held: Position | None, readied: Readied) -> Position | None:
         goes_on = self.gaps.check(f"journal {self._url}", held, readied.position, readied.wal_end)
         if held is not None and goes_on is not None and goes_on != held:
-            await self._sink.skip(goes_on)
+            await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
         return goes_on
 
     async def _apart(self, follower: _Follower, runner: SinkRunner) -> None:
         """A lane whose failure is its own: the journal and the other sinks go on, and its cursor stays."""
         try:
-            await self._lane(follower.window, follower.run(), [runner])
+            await self._lane(follower.window, follower.run, [runner], go_back=follower.go_back)
         except ExceptionGroup as group:
             name = runner.statistics.name
             error = self._failed[name] = first_of(group)
@@ -133,7 +134,8 @@ class JournaledLanes(Lanes):
                 self.ending.set()
 
     async def _inward(self, window: Window, runner: SinkRunner, load: InitialLoad | None) -> None:
-        await self._lane(window, self._load_and_read(window, load), [runner])
+        # Nothing comes again: the source is confirmed by what the journal has, and of a load there is one reading.
+        await self._lane(window, partial(self._load_and_read, window, load), [runner])
         end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
         for follower in self._followers:
             follower.end_at(end)
@@ -143,12 +145,13 @@ class JournaledLanes(Lanes):
     ) -> tuple[_Follower, SinkRunner]:
         cursors = Cursors(self._url)
         # A sink without a cursor begins where the journal does, which may be before the slot: with its initial load.
-        start = await asyncio.to_thread(cursors.get, name) or begin.at(LSN(0))
+        kept = await asyncio.to_thread(cursors.get, name)
+        start = begin.at(LSN(0) if kept is None else kept.lsn)
         own = await self._open(name, serve, start, cleanup)
         at = own or start
         await asyncio.to_thread(cursors.advance, name, at)
         window = self._window(name, self._memory)
-        progress = _AtCursor(cursors, name, at)
+        progress = _AtCursor(cursors, name, begin)
         runner = self._runner(name, serve, window, progress, after=at.lsn, keeps_position=own is not None)
         follower = _Follower(JournalReader(self._url), window, at.lsn)
         self._followers.append(follower)
@@ -223,6 +226,12 @@ class _Follower:
             self._stopped = True
             self._task.cancel()
 
+    async def go_back(self, lsn: LSN) -> None:
+        """Have the next ``run`` begin behind ``lsn``."""
+        self._reached = lsn
+        self._stopped = False
+        self._task = None
+
     def _done(self) -> bool:
         return self._end is not None and self._reached >= self._end
 
@@ -237,6 +246,9 @@ class _AtCursor:
 
     async def accepted(self, end_lsn: LSN) -> None:
         """Nobody asks."""
+
+    async def stands(self, lsn: LSN) -> None:
+        """Nobody asks. A cursor does not move back: what is still kept behind it is read again all the same."""
 
     async def durable(self, end_lsn: LSN) -> None:
         """Keep the position."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiorepl.delivery.timelines import parse
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options, Streaming
@@ -153,6 +154,7 @@ class Readied:
     :param created: what CREATE_REPLICATION_SLOT said, if this is when it was created.
     :param wal_sender_timeout: the server's, in seconds; 0 when off.
     :param wal_end: how far the server's WAL goes.
+    :param database: the database that the slot is in.
     """
 
     position: Position
@@ -160,6 +162,7 @@ class Readied:
     wal_sender_timeout: float
     plugin_options: dict[str, str]
     wal_end: LSN
+    database: str
 
 
 async def ready(
@@ -170,12 +173,14 @@ async def ready(
     snapshot: str = "nothing",
     replace: bool = False,
     kept: Position | None = None,
+    followed: Position | None = None,
 ) -> Readied:
     """Check server, publications and slot, and create the slot if that was asked.
 
     :param create: whether a missing slot may be created now; never so after a reconnect.
     :param replace: whether one that is there is to be dropped first, also when it is lost.
     :param kept: what the one that is made has to come after.
+    :param followed: after a reconnect, how far the slot was followed before.
     :raises ConfigurationError: the server or a publication is not as it must be.
     :raises SlotError: the slot is missing, lost or not ours.
     """
@@ -187,6 +192,7 @@ async def ready(
         )
     await _require_publications(connection, source.options().publications)
     system = await connection.identify_system()
+    history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
     (timeout,) = (
         row["setting"]
         for row in await connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
@@ -206,9 +212,7 @@ async def ready(
     created: CreatedSlot | None = None
     if found is None:
         if not create:
-            raise SlotError(
-                f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
-            )
+            raise _missing(source, system.timeline, followed)
         # PostgreSQL 17 makes no slot with both, but lets one become so.
         later = (
             source.failover and source.two_phase and connection.server_version == 17 and source.route != "sql"
@@ -235,8 +239,30 @@ async def ready(
             await _make_failover(connection, source.slot)
         if create and source.create_slot:
             _log.warning("slot %s exists: using it from %s", source.slot, begin)
-    position = Position(system.system_identifier, system.timeline, source.slot, begin)
-    return Readied(position, created, int(timeout or 0) / 1000, plugin_options, max(system.xlogpos, begin))
+    timelines = parse(history, system.timeline)
+    position = Position(system.system_identifier, system.timeline, source.slot, begin, timelines)
+    return Readied(
+        position,
+        created,
+        int(timeout or 0) / 1000,
+        plugin_options,
+        max(system.xlogpos, begin),
+        system.database,
+    )
+
+
+def _missing(source: Source, timeline: int, followed: Position | None) -> SlotError:
+    if followed is None or followed.timeline >= timeline:
+        return SlotError(
+            f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
+        )
+    return SlotError(
+        f"the promoted server, on timeline {timeline} after {followed.timeline}, has no slot {source.slot!r}: it was no "
+        f"failover slot, or not synchronized yet, and what was written behind {followed.lsn} cannot be had from there; "
+        "start again with resnapshot=True (--resnapshot, with a journal), or without it: create_slot (--create-slot) and "
+        "accept_gap=True (--accept-gap). From PostgreSQL 17 on failover=True (--failover), and sync_replication_slots on "
+        "the standby, have the slot survive"
+    )
 
 
 def _require_later(kept: Position, found: Position) -> None:
@@ -244,7 +270,7 @@ def _require_later(kept: Position, found: Position) -> None:
     if kept.lsn > found.lsn:
         raise SlotError(
             f"the journal stands at {kept.lsn}, but the server's WAL ends at {found.lsn}: nothing that is loaded now can "
-            "come after it; begin anew with an empty journal"
+            "come after it; let the server come past it first (SELECT pg_switch_wal()), or begin anew with an empty journal"
         )
 
 

@@ -30,10 +30,9 @@ class SegmentBuilder:
     :param block_bytes: where to close a block, roughly.
     """
 
-    def __init__(self, after: LSN, timeline: int, block_bytes: int) -> None:
+    def __init__(self, after: LSN, block_bytes: int) -> None:
         self.size = len(wire.MAGIC)
         self._after = after
-        self._timeline = timeline
         self._block_bytes = block_bytes
         self._ready: list[bytes] = [wire.MAGIC]
         self._blocks: list[Block] = []
@@ -79,12 +78,12 @@ class SegmentBuilder:
         ready, self._ready = self._ready, []
         return ready
 
-    def finish(self, end: LSN) -> SegmentIndex:
-        """Close the last block and describe the segment, which covers everything up to ``end``."""
+    def finish(self, end: LSN, timeline: int) -> SegmentIndex:
+        """Close the last block and describe the segment, which covers everything up to ``end`` of ``timeline``."""
         self._close_block()
         return SegmentIndex(
             after=self._after,
-            timeline=self._timeline,
+            timeline=timeline,
             first_end_lsn=self._first_end,
             last_end_lsn=max(end, self._last_end),
             size=self.size,

@@ -59,7 +59,7 @@ class PreparedTransactions:
         assert header.gid is not None
         builder = self._builder
         if builder is None or (part.first and builder.open is None):
-            builder = self._builder = SegmentBuilder(ZERO, 0, self._block_bytes)
+            builder = self._builder = SegmentBuilder(ZERO, self._block_bytes)
         known = builder.ordinal if builder.open is not None else 0
         left = [change for change in part.changes if change.ordinal >= known]
         builder.add(replace(part, changes=left, two_phase=None))
@@ -107,7 +107,7 @@ class PreparedTransactions:
         self._upload.write(builder.take())
 
     def _publish(self, builder: SegmentBuilder, name: str) -> None:
-        index = builder.finish(ZERO)
+        index = builder.finish(ZERO, 0)
         self._push(builder)
         assert self._upload is not None
         self._upload.publish(name + CONTENT)

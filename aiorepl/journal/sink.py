@@ -59,10 +59,12 @@ class JournalSink(Sink):
         """The end of the last segment: as far as anybody can read."""
         return self._writer.end
 
-    async def skip(self, until: Position) -> None:
-        """Note that everything up to ``until`` is missing, and go on from there. Between ``open`` and ``write``."""
+    async def skip(self, after: LSN, until: Position) -> None:
+        """Note that what committed behind ``after`` and up to ``until`` is missing, and go on from there. Between
+        ``open`` and ``write``.
+        """
         with self._errors("note a gap"):
-            await to_thread.run_sync(self._writer.skip, until)
+            await to_thread.run_sync(self._writer.skip, after, until)
 
     async def open(self, context: SinkContext) -> Position | None:
         """Take the journal over.

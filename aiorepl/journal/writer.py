@@ -121,10 +121,10 @@ class JournalWriter:
         """The end of the last segment: as far as anybody can read."""
         return self._chain
 
-    def skip(self, until: Position) -> None:
+    def skip(self, after: LSN, until: Position) -> None:
         """Go on behind what the slot has lost; what is missing is noted for good. Before anything is written."""
         with self._lock:
-            add_gap(self._store, self._durable, until.lsn)
+            add_gap(self._store, after, until.lsn)
             write_quiet(self._store, until)
             self._durable = self._accepted = until.lsn
 
@@ -181,6 +181,7 @@ class JournalWriter:
             return
         elif part.transaction.commit_lsn < self._accepted:
             return  # an earlier slice of a transaction that we have
+        self._require_one_timeline(part)
         if part.changes or part.transaction is not None:
             builder = self._built()
             known = builder.ordinal if builder.open is not None and _same(builder, part) else 0
@@ -189,11 +190,20 @@ class JournalWriter:
         if part.end_lsn is not None and (self._builder is None or self._builder.open is None):
             self._accepted = max(self._accepted, part.end_lsn)
 
+    def _require_one_timeline(self, part: Slice) -> None:
+        """A segment is of one timeline: close it where the source was promoted."""
+        if self._source is None:
+            raise RuntimeError("open first")
+        if self._builder is None or self._builder.open is not None or self._source.timelines is None:
+            return
+        lsn = part.end_lsn if part.transaction is None else part.transaction.commit_lsn
+        timeline = self._source.timelines.at
+        if lsn is not None and timeline(self._accepted) < timeline(lsn):
+            self._seal()
+
     def _built(self) -> SegmentBuilder:
         if self._builder is None:
-            if self._source is None:
-                raise RuntimeError("open first")
-            self._builder = SegmentBuilder(self._chain, self._source.timeline, self._block_bytes)
+            self._builder = SegmentBuilder(self._chain, self._block_bytes)
         return self._builder
 
     def _push(self) -> None:
@@ -217,7 +227,7 @@ class JournalWriter:
             self._forget()
             return
         if self._index is None:
-            self._index = builder.finish(self._accepted)
+            self._index = builder.finish(self._accepted, source.at(self._accepted).timeline)
             self._ready += builder.take()
         index = self._index
         name = segment_name(index.first_end_lsn, index.last_end_lsn)

@@ -88,8 +88,8 @@ class MemorySink(Sink):
 
     async def write(self, batch: Batch) -> None:
         self.batches.append(batch)
-        if self.position is not None and batch.end_lsn is not None:
-            self.position = self.position.at(batch.end_lsn)
+        if self.position is not None and self.context is not None and batch.end_lsn is not None:
+            self.position = self.context.position.at(batch.end_lsn)
         await self._notify()
 
     async def flush(self) -> None:

@@ -123,6 +123,7 @@ class Kafka(Sink):
         self._transactional_id = transactional_id
         self._position_topic = position_topic or ""
         self._timeout = timeout
+        self._source: Position | None = None
         self._position: Position | None = None
         # A batch under way goes on when the attempt that began it is over: it is asked for again.
         self._batch: Batch | None = None
@@ -132,6 +133,7 @@ class Kafka(Sink):
     async def open(self, context: SinkContext) -> Position | None:
         """Connect, and read the position if it is ours to keep."""
         self._routing_key = context.routing_key
+        self._source = context.position
         self._format = self._named(position=context.position)
         if not self._exactly_once:
             await self._cluster.connect(None)
@@ -202,18 +204,19 @@ class Kafka(Sink):
         """The batch within a Kafka transaction, which ends where a database transaction does."""
         end_lsn = batch.end_lsn
         whole = not batch.transactions or batch.transactions[-1].last
+        assert self._source is not None
         assert self._position is not None
         if not self._cluster.connected:
             await self._connect_again(end_lsn)
         if end_lsn is not None and end_lsn <= self._position.lsn:
             return []  # committed, though nobody heard of it
         if whole and end_lsn is not None:
-            records.append(self._position_record(self._position.at(end_lsn)))
+            records.append(self._position_record(self._source.at(end_lsn)))
         rest = await self._cluster.transact(records, commit=whole)
         if not rest:
             self._parts_held = not whole
             if whole and end_lsn is not None:
-                self._position = self._position.at(end_lsn)
+                self._position = self._source.at(end_lsn)
         return rest
 
     async def _connect(self) -> None:

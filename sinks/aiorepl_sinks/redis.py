@@ -160,13 +160,14 @@ class Redis(Sink):
         self._replicas = replicas
         self._timeout = timeout
         self._key = position_key
-        self._position: Position | None = None
+        self._source: Position | None = None
         self._last = ""
 
     async def open(self, context: SinkContext) -> Position | None:
         """Read where the streams stand."""
         self._key = self._key.replace("{slot}", context.position.slot).replace("{name}", context.name)
         self._route = context.routing_key or self._route
+        self._source = context.position
         self._format = self._named(position=context.position)
         try:
             held = await cancellable(self._redis.hgetall(self._key))
@@ -178,9 +179,7 @@ class Redis(Sink):
         kept = {_text(name): _text(value) for name, value in held.items()}
         self._last = kept.get("last", "")
         try:
-            self._position = (
-                Position.from_json(orjson.loads(kept["position"])) if "position" in kept else context.position
-            )
+            return Position.from_json(orjson.loads(kept["position"])) if "position" in kept else self._source
         except ValueError:
             raise PermanentError(
                 f"redis: {self._key} holds no position of ours: name another with position_key"
@@ -199,8 +198,8 @@ class Redis(Sink):
                 changes.append((_identity(change), self._entries(change, schema)))
                 schema = []
         end_lsn, position = batch.end_lsn, b""
-        if end_lsn is not None and self._position is not None:
-            position = orjson.dumps(self._position.at(end_lsn).to_json())
+        if end_lsn is not None and self._source is not None:
+            position = orjson.dumps(self._source.at(end_lsn).to_json())
         try:
             while True:
                 changes = [each for each in changes if _number(each[0]) > _number(self._last)]

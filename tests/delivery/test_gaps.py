@@ -6,7 +6,8 @@ import pytest
 
 from aiorepl import LSN, Position, SlotError
 from aiorepl.delivery.gaps import Gap, Gaps
-from aiorepl.delivery.timelines import left_at, require_ancestor
+from aiorepl.delivery.timelines import parse, require_history
+from aiorepl.position import Timelines
 
 BEGIN = Position("1", 1, "s", LSN(100))
 END = LSN(1000)
@@ -40,16 +41,70 @@ def test_beyond_the_end_of_wal():
 @pytest.mark.parametrize(("timeline", "expected"), [(1, LSN(0xC8)), (2, LSN(0x190)), (3, None), (11, None)])
 def test_where_a_timeline_was_left(timeline, expected):
     """As the history file of a later one has it."""
-    assert expected == left_at(HISTORY, timeline)
+    assert expected == parse(HISTORY, 3).left_at(timeline)
+
+
+@pytest.mark.parametrize(("lsn", "expected"), [(0, 1), (0xC8, 1), (0xC9, 2), (0x190, 2), (0x191, 3)])
+def test_the_timeline_of_a_position(lsn, expected):
+    """A position that was taken before the promotions has those of what came behind them."""
+    timelines = Timelines(1)
+    begin = Position("1", 1, "s", LSN(0), timelines)
+    assert 1 == begin.at(LSN(lsn)).timeline
+    timelines.grow(parse(HISTORY, 3))
+    assert expected == begin.at(LSN(lsn)).timeline
+    assert begin.at(LSN(lsn)) == Position.from_json(begin.at(LSN(lsn)).to_json())
+
+
+def test_a_stream_is_of_its_latest_timeline():
+    """What was kept behind a promotion belongs to the stream that began before it; what is of a later one does not."""
+    timelines = Timelines(1)
+    begin = Position("1", 1, "s", LSN(0), timelines)
+    kept = Position("1", 3, "s", LSN(0x191))
+    with pytest.raises(SlotError, match="of timeline 3, this server is on 1"):
+        kept.require_same_source(begin, "sink x")
+    timelines.grow(parse(HISTORY, 3))
+    kept.require_same_source(begin, "sink x")
 
 
 def test_what_is_known_has_to_be_in_the_history():
-    """Up to the very point; behind it, or of no ancestor, it is refused."""
-    found = Position("1", 3, "s", LSN(0))
-    require_ancestor(BEGIN, found, LSN(0xC8), left_at(HISTORY, 1))
+    """Up to the very point; behind it, or of no ancestor, it is refused. Of unknown history nothing can be said."""
+    timelines = parse(HISTORY, 3)
+    require_history(BEGIN.at(LSN(0xC8)), timelines)
     with pytest.raises(
         SlotError, match=r"left timeline 1 at 0/C8, but this pipeline has received up to 0/C9"
     ):
-        require_ancestor(BEGIN, found, LSN(0xC9), left_at(HISTORY, 1))
+        require_history(BEGIN.at(LSN(0xC9)), timelines)
     with pytest.raises(SlotError, match="does not descend from 1"):
-        require_ancestor(BEGIN, found, LSN(0), None)
+        require_history(BEGIN, Timelines(3, [(2, LSN(0x190))]))
+    require_history(BEGIN, parse(None, 3))
+
+
+PROMOTED = Position("1", 3, "s", LSN(100), parse(HISTORY, 3))
+
+
+@pytest.mark.parametrize(("timeline", "lsn"), [(1, 0xC8), (2, 0x190), (3, 900)])
+def test_what_the_promoted_server_has(timeline, lsn):
+    """Whoever is no further than where his timeline was left goes on from there."""
+    held = Position("1", timeline, "s", LSN(lsn))
+    assert held == Gaps(accept=False).check("sink x", held, PROMOTED, END)
+
+
+@pytest.mark.parametrize(("begin", "until"), [(100, 500), (600, 600)])
+def test_what_the_promoted_server_never_had(begin, until):
+    """Refused with both sides' losses; accepted, it goes on where neither takes the other's LSNs for its own."""
+    held, begin = Position("1", 1, "s", LSN(500)), PROMOTED.at(LSN(begin))
+    with pytest.raises(
+        SlotError,
+        match=r"sink x stands at 0/1F4 of timeline 1, .* left at 0/C8: .* lost on the server and not in sink x",
+    ):
+        Gaps(accept=False).check("sink x", held, begin, END)
+    gaps = Gaps(accept=True)
+    assert Position("1", 3, "s", LSN(until)) == gaps.check("sink x", held, begin, END)
+    assert [Gap("sink x", LSN(0xC8), LSN(until))] == gaps.accepted
+
+
+def test_what_the_promoted_server_has_still_to_write():
+    """The server has to come past it before anything can be accepted."""
+    held = Position("1", 1, "s", LSN(END + 1))
+    with pytest.raises(SlotError, match=r"WAL ends at 0/3E8.*pg_switch_wal"):
+        Gaps(accept=True).check("sink x", held, PROMOTED, END)

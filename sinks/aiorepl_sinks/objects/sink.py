@@ -43,6 +43,7 @@ class ObjectSink(SyncSink):
         self._sizes = object_bytes, memory_bytes
         self._gathering = Gathering(*self._sizes)
         self._manifest: ManifestWriter | None = None
+        self._source: Position | None = None
         self._position: Position | None = None
 
     def open(self, context: SinkContext) -> Position | None:
@@ -53,6 +54,7 @@ class ObjectSink(SyncSink):
         if manifest.position is not None:
             manifest.position.require_same_source(context.position, self._store.url)
         self._manifest, self._gathering = manifest, Gathering(*self._sizes)
+        self._source = context.position
         self._position = manifest.position or context.position
         self._encoding.at(context.position)
         return self._position
@@ -60,6 +62,7 @@ class ObjectSink(SyncSink):
     def write(self, batch: Batch) -> None:
         """Gather the batch's events. What is full is written before, so that an error leaves nothing half done."""
         assert self._manifest is not None
+        assert self._source is not None
         assert self._position is not None
         self._manifest.claim(self._position)
         self._write_closed(self._manifest)
@@ -71,7 +74,7 @@ class ObjectSink(SyncSink):
         for step, fresh in encoded:
             self._gathering.add(fresh, whole=step.whole, ended=step.end_lsn is not None)
             if step.end_lsn is not None:
-                self._position = self._position.at(max(self._position.lsn, step.end_lsn))
+                self._position = self._source.at(max(self._position.lsn, step.end_lsn))
 
     def flush(self) -> None:
         """Write all objects of whole transactions, then the entry that lists them; or the position alone."""

@@ -89,7 +89,7 @@ class Books:
             *self._who,
             str(before),
             str(lsn),
-            self._source.timeline,
+            self._source.at(lsn).timeline,
         )
         if moved != "UPDATE 1":
             raise PermanentError(
