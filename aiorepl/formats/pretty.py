@@ -9,6 +9,7 @@ from typing import Final
 
 from aiorepl.formats.columns import Columns, Frame, Tables
 from aiorepl.formats.format import Format, event_id, iso_time
+from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column
@@ -51,6 +52,7 @@ class PrettyFormat(Format):
         self._colour = colour
         self._width = width
         self._tables = Tables(self._columns)
+        self._native = NativeFormat()
 
     def event(self, change: Change) -> bytes:
         """One change as a line."""
@@ -70,6 +72,10 @@ class PrettyFormat(Format):
         verb = self._style(change.kind.upper(), fg=_COLOURS[change.kind], bold=True)
         where = self._style(f"{_clock(change.transaction)} {event_id(change)}", dim=True)
         return f"{where} {verb} {self._style(_printable(name), bold=True)}{rest}".encode()
+
+    def key(self, change: Change) -> bytes | None:
+        """As the native format's."""
+        return self._native.key(change)
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
         """``BEGIN``."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -25,16 +24,12 @@ from aiorepl import (
     Delete,
     PermanentError,
     Position,
-    SchemaChange,
     Sink,
     SinkContext,
     TransientError,
 )
-from aiorepl.formats import named
-from aiorepl.formats.cloudevents import CloudEventsFormat
-from aiorepl.formats.debezium import DebeziumFormat
+from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
-from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks.kafka_cluster import Cluster, Record, topic_name
@@ -111,12 +106,7 @@ class Kafka(Sink):
         )
         self._topic = Routing(topic)
         self._routing_key: RoutingKey | None = None
-        self._named = partial(named, format, values=values)
-        self._format = self._named()
-        if binary and not isinstance(self._format, CloudEventsFormat):
-            raise ConfigurationError("kafka: binary is a mode of CloudEvents: set format = cloudevents")
-        self._binary = binary
-        self._native = NativeFormat(values=values)
+        self._events = Events(format, values=values, binary="kafka" if binary else None)
         self._tombstones = tombstones
         self._max_event_bytes = max_event_bytes
         self._exactly_once = exactly_once
@@ -134,7 +124,7 @@ class Kafka(Sink):
         """Connect, and read the position if it is ours to keep."""
         self._routing_key = context.routing_key
         self._source = context.position
-        self._format = self._named(position=context.position)
+        self._events.open(context.position)
         if not self._exactly_once:
             await self._cluster.connect(None)
             return None
@@ -256,38 +246,29 @@ class Kafka(Sink):
         return Record(None, self._position_topic, key, orjson.dumps(position.to_json()), [], b"")
 
     def _records(self, change: Change) -> Iterator[Record]:
-        # A schema change has the ordinal of the row behind it.
-        kind = ".schema" if isinstance(change, SchemaChange) else ""
-        headers = [("event_id", f"{event_id(change)}{kind}".encode())]
+        headers = [("event_id", event_id(change).encode())]
         if change.transaction is not None:
             headers += [
                 ("commit_lsn", str(change.transaction.commit_lsn).encode()),
                 ("ordinal", b"%d" % change.ordinal),
                 ("xid", b"%d" % change.transaction.xid),
             ]
-        for part in self._format.split(change):
-            value, attributes = self._value(part)
+        for part, value, attributes in self._events.of(change):
             topics, keys = self._topic(part), self._keys_of(part)
+            described = headers + [(name, text.encode()) for name, text in attributes.items()]
             for number, topic in enumerate(map(topic_name, topics)):
                 key = keys[number] if len(keys) == len(topics) else keys[0]
                 # Without a key, all of a table together, so that at least these are in order.
                 place = topic.encode() if key is None else key
-                yield Record(change, topic, key, value, headers + attributes, place)
+                yield Record(change, topic, key, value, described, place)
                 if self._tombstones and key is not None and isinstance(part, Delete):
                     yield Record(change, topic, key, None, headers, place)
-
-    def _value(self, part: Change) -> tuple[bytes, list[tuple[str, bytes]]]:
-        if self._binary and isinstance(self._format, CloudEventsFormat):
-            attributes, value = self._format.kafka(part)
-            return value, [(name, text.encode()) for name, text in attributes.items()]
-        return self._format.event(part), []
 
     def _keys_of(self, part: Change) -> Sequence[bytes | None]:
         """One key, or of a truncate perhaps one for each table."""
         if self._routing_key is not None:
             return [key.encode() or None for key in self._routing_key(part)]
-        form = self._format if isinstance(self._format, DebeziumFormat) else self._native
-        return [form.key(part)]
+        return [self._events.format.key(part)]
 
     def _refusal(self, large: Sequence[Change], refused: Sequence[Change] = ()) -> PermanentError:
         first = f", the first {large[0]!r}" if large else ""

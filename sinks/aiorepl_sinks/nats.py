@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 import nats
@@ -33,13 +32,11 @@ from aiorepl import (
     ConfigurationError,
     PermanentError,
     Position,
-    SchemaChange,
     Sink,
     SinkContext,
     TransientError,
 )
-from aiorepl.formats import named
-from aiorepl.formats.cloudevents import CloudEventsFormat
+from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
@@ -105,11 +102,7 @@ class Nats(Sink):
             )
         self._create = create_stream
         self._duplicate_window = duplicate_window
-        self._named = partial(named, format, values=values)
-        self._format = self._named()
-        if binary and not isinstance(self._format, CloudEventsFormat):
-            raise ConfigurationError("nats: binary is a mode of CloudEvents: set format = cloudevents")
-        self._binary = binary
+        self._events = Events(format, values=values, binary="http" if binary else None)
         self._outstanding = outstanding
         self._timeout = timeout
         self._login: dict[str, Any] = {
@@ -144,7 +137,7 @@ class Nats(Sink):
         # Several slots may feed one stream.
         self._source = f"{position.system_identifier}/{position.slot}/"
         self._route = context.routing_key or self._route
-        self._format = self._named(position=position)
+        self._events.open(position)
         jetstream = await self._connected()
         try:
             try:
@@ -265,18 +258,13 @@ class Nats(Sink):
     def _messages(self, change: Change) -> Iterator[_Message]:
         """What is published of a change; several if it goes to several subjects."""
         identity = self._source + event_id(change)
-        if isinstance(change, SchemaChange):
-            identity += ".schema"  # it has the ordinal of the row behind it
         count = 0
-        for part in self._format.split(change):
-            if self._binary and isinstance(self._format, CloudEventsFormat):
-                headers, payload = self._format.http(part)
-            else:
-                headers, payload = {"Content-Type": self._format.content_type}, self._format.event(part)
+        for part, payload, attributes in self._events.of(change):
+            headers = attributes or {"Content-Type": self._events.format.content_type}
             for subject in dict.fromkeys(map(_subject, self._route(part))):
                 named_so = f"{identity}.{count}" if count else identity
                 names = {"Nats-Msg-Id": named_so, "Nats-Expected-Stream": self._stream}
-                yield _Message(change, subject, payload, headers | names)
+                yield _Message(change, subject, payload, {**headers, **names})
                 count += 1
 
     def _is_too_large(self, message: _Message) -> bool:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -41,10 +40,8 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
-from aiorepl.formats import named
-from aiorepl.formats.debezium import DebeziumFormat
+from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
-from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks.cancellation import cancellable
@@ -152,9 +149,7 @@ class Redis(Sink):
         self._redis = client.Redis.from_pool(pool)
         self._append = self._redis.register_script(_APPEND)
         self._route: RoutingKey = Routing(stream)
-        self._named = partial(named, format, values=values)
-        self._format = self._named()
-        self._keys = NativeFormat(values=values)
+        self._events = Events(format, values=values)
         self._max_length = max_length
         self._max_event_bytes = max_event_bytes
         self._replicas = replicas
@@ -168,7 +163,7 @@ class Redis(Sink):
         self._key = self._key.replace("{slot}", context.position.slot).replace("{name}", context.name)
         self._route = context.routing_key or self._route
         self._source = context.position
-        self._format = self._named(position=context.position)
+        self._events.open(context.position)
         try:
             held = await cancellable(self._redis.hgetall(self._key))
             persistence = await cancellable(self._redis.info("persistence"))
@@ -184,7 +179,6 @@ class Redis(Sink):
             raise PermanentError(
                 f"redis: {self._key} holds no position of ours: name another with position_key"
             ) from None
-        return self._position
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not there yet, and move the position."""
@@ -193,7 +187,8 @@ class Redis(Sink):
         for change in batch.changes:
             if isinstance(change, SchemaChange):
                 # It has the ordinal of the row behind it, and no ID is free between that and the one before.
-                schema += [b"schema", self._format.event(change)]
+                for _, event, _ in self._events.of(change):
+                    schema += [b"schema", event]
             else:
                 changes.append((_identity(change), self._entries(change, schema)))
                 schema = []
@@ -218,17 +213,16 @@ class Redis(Sink):
 
     def _entries(self, change: Change, schema: list[bytes]) -> list[Entry]:
         """The entries of a change; several if it goes to several streams, or is several events in this format."""
-        form, entries = self._format, []
+        entries = []
         lsn, ordinal = _number(_identity(change))
         parts: Counter[str] = Counter()
-        for part in form.split(change):
-            value = form.event(part)
+        for part, value, _ in self._events.of(change):
             if len(value) > self._max_event_bytes:
                 # All or nothing of the batch: the position must not pass what is refused.
                 raise PermanentError(
                     f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
                 )
-            key = (form if isinstance(form, DebeziumFormat) else self._keys).key(part)
+            key = self._events.format.key(part)
             fields = [*schema, *((b"key", key) if key is not None else ()), b"value", value]
             for stream in dict.fromkeys(self._route(part)):
                 number = ordinal if not self._splits else (ordinal << 16) + parts[stream]
@@ -238,7 +232,7 @@ class Redis(Sink):
 
     @property
     def _splits(self) -> bool:
-        return type(self._format).split is not Format.split
+        return type(self._events.format).split is not Format.split
 
     async def _run(self, changes: Sequence[tuple[str, list[Entry]]], position: bytes) -> bool:
         """Have the script run; whether it has added these."""

@@ -22,9 +22,8 @@ import gzip as gz
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -41,8 +40,7 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
-from aiorepl.formats import named
-from aiorepl.formats.cloudevents import CloudEventsFormat
+from aiorepl.formats.events import Events
 from aiorepl_sinks.webhook_network import PrivateAddress, pool, reason, shown, target, trust
 from aiorepl_sinks.webhook_requests import (
     Event,
@@ -161,13 +159,8 @@ class Webhook(Sink):
             total_seconds=total_seconds,
         )
         self._body = body
-        self._chosen = partial(named, format, values=values)
-        self._format = self._chosen()
-        self._content_type = content_type(self._format.content_type, body)
-        if body == "binary" and not isinstance(self._format, CloudEventsFormat):
-            raise ConfigurationError(
-                "body = binary is a mode of CloudEvents: set format = cloudevents, or body = event"
-            )
+        self._events = Events(format, values=values, binary="http" if body == "binary" else None)
+        self._content_type = content_type(self._events.format.content_type, body)
         self._request_events = 1 if body in ("event", "binary") else request_events
         self._request_bytes = request_bytes
         self._gzip = gzip
@@ -194,7 +187,7 @@ class Webhook(Sink):
     async def open(self, context: SinkContext) -> Position | None:
         """Get ready to connect; the first batch does."""
         self._source = source_of(context)
-        self._format = self._chosen(position=context.position)
+        self._events.open(context.position)
         self._gone = ""
         self._pool = pool(
             self._context, connections=self._connections, http2=self._http2, private=self._private
@@ -207,7 +200,7 @@ class Webhook(Sink):
             raise PermanentError(self._gone, final=True)
         work = self._unfinished.pop(id(batch), None)
         if work is None:
-            work = _Work(batch, deque(self._cut(self._events(batch))))
+            work = _Work(batch, deque(self._cut(self._events_of(batch))))
         try:
             while work.requests:
                 await self._deliver(work)
@@ -224,23 +217,17 @@ class Webhook(Sink):
             connections, self._pool = self._pool, None
             await connections.aclose()
 
-    def _events(self, batch: Batch) -> list[Event]:
-        form = self._format
-        binary = form if self._body == "binary" and isinstance(form, CloudEventsFormat) else None
-        events = []
+    def _events_of(self, batch: Batch) -> Iterator[Event]:
         for change in batch.changes:
-            for number, part in enumerate(form.split(change)):
-                name = identity(change, number)
-                if binary is None:
-                    events.append(Event(change, name, form.event(part)))
-                else:
-                    headers, data = binary.http(part)
-                    del headers["content-type"]  # which all have in common
-                    pairs = tuple((key.encode(), value.encode()) for key, value in headers.items())
-                    events.append(Event(change, name, data, pairs))
-        return events
+            for number, (_, data, attributes) in enumerate(self._events.of(change)):
+                headers = tuple(
+                    (name.encode(), value.encode())
+                    for name, value in attributes.items()
+                    if name != "content-type"  # which all have in common
+                )
+                yield Event(change, identity(change, number), data, headers)
 
-    def _cut(self, events: Sequence[Event]) -> Iterator[Request]:
+    def _cut(self, events: Iterable[Event]) -> Iterator[Request]:
         return cut(events, self._request_events, self._request_bytes)
 
     def _remember(self, work: _Work) -> None:

@@ -123,7 +123,7 @@ def test_what_was_altered(name, count):
     assert len(changes) == len(set(map(event_id, changes)))
 
 
-@pytest.mark.parametrize("name", ["native", "cloudevents", "debezium", "wal2json"])
+@pytest.mark.parametrize("name", NAMES)
 def test_keys(name):
     """For sinks that keep the key beside the event."""
     _, change = first(named(name))

@@ -82,6 +82,20 @@ async def test_every_kind_in_the_stream_of_its_table(items, target):
     assert '{"id":1}' == fields["key"]
 
 
+@pytest.mark.parametrize(("form", "tells"), [("native", True), ("debezium", False)])
+async def test_a_table_that_was_altered(items, target, form, tells):
+    """Is told with the first row of each form, by formats that have an event for that."""
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a')",
+        "ALTER TABLE items ADD n int",
+        "INSERT INTO items VALUES (2, 'b', 3)",
+    )
+    await items.deliver(Delivery(Redis(target.url, format=form), schema_changes=True))
+    with target.client() as client:
+        entries = [fields for _, fields in client.xrange("public.items")]
+    assert [tells, tells] == ["schema" in fields for fields in entries]
+
+
 async def test_a_huge_transaction(items, target):
     """Larger than any batch, streamed: each row once, in order, also after a kill in its middle."""
     await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 30000) g")
