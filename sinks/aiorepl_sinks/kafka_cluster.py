@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
-import ssl
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,10 +18,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
 from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
-from aiokafka.helpers import create_ssl_context
 from aiokafka.partitioner import DefaultPartitioner
 
 from aiorepl import Change, ConfigurationError, PermanentError, TransientError
+from aiorepl_sinks.tls import context
+from aiorepl_sinks.tls import problem as tls_problem
 
 _CODECS: Final = {
     "gzip": codec.has_gzip,
@@ -29,6 +30,8 @@ _CODECS: Final = {
     "lz4": codec.has_lz4,
     "zstd": codec.has_zstd,
 }
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 # The producer cannot go on, a new one can.
@@ -81,8 +84,19 @@ class Cluster:
             raise ConfigurationError(
                 f"kafka: {compression} needs cramjam: pip install 'aiokafka[{compression}]'"
             )
-        if security_protocol.startswith("SASL") and (username is None or password is None):
+        if security_protocol not in _PROTOCOLS:
+            raise ConfigurationError(f"kafka: security_protocol is one of {', '.join(_PROTOCOLS)}")
+        if sasl_mechanism not in _MECHANISMS:
+            raise ConfigurationError(f"kafka: sasl_mechanism is one of {', '.join(_MECHANISMS)}")
+        sasl = security_protocol.startswith("SASL")
+        if sasl and (username is None or password is None):
             raise ConfigurationError(f"kafka: {security_protocol} wants username and password")
+        if not sasl and (username is not None or password is not None):
+            raise ConfigurationError(
+                "kafka: username and password want security_protocol SASL_SSL or SASL_PLAINTEXT"
+            )
+        if not security_protocol.endswith("SSL") and any(tls):
+            raise ConfigurationError("kafka: ca, certificate and key want security_protocol SSL or SASL_SSL")
         for server in (
             bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
         ):
@@ -97,14 +111,7 @@ class Cluster:
             "sasl_plain_password": password,
         }
         if security_protocol.endswith("SSL"):
-            try:
-                self._client["ssl_context"] = create_ssl_context(
-                    cafile=tls[0], certfile=tls[1], keyfile=tls[2], password=tls[3]
-                )
-            except OSError as error:
-                raise ConfigurationError(
-                    f"kafka: ca, certificate or key: {error.strerror or error}"
-                ) from None
+            self._client["ssl_context"] = context("kafka", *tls)
         self._batches = {"max_batch_size": batch_bytes, "compression_type": compression}
         self._timeout = timeout
         self._transaction_timeout = transaction_timeout
@@ -127,7 +134,7 @@ class Cluster:
             extra["transaction_timeout_ms"] = int(self._transaction_timeout * 1000)
         producer = AIOKafkaProducer(**self._client, **self._batches, **extra)
         try:
-            with _told():
+            with _told(), _not_hung_up(self._client["security_protocol"]):
                 await self._whole(producer.start())
         except BaseException:
             await producer.stop()
@@ -193,7 +200,8 @@ class Cluster:
 
     async def create_compacted(self, topic: str) -> None:
         """Create a topic of one partition that keeps the last record of each key, unless it is there."""
-        with _told(topic):
+        await self._let_in()
+        with _told(topic), _not_hung_up(self._client["security_protocol"]):
             await self._whole(self._create_compacted(topic))
 
     async def _last(self, partition: TopicPartition, key: bytes) -> bytes | None:
@@ -324,7 +332,29 @@ class Cluster:
 
 
 async def _knock(host: str, port: int, options: dict[str, Any]) -> None:
-    await (await create_conn(host, port, **options)).close()
+    with _not_hung_up(options["security_protocol"]):
+        await (await create_conn(host, port, **options)).close()
+
+
+@contextlib.contextmanager
+def _not_hung_up(protocol: str) -> Iterator[None]:
+    """Say what it may mean when a broker that is there wants nothing of us."""
+    try:
+        yield
+    except (ConnectionResetError, kafka.KafkaConnectionError) as error:
+        if tls_problem("kafka", error) is not None:
+            raise
+        raise TransientError(
+            f"kafka: the broker hung up: it is starting or stopping, or its listener is not of security_protocol {protocol}"
+        ) from None
+
+
+def _log_no_login(record: logging.LogRecord) -> bool:
+    return not any(type(value).__name__.startswith("Sasl") for value in record.args or ())
+
+
+# At DEBUG it logs requests as they are, and those of SASL PLAIN have the password in them.
+logging.getLogger("aiokafka.conn").addFilter(_log_no_login)
 
 
 def _see(producer: AIOKafkaProducer) -> None:
@@ -360,8 +390,8 @@ def problem(error: BaseException, topic: str | None = None) -> PermanentError | 
         return PermanentError(
             "kafka: the broker does not accept the user, the password or the SASL mechanism"
         )
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return PermanentError(f"kafka: the broker's certificate: {error.verify_message}; see the option ca")
+    if (told := tls_problem("kafka", error)) is not None:
+        return told
     if isinstance(error, (kafka.TopicAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed)):
         return PermanentError(
             f"kafka: {name}: the user may not write to a topic, or use the transactional id"
