@@ -134,7 +134,7 @@ class Guardian:
         for source, target in command["copies"]:
             ignored = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
             shutil.copytree(source, folder / target, symlinks=True, ignore=ignored)
-        self.bin_dir = folder / command["bin_dir"]
+        self.bin_dir, backup_dir = folder / command["bin_dir"], folder / command["backup_dir"]
         (folder / "log").touch()
         password = folder / "password"
         password.write_text(command["password"])
@@ -145,9 +145,8 @@ class Guardian:
         else:
             # The database is for the worker that synchronizes slots.
             primary = f"host=127.0.0.1 port={command['primary']} user=postgres dbname=postgres"
-            self._finish(
-                "pg_basebackup", *BACKUP, place, f"--dbname={primary}", PGPASSWORD=command["password"]
-            )
+            backup = str(backup_dir / "pg_basebackup")
+            self._finish(backup, *BACKUP, place, f"--dbname={primary}", PGPASSWORD=command["password"])
         password.unlink()
         with (folder / "data" / "postgresql.conf").open("a") as file:
             file.write(command["configuration"])

@@ -10,7 +10,7 @@ import pwd
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,13 +25,27 @@ class Installation:
     """The programs of one PostgreSQL version.
 
     ``copies`` are the folders to copy, and where to, when the server's user cannot reach them where they are;
-    ``copied_bin_dir`` is where the programs are then. Both targets are relative.
+    ``copied_bin_dir`` is where the programs are then. Both targets are relative. ``lender`` has the ``pg_basebackup`` that
+    this one lacks.
     """
 
     version: int
     bin_dir: Path
     copies: tuple[tuple[Path, str], ...]
     copied_bin_dir: str
+    lender: Installation | None = None
+
+    def every_copy(self) -> list[tuple[str, str]]:
+        """The folders to copy, the lender's among them, and where to."""
+        lent = () if self.lender is None else self.lender.copies
+        return [(str(source), target) for source, target in (*self.copies, *lent)]
+
+    def places(self, *, copied: bool) -> dict[str, str]:
+        """Where the programs are, and ``pg_basebackup``."""
+        backup = self.lender or self
+        if copied:
+            return {"bin_dir": self.copied_bin_dir, "backup_dir": backup.copied_bin_dir}
+        return {"bin_dir": str(self.bin_dir), "backup_dir": str(backup.bin_dir)}
 
 
 def from_wheel(version: int) -> Installation:
@@ -65,6 +79,16 @@ def from_folder(bin_dir: str | os.PathLike[str]) -> Installation:
     """The programs in a folder, such as Debian's ``/usr/lib/postgresql/15/bin``."""
     folder = Path(bin_dir).absolute()
     return Installation(_version(folder), folder, ((folder.parent, "pg"),), f"pg/{folder.name}")
+
+
+def with_backup(programs: Installation) -> Installation:
+    """The same, with a ``pg_basebackup``: of 18 if it has none, which copies older servers as well.
+
+    :raises ConfigurationError: when there is none to be had.
+    """
+    if (programs.bin_dir / "pg_basebackup").exists():
+        return programs
+    return replace(programs, lender=from_wheel(18))
 
 
 def server_user() -> tuple[int, int] | None:

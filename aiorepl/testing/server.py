@@ -29,6 +29,7 @@ from aiorepl.testing.installation import (
     reaches,
     server_user,
     temporary_parent,
+    with_backup,
 )
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -80,7 +81,7 @@ class EmbeddedServer:
         self._installation: Installation
         self._password: str
         if standby_of is not None:
-            self._installation, self._password = standby_of._installation, standby_of._password
+            self._installation, self._password = with_backup(standby_of._installation), standby_of._password
         else:
             self._installation = from_wheel(version) if bin_dir is None else from_folder(bin_dir)
             self._password = secrets.token_urlsafe(18)
@@ -131,7 +132,10 @@ class EmbeddedServer:
         programs = self._installation
         user = server_user()
         parent = temporary_parent(user)
-        reachable = reaches(user, programs.bin_dir / "postgres", programs.bin_dir / "initdb")
+        used = [programs.bin_dir / "postgres", programs.bin_dir / "initdb"]
+        if programs.lender is not None:
+            used.append(programs.lender.bin_dir / "pg_basebackup")
+        reachable = reaches(user, *used)
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__],
             stdin=subprocess.PIPE,
@@ -145,8 +149,8 @@ class EmbeddedServer:
             self._ask(
                 "create",
                 parent=parent,
-                bin_dir=str(programs.bin_dir) if reachable else programs.copied_bin_dir,
-                copies=[] if reachable else [(str(source), target) for source, target in programs.copies],
+                copies=[] if reachable else programs.every_copy(),
+                **programs.places(copied=not reachable),
                 user=user,
                 password=self._password,
                 primary=None if self._standby_of is None else self._standby_of.port,

@@ -38,6 +38,7 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
        ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int AS timeline,
        pg_current_wal_flush_lsn()::text AS flushed, current_database()::text AS database
 """
+_HISTORY: Final = "SELECT pg_read_file($1, 0, 1000000, true) AS content"
 _PEEK: Final = """
 SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg_lsn, $3, VARIADIC $4::text[])
 """
@@ -90,8 +91,17 @@ class SqlConnection:
         return System(row["identifier"], row["timeline"], LSN.parse(row["flushed"]), row["database"])
 
     async def timeline_history(self, timeline: int) -> str | None:
-        """Nothing: no SQL function tells it to everyone."""
-        return None
+        """The history file of a timeline after the first, for roles that may read it (``pg_read_server_files``); else
+        ``None``.
+        """
+        try:
+            (row,) = await self._fetch(_HISTORY, f"pg_wal/{timeline:08X}.history", timeout=ANSWER_SECONDS)
+        except ServerError as error:
+            if error.sqlstate == "42501":
+                return None
+            raise
+        content: str | None = row["content"]
+        return content
 
     async def create_slot(
         self,
