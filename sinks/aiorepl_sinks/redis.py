@@ -298,10 +298,10 @@ def _problem(error: errors.RedisError) -> PermanentError | TransientError:
     # The client wraps what is said while it connects.
     told: tuple[BaseException | None, ...] = (error, error.__cause__, error.__context__)
     refused = any(isinstance(one, (errors.AuthenticationError, errors.NoPermissionError)) for one in told)
-    if refused or code in _REFUSALS:
+    if refused or code in _REFUSALS or any(words in str(error) for words in _REFUSALS_IN_SCRIPTS):
         return PermanentError(
-            "redis: user or password is wrong, or the user may not run EVAL, EVALSHA, HGETALL, INFO, XADD, XTRIM, XINFO "
-            "and WAIT on these keys"
+            "redis: user or password is wrong, or the user may not run EVALSHA, SCRIPT, HGET, HGETALL, HSET, INFO, TYPE, "
+            "WAIT, XADD, XINFO and XTRIM on these keys"
         )
     if isinstance(error, (errors.ConnectionError, errors.TimeoutError)) or code in _PASSING:
         return TransientError(f"redis: {type(error).__name__}")
@@ -313,6 +313,8 @@ def _problem(error: errors.RedisError) -> PermanentError | TransientError:
 
 
 _REFUSALS: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
+# Of what a script does, up to Redis 6.2 and from 7 on; they have no word of their own at the beginning.
+_REFUSALS_IN_SCRIPTS: Final = ("The user executing the script can't", "ACL failure in script")
 _PASSING: Final = {
     *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),
     *("UNBLOCKED", "NOMASTERLINK", "-READONLY"),

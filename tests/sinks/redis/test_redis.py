@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,8 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl_sinks.redis import Redis
+
+PAGE = (Path(__file__).parents[3] / "docs/sinks/redis.md").read_text()
 
 
 def values(target, stream="public.items"):
@@ -203,6 +207,30 @@ async def test_replicas_that_are_missing(source, target):
             await sink.write(batch)
     await sink.close()
     assert [1] == ids(target)
+
+
+@pytest.mark.parametrize("missing", [None, "XADD", "HGETALL"])
+async def test_what_the_user_has_to_be_allowed(items, new_server, missing):
+    """Is what the page on Redis says, and one command less is told with the names of all."""
+    server = new_server()
+    needed = re.search(r"The user needs `([A-Z ]+)`", PAGE)[1].split()
+    with server.client() as client:
+        client.acl_setuser(
+            "narrow",
+            enabled=True,
+            passwords=["+right"],
+            keys=["*"],
+            commands=[f"+{name.lower()}" for name in needed if name != missing],
+        )
+    sink = Redis(server.url, username="narrow", password="right", max_length=10)
+    await items.execute("INSERT INTO items VALUES (1, 'a')")
+    if missing is None:
+        await items.deliver(sink)
+        assert [1] == ids(server)
+        return
+    with pytest.raises(PermanentError) as raised:
+        await items.deliver(sink)
+    assert set(needed) <= set(re.findall("[A-Z]+", str(raised.value)))
 
 
 async def test_a_wrong_password(source, new_server):
