@@ -9,10 +9,13 @@ fails the test it happened in.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import random
 import re
 import secrets
+import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +25,15 @@ from urllib.parse import quote, urlsplit
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing import EmbeddedServer
+
+# The same examples every time, and as long as they take: what fails here fails everywhere. New ones are looked for with
+# --hypothesis-profile=search.
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("ci")
 
 # What the handlers of the loops below were given, test by test.
 _unhandled: list[str] = []
@@ -114,6 +123,22 @@ def slot_name(request: pytest.FixtureRequest) -> str:
     return f"{readable[:54]}_{zlib.crc32(request.node.nodeid.encode()):08x}"
 
 
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """``free_port()``: one for a server that cannot choose its own.
+
+    The kernel gives none of these to whoever asks for any port, so nobody has it before the server does.
+    """
+
+    def free_port() -> int:
+        for port in random.SystemRandom().sample(range(10_000, 20_000), 100):
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                return port
+        raise AssertionError("none of a hundred ports is free")
+
+    return free_port
+
+
 @pytest.fixture(autouse=True)
 def nothing_unhandled() -> Iterator[None]:
     """Fail the test in which a loop's exception handler was called, or a task's exception never retrieved."""
@@ -183,7 +208,7 @@ async def _drop(server: Server, name: str) -> None:
     try:
         slots = "FROM pg_replication_slots WHERE database = $1"
         await connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", name)
-        async with asyncio.timeout(10):  # a slot can be dropped when the process is gone
+        async with asyncio.timeout(60):  # a slot can be dropped when the process is gone
             while await connection.fetchval(f"SELECT count(*) {slots} AND active", name):
                 await asyncio.sleep(0.01)
         await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)

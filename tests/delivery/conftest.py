@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiorepl import LSN, BatchPolicy, RetryPolicy, Sink
+from aiorepl import LSN, BatchPolicy, RetryPolicy, Sink, SinkContext
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.lanes import InLedger
 from aiorepl.delivery.ledger import Ledger
@@ -44,6 +44,7 @@ class Lane:
             served,
             self.window.cursor(),
             InLedger(self.ledger, "s"),
+            SinkContext("s", self.stream.position),
             after=after or begin,
             keeps_position=keeps_position,
         )
@@ -73,7 +74,7 @@ class Lane:
     async def finish(self) -> None:
         """Nothing more comes: let the sink finish."""
         self.window.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await (self.task or self.start())
 
 

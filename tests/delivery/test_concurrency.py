@@ -108,7 +108,7 @@ class Together(MemorySink):
         self.barrier = asyncio.Barrier(width)
 
     async def write(self, batch) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.barrier.wait()
         await super().write(batch)
 

@@ -40,7 +40,7 @@ async def test_a_sink_that_only_writes_is_durable_on_return(lane):
     lane.start()
     for _ in range(2):
         end = lane.commit(1)
-        await asyncio.wait_for(WriteOnly.written.wait(), 5)
+        await asyncio.wait_for(WriteOnly.written.wait(), 60)
         WriteOnly.written.clear()
         await asyncio.sleep(0)
         assert end == lane.ledger.flushed
@@ -99,7 +99,7 @@ async def test_flush_by_age(lane):
     lane.start()
     begin = clock()
     lane.commit(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await sink.wait_for_changes(1, durable=True)
     assert clock() - begin >= 0.05
 
@@ -176,7 +176,7 @@ async def test_a_full_window_is_not_waited_on(lane, ids):
         if part.end_lsn is not None:
             lane.ledger.ended(part.end_lsn)
         lane.window.extend([part])
-        await asyncio.wait_for(lane.window.room(), 5)
+        await asyncio.wait_for(lane.window.room(), 60)
     await lane.finish()
     assert list(range(10)) == [number for batch in ids(sink) for number in batch]
     assert len(sink.batches) > 1

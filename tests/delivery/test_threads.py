@@ -23,7 +23,7 @@ class Blocking(SyncSink):
     def write(self, batch):
         self.calls.append("write begins")
         self.writing.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         self.calls.append("write ends")
         if self.error is not None:
             raise self.error
@@ -38,7 +38,7 @@ async def test_a_cancelled_call_is_waited_for(error):
     blocking = Blocking(error)
     sink = ThreadedSink(blocking)
     write = asyncio.create_task(sink.write(None))
-    await asyncio.to_thread(blocking.writing.wait, 10)
+    await asyncio.to_thread(blocking.writing.wait, 60)
     for _ in range(2):
         write.cancel()
         await asyncio.sleep(0.01)
@@ -56,7 +56,7 @@ async def test_a_call_in_a_cancelled_scope_is_waited_for():
     sink = ThreadedSink(blocking)
     async with anyio.create_task_group() as group:
         group.start_soon(sink.write, None)
-        await asyncio.to_thread(blocking.writing.wait, 10)
+        await asyncio.to_thread(blocking.writing.wait, 60)
         group.cancel_scope.cancel()
         asyncio.get_running_loop().call_later(0.05, blocking.go_on.set)
     assert ["write begins", "write ends"] == blocking.calls

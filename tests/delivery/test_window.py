@@ -69,7 +69,7 @@ async def test_room_waits_for_the_slowest_reader():
     await asyncio.sleep(0)
     assert not room.done()
     slow.release(1)
-    await asyncio.wait_for(room, 1)
+    await asyncio.wait_for(room, 60)
     assert not window.statistics().held_back
 
 
@@ -96,7 +96,7 @@ async def test_news():
         await asyncio.sleep(0)
         assert not news.done()
         wake()
-        await asyncio.wait_for(news, 1)
+        await asyncio.wait_for(news, 60)
         cursor.take()
     assert cursor.ended
 
@@ -122,7 +122,7 @@ async def test_a_reader_that_leaves_holds_nothing_back():
     stays.release(1)
     assert window.statistics().held_back
     leaves.leave()
-    await asyncio.wait_for(window.room(), 1)
+    await asyncio.wait_for(window.room(), 60)
     assert 0 == window.statistics().bytes
 
 
@@ -133,5 +133,5 @@ async def test_waiting_can_be_cancelled():
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(cursor.news(), 0.01)
     window.extend([part(1)])
-    await asyncio.wait_for(cursor.news(), 1)
+    await asyncio.wait_for(cursor.news(), 60)
     assert cursor.take() is not None

@@ -16,7 +16,7 @@ from aiorepl import LSN, Pipeline, Source
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 class Published:

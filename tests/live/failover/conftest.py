@@ -1,0 +1,126 @@
+"""A primary, its standby, and the DSN of whichever of the two may be written to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from aiorepl.testing import EmbeddedServer
+
+STANDBY = {
+    "primary_slot_name": "standby",
+    "hot_standby_feedback": "on",
+    "sync_replication_slots": "on",
+    # Copied from the primary; this one has no standby that it could wait for.
+    "synchronized_standby_slots": "",
+}
+
+
+@pytest.fixture
+def version(request: pytest.FixtureRequest) -> int:
+    """The servers' version, 18 unless parametrized."""
+    return getattr(request, "param", 18)
+
+
+@pytest.fixture
+def waits(request: pytest.FixtureRequest) -> bool:
+    """Whether the primary sends only what the standby has; not so unless parametrized."""
+    return getattr(request, "param", False)
+
+
+@pytest.fixture
+def primary(servers: Any, version: int, waits: bool) -> Iterator[EmbeddedServer]:
+    """A primary of this test's own."""
+    settings = {"synchronized_standby_slots": "standby"} if waits else {}
+    programs = None if version == 18 else servers(version).bin_dir
+    with EmbeddedServer(version, bin_dir=programs, settings=settings) as server:
+        yield server
+
+
+@pytest.fixture
+async def published(publish: Any, primary: EmbeddedServer) -> Any:
+    """Its database, published, with a slot for the standby."""
+    published = await publish(primary.dsn)
+    await published.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+    return published
+
+
+@pytest.fixture
+def standby(published: Any, primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """The primary's standby, which synchronizes failover slots."""
+    with EmbeddedServer(settings=STANDBY, standby_of=primary) as server:
+        yield server
+
+
+@pytest.fixture
+async def there(standby: EmbeddedServer) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to the standby, and to what becomes of it."""
+    connection = await asyncpg.connect(standby.dsn)
+    yield connection
+    connection.terminate()
+
+
+@dataclass
+class Pair:
+    """Both, and what is done to them."""
+
+    primary: EmbeddedServer
+    standby: EmbeddedServer
+    published: Any
+    there: asyncpg.Connection
+
+    @property
+    def dsn(self) -> str:
+        """The DSN of whoever is the primary."""
+        parts = urlsplit(self.primary.dsn)
+        netloc = f"{parts.netloc},127.0.0.1:{self.standby.port}"
+        return parts._replace(netloc=netloc, query="target_session_attrs=read-write").geturl()
+
+    async def synchronized(self) -> None:
+        """Wait until the standby has the slot for good."""
+        slot = self.published.slot
+
+        async def look() -> bool:
+            # The standby's copy starts behind the slot, which has to come past it, and moves by these records alone.
+            await self.published.execute("SELECT pg_log_standby_snapshot()")
+            query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = $1"
+            return bool(await self.there.fetchval(query, slot))
+
+        await self.published.until(look, bool)
+
+    async def promote(self) -> None:
+        """The primary dies and the standby takes its place."""
+        await asyncio.to_thread(self.primary.kill)
+        await self.there.fetchval("SELECT pg_promote()")
+
+    async def hold_back(self) -> None:
+        """The standby gets nothing more."""
+        await asyncio.to_thread(self.standby.kill)
+
+    async def promote_as_it_is(self) -> None:
+        """The primary dies, and the standby that was held back takes its place."""
+        await asyncio.to_thread(self.primary.kill)
+        await asyncio.to_thread(self.standby.start)
+        self.there.terminate()
+        self.there = await asyncpg.connect(self.standby.dsn)
+        await self.there.fetchval("SELECT pg_promote()")
+
+    async def rows(self) -> list[int]:
+        """The keys that the promoted server has."""
+        return [row["id"] for row in await self.there.fetch("SELECT id FROM items ORDER BY id")]
+
+
+@pytest.fixture
+async def pair(
+    primary: EmbeddedServer, standby: EmbeddedServer, published: Any, there: asyncpg.Connection
+) -> AsyncIterator[Pair]:
+    """A primary with its standby."""
+    pair = Pair(primary, standby, published, there)
+    yield pair
+    pair.there.terminate()

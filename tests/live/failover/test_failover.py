@@ -1,0 +1,89 @@
+"""Failover slots, and what standbys are good for before they are promoted."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError, Source
+from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.faults import MemorySink
+from aiorepl.wire.connection import ReplicationConnection
+
+QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+async def test_a_standby_is_waited_for(published, standby, pair):
+    """A slot that is being synchronized is not ours to read; it says so, and that it may pass."""
+    await Pipeline(published.source(failover=True), [MemorySink()], until="now").run()
+    await pair.synchronized()
+    with pytest.raises(SlotError, match="is being synchronized from the primary") as caught:
+        await Pipeline(published.source(standby.dsn), [MemorySink()]).run()
+    assert caught.value.busy
+
+
+async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
+    """A slot of the standby's own is read there; beats are skipped, and counted."""
+    await published.create_slot()
+    connection = await ReplicationConnection.open(standby.dsn)
+    creating = asyncio.create_task(connection.create_slot(f"{published.slot[:50]}_own"))
+    while not creating.done():
+        # A slot on a standby begins where the primary tells of its transactions in progress.
+        await published.execute("SELECT pg_log_standby_snapshot()")
+        await asyncio.wait({creating}, timeout=0.1)
+    await creating
+    await connection.close()
+    published.slot = f"{published.slot[:50]}_own"
+    sink = MemorySink()
+    async with Pipeline(published.source(standby.dsn, heartbeat=0.05), [sink]) as pipeline:
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1)
+        beats = await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.skipped >= 2
+        )
+        assert (0, 0, None) == (beats.sent, beats.failed, beats.error)
+
+
+@pytest.mark.parametrize("version", [17, 18])
+@pytest.mark.parametrize("journal", [True, False])
+async def test_two_phase_as_well(servers, slot_name, tmp_path, version, journal):
+    """Both at once, also where the server makes no such slot, and with a load under the slot's snapshot."""
+    connection = await asyncpg.connect(servers(version).dsn)
+    await connection.execute(
+        f"CREATE TABLE {slot_name} (id int); CREATE PUBLICATION {slot_name} FOR TABLE {slot_name}"
+    )
+    await connection.execute(f"INSERT INTO {slot_name} VALUES (1)")
+    try:
+        source = Source(
+            servers(version).dsn,
+            slot=slot_name,
+            publication=slot_name,
+            create_slot=True,
+            two_phase=True,
+            failover=True,
+        )
+        sink = MemorySink()
+        options = {"journal": str(tmp_path), "snapshot": True} if journal else {}
+        await Pipeline(source, [sink], until="now", **options).run()
+        query = "SELECT two_phase AND failover FROM pg_replication_slots WHERE slot_name = $1"
+        assert await connection.fetchval(query, slot_name)
+        assert journal == len(sink.changes)
+        await connection.execute("SELECT pg_drop_replication_slot($1)", slot_name)
+    finally:
+        await connection.execute(f"DROP PUBLICATION {slot_name}; DROP TABLE {slot_name}")
+        await connection.close()
+
+
+async def test_an_existing_slot_becomes_a_failover_slot(published, primary):
+    """Asked for, it is altered; without being asked it stays what it is."""
+    query = "SELECT failover FROM pg_replication_slots WHERE slot_name = $1"
+    await published.create_slot()
+    await Pipeline(published.source(), [MemorySink()], until="now").run()
+    assert not await published.connection.fetchval(query, published.slot)
+    await Pipeline(published.source(failover=True), [MemorySink()], until="now").run()
+    assert await published.connection.fetchval(query, published.slot)
