@@ -203,11 +203,17 @@ class SinkError(AioreplError):
 
 
 class TransientError(SinkError):
-    """Raised by a sink: the same batch may succeed later. ``retry_after`` is in seconds, if the peer said it."""
+    """Raised by a sink: the same batch may succeed later.
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    :param retry_after: in seconds, if the peer said it.
+    :param resend: of ``write`` and ``flush``: not the batch alone. What was accepted before is lost, too: the sink is
+        opened again, and sent everything behind the position it returns.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None, resend: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.resend = resend
 
 
 class PermanentError(SinkError):

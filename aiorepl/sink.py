@@ -3,7 +3,7 @@
 A sink takes batches of committed changes to somewhere else. Everything hard is the engine's: order, batching,
 retries, backpressure, acknowledging the slot, cancellation. A sink answers four calls, never two at once::
 
-    position = await sink.open(context)     # once, before anything else
+    position = await sink.open(context)     # before anything else; again if the sink asks to be sent again
     await sink.write(batch)                 # any number of times
     await sink.flush()                      # now and then, and before close
     await sink.close()                      # once, also after a failure
@@ -42,6 +42,13 @@ not change. It is not NULL. Leave the target's value alone, or say in the sink's
 you), ``PermanentError`` when it never will; any other exception counts as permanent. After a transient error the
 engine waits with growing pauses and calls again: ``write`` with the same batch, or ``flush``. So after an error a
 sink must be as it was before the call, or its writes idempotent.
+
+**Sent again.** A sink that has lost what it had accepted, as with its connection the target's open transaction that slices
+were written in, raises ``TransientError(text, resend=True)`` from ``write`` or ``flush``. Then it is opened again, with the
+context of the first time, and gets everything behind the position that ``open`` returns: of a transaction that broke off
+the first slice again. A sink without a position gets what it had not flushed. That position may lie before what was durable,
+as after a failover of the target to a standby that was behind; where the slot or the journal has nothing of that age any
+more, the sink stops. Other sinks do not get anything twice.
 
 **Poison.** A batch that never will succeed stops the sink, unless the user has chosen dead letters or skipping for it.
 Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
@@ -168,6 +175,8 @@ class Sink:
 
     async def open(self, context: SinkContext) -> Position | None:
         """Get ready. Return the position the target holds with its data, or ``None`` if it keeps none.
+
+        Called again after an error with ``resend``, on the same sink: whatever was left over from before is void.
 
         :raises PermanentError: when the sink cannot work as configured.
         :raises TransientError: when the target is not there just now.

@@ -167,6 +167,11 @@ class Capture:
         elif connection is not None:
             await connection.close()
 
+    @property
+    def _furthest(self) -> LSN:
+        """How far the stream was received whole, also where it is being read again."""
+        return max(self._after, self._ledger.end)
+
     def _required(self) -> tuple[Connection, Readied]:
         if self._connection is None or self._readied is None:
             raise RuntimeError("connect first")
@@ -190,12 +195,14 @@ class Capture:
         # Whoever does not want to reconnect is connected again where we hung up ourselves.
         retry = self._retry or _BRIEFLY
         _, before = self._required()
+        told = self.last_error
         async for attempt in retry.connection():
             with attempt:
                 readied, connection = await self._connect_again(before)
                 self._connection, self._readied = connection, readied
         if self._going_back:
-            self._going_back = False
+            # That the slot is still ours for a moment is nothing to be told.
+            self._going_back, self.last_error = False, told
             _log.warning("the source is read again from %s", self._after)
             return
         self.reconnects += 1
@@ -205,7 +212,7 @@ class Capture:
         try:
             connection = await self.source.open()
             try:
-                followed = before.position.at(self._after)
+                followed = before.position.at(self._furthest)
                 readied = await ready(connection, self.source, create=False, followed=followed)
                 readied = self._same_stream(before.position, readied)
                 await self._start(connection, readied)
@@ -229,10 +236,10 @@ class Capture:
         assert found.timelines is not None
         assert timelines is not None
         before.require_same_source(found, "this pipeline")
-        require_history(before.at(self._after), found.timelines)
-        if self._after > readied.wal_end:
+        require_history(before.at(self._furthest), found.timelines)
+        if self._furthest > readied.wal_end:
             raise SlotError(
-                f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {self._after}: the "
+                f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {self._furthest}: the "
                 "server lost its last transactions, by a failover or a restore; what has them has to begin anew"
             )
         known = max(self._after, self._ledger.flushed, before.lsn)
@@ -247,7 +254,7 @@ class Capture:
         if found.timeline > before.timeline:
             _log.warning("the source was promoted: timeline %s after %s", found.timeline, before.timeline)
             # Where the server does not tell where it was, all that comes now is of the later one.
-            guessed = Timelines(found.timeline, [(before.timeline, self._after)])
+            guessed = Timelines(found.timeline, [(before.timeline, self._furthest)])
             timelines.grow(found.timelines if found.timelines.known else guessed)
         return replace(readied, position=replace(found, timelines=timelines))
 

@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.delivery import Served
-from aiorepl.delivery.gaps import Gaps
+from aiorepl.delivery.filling import Filler
+from aiorepl.delivery.gaps import HOW, Gaps
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.overview import Lag
 from aiorepl.delivery.retry import RetryPolicy
@@ -24,7 +26,7 @@ from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Sink, SinkContext
@@ -54,7 +56,8 @@ class Lanes(ABC):
         self._capture = capture
         self._sinks = sinks
         self._memory = memory
-        self._fillers: list[asyncio.Task[None]] = []
+        self._contexts: dict[str, SinkContext] = {}
+        self._fillers: list[Filler] = []
         self._stopped = False
 
     @abstractmethod
@@ -70,12 +73,12 @@ class Lanes(ABC):
         """Fill no window any more; what is in them is still delivered."""
         self._stopped = True
         for filler in self._fillers:
-            filler.cancel()
+            filler.stop()
 
     async def _open(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
-        context = SinkContext(name, begin, serve.routing_key)
+        context = self._contexts[name] = SinkContext(name, begin, serve.routing_key)
         if serve.dead_letters is not None:
             await self._opened(serve.dead_letters, context, serve.retry, cleanup)
         held = await self._opened(serve.sink, context, serve.retry, cleanup)
@@ -112,34 +115,38 @@ class Lanes(ABC):
         keeps_position: bool,
     ) -> SinkRunner:
         runner = self.runners[name] = SinkRunner(
-            name, serve, window.cursor(name), progress, after=after, keeps_position=keeps_position
+            name,
+            serve,
+            window.cursor(name),
+            progress,
+            self._contexts[name],
+            after=after,
+            keeps_position=keeps_position,
         )
         return runner
 
     async def _lane(
-        self, window: Window, filling: Coroutine[Any, Any, None], runners: list[SinkRunner]
+        self,
+        window: Window,
+        read: Callable[[], Coroutine[Any, Any, None]],
+        runners: list[SinkRunner],
+        *,
+        go_back: Callable[[LSN], Awaitable[None]] | None = None,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            filler = group.create_task(self._fill(window, filling), name="aiorepl reader")
-            # Not in the task itself: one that is cancelled before its first step never gets to its finally.
-            filler.add_done_callback(lambda _: window.close())
-            filler.add_done_callback(lambda _: filling.close())
+            filler = Filler(group, window, read, go_back, self._reading_failed)
             self._fillers.append(filler)
+            filler.start()
             if self._stopped:
-                filler.cancel()
+                filler.stop()
             for runner in runners:
                 name = f"aiorepl sink {runner.statistics.name}"
-                held_responsible(group.create_task(runner.run(), name=name), runner.statistics)
+                held_responsible(group.create_task(runner.run(filler), name=name), runner.statistics)
 
-    async def _fill(self, window: Window, filling: Coroutine[Any, Any, None]) -> None:
-        try:
-            await filling
-        except asyncio.CancelledError:
-            if not self._stopped:
-                raise
-        except Exception as error:  # noqa: BLE001 - raised again once the sinks are done
-            self.failure = error
-            self.ending.set()
+    def _reading_failed(self, error: Exception) -> None:
+        """Raise it again once the sinks are done."""
+        self.failure = error
+        self.ending.set()
 
     async def _read(self, window: Window) -> None:
         while (slices := await self._capture.receive()) is not None:
@@ -198,7 +205,7 @@ class DirectLanes(Lanes):
             for name, serve in self._sinks.items()
         ]
         self.started.set()
-        await self._lane(window, self._read(window), runners)
+        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
@@ -227,3 +234,12 @@ class InLedger:
 
     async def durable(self, end_lsn: LSN) -> None:
         self._ledger.durable(self._name, end_lsn)
+
+    async def stands(self, lsn: LSN) -> None:
+        confirmed = self._ledger.flushed
+        if lsn < confirmed:
+            raise SlotError(
+                f"sink {self._name} had everything up to {confirmed} and now stands at {lsn}: its target has lost what came "
+                f"between, and the slot is confirmed past it; {HOW}"
+            )
+        self._ledger.stand(self._name, lsn)

@@ -21,7 +21,8 @@ from aiorepl.lsn import LSN
 
 
 class Ledger:
-    """The positions of one pipeline. They never move backwards, whatever a reconnect brings again.
+    """The positions of one pipeline. They never move backwards, whatever a reconnect brings again; but those of a sink
+    that lost what it had.
 
     :param start: the position the stream begins at: durable before we came.
     :param sinks: the names of those whose word is needed.
@@ -81,6 +82,15 @@ class Ledger:
         if end_lsn > self._durable[sink]:
             self._durable[sink] = end_lsn
             self._advance()
+
+    def stand(self, sink: str, lsn: LSN) -> None:
+        """``sink`` was opened again and holds everything up to ``lsn``, be it more or less than it has said before.
+
+        ``flushed`` stays where it is, so ``lsn`` must not lie before it.
+        """
+        assert lsn >= self._flushed
+        self._accepted[sink] = self._durable[sink] = lsn
+        self._advance()
 
     def hold(self, gid: str, prepared: LSN) -> None:
         """A prepared transaction was received that nobody but us has; it must come again if we end.

@@ -17,6 +17,7 @@ from aiorepl.errors import (
     SpoolError,
     TransientError,
 )
+from aiorepl.lsn import LSN
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -39,11 +40,15 @@ class RetryPolicy:
     first: float = 0.1
     longest: float = 30.0
 
-    def sink(self, call: str) -> AsyncIterator[Any]:
-        """Attempts at a sink's call: again after TransientError, as late as the peer asks. ``call`` is for the log."""
+    def sink(self, call: str, *, resend: bool = True) -> AsyncIterator[Any]:
+        """Attempts at a sink's call: again after TransientError, as late as the peer asks.
+
+        :param call: for the log.
+        :param resend: whether the same call helps also where the error asks for more than that.
+        """
 
         def pause(error: Exception) -> bool | float:
-            if not isinstance(error, TransientError):
+            if not isinstance(error, TransientError) or (error.resend and not resend):
                 return False
             _log.warning("%s is tried again: %s", call, error)
             return True if error.retry_after is None else error.retry_after
@@ -63,6 +68,37 @@ class RetryPolicy:
             wait_max=self.longest,
             wait_jitter=self.first,
         )
+
+
+class Resends:
+    """How often, and after which pauses, a sink is sent again what it has lost. Pure.
+
+    The pauses grow for as long as no more gets durable between one loss and the next. Of a policy's seconds the pauses
+    count and not the time between them, in which a large transaction may come for hours.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._durable: LSN | None = None
+        self._losses = 0
+        self._waited = 0.0
+
+    def pause(self, durable: LSN, retry_after: float | None = None) -> float | None:
+        """Seconds to wait after a loss; ``None`` when it has been tried often enough.
+
+        :param durable: what the sink had made durable when it lost the rest.
+        :param retry_after: what the peer asks for instead.
+        """
+        policy = self._policy
+        if durable != self._durable:
+            self._durable, self._losses, self._waited = durable, 0, 0.0
+        self._losses += 1
+        if policy.attempts is not None and self._losses >= policy.attempts:
+            return None
+        pause = min(policy.first * 2.0 ** min(self._losses - 1, 60), policy.longest)
+        pause = pause if retry_after is None else retry_after
+        self._waited += pause
+        return pause if policy.seconds is None or self._waited <= policy.seconds else None
 
 
 def may_pass(error: Exception) -> bool:

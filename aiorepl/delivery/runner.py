@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import datetime
 from typing import Protocol
 
 from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.filling import Filler, unless
+from aiorepl.delivery.retry import Resends
+from aiorepl.delivery.seen import Seen
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import Cursor
 from aiorepl.delivery.writing import SinkWriter
+from aiorepl.errors import TransientError
 from aiorepl.lsn import LSN
-from aiorepl.sink import Batch
+from aiorepl.position import Position
+from aiorepl.sink import Batch, SinkContext
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.transaction import Slice
+
+_log = logging.getLogger("aiorepl.sink")
 
 
 class Progress(Protocol):
@@ -26,10 +34,17 @@ class Progress(Protocol):
     async def durable(self, end_lsn: LSN) -> None:
         """Everything up to ``end_lsn`` would survive the loss of this process."""
 
+    async def stands(self, lsn: LSN) -> None:
+        """The sink was opened again and holds everything up to ``lsn``; whatever else was said of it is void.
+
+        :raises SlotError: nobody has what comes behind that any more.
+        """
+
 
 class SinkRunner:
     """Runs one opened sink until its cursor ends.
 
+    :param context: what the sink was opened with.
     :param after: what the sink holds already: transactions that ended at or before it are not given to it again.
     :param keeps_position: whether the sink keeps its position itself, and so is told of WAL without changes too.
     """
@@ -40,6 +55,7 @@ class SinkRunner:
         serve: Served,
         cursor: Cursor,
         progress: Progress,
+        context: SinkContext,
         *,
         after: LSN,
         keeps_position: bool,
@@ -47,26 +63,47 @@ class SinkRunner:
         self.statistics = SinkStatistics(name, accepted=after, durable=after)
         self._writer = SinkWriter(name, serve, self.statistics, keeps_position=keeps_position)
         self._selection = serve.selection
-        self._tracker = SchemaTracker() if serve.schema_changes else None
+        self._announces = serve.schema_changes
         self._cursor = cursor
         self._progress = progress
-        self._after = after
+        self._context = context
         self._keeps_position = keeps_position
         self._policy = serve.batches
-        self._batcher = Batcher(serve.batches.bytes)
+        self._resends = Resends(serve.retry)
+        # Who overrides write alone is durable when it returns: nothing to wait for.
+        self._durable_on_write = serve.sink.durable_on_write
+        self._begin(after)
+
+    def _begin(self, after: LSN) -> None:
+        """Know of nothing but that the sink has everything up to ``after``."""
+        self._tracker = SchemaTracker() if self._announces else None
+        self._seen = Seen(after)
+        self._batcher = Batcher(self._policy.bytes)
         self._skipped = 0
         self._unflushed = 0
         self._flush_at: float | None = None
         self._accepted: LSN | None = None
         self._committed: datetime | None = None
-        # Who overrides write alone is durable when it returns: nothing to wait for.
-        self._durable_on_write = serve.sink.durable_on_write
 
-    async def run(self) -> None:
+    async def run(self, filler: Filler | None = None) -> None:
         """Write and flush until the window is closed and empty; the last flush included.
 
+        :param filler: what fills the window, and is asked to do so again where the sink has lost what it had accepted.
         :raises SinkError: the sink failed for good.
         """
+        while True:
+            try:
+                await self._deliver()
+                break
+            except TransientError as error:
+                if not error.resend or filler is None or not filler.repeats:
+                    raise
+                if not await self._go_back(filler, error):
+                    break
+        # The window may be filled on, for others.
+        self._cursor.leave()
+
+    async def _deliver(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             batch = self._next_batch()
@@ -89,10 +126,11 @@ class SinkRunner:
             part = self._cursor.take()
             if part is None:
                 break
-            if self._has(part):
+            new = self._seen.new(part)
+            if new is None:
                 self._skipped += 1
             else:
-                self._batcher.add(self._chosen(part))
+                self._batcher.add(self._chosen(new))
         batch = self._batcher.take()
         if batch is None and self._cursor.holds_back and self._batcher.under_way:
             # The rest of the transaction waits for room, which this part has to make.
@@ -101,11 +139,6 @@ class SinkRunner:
             self._cursor.release(self._skipped)
             self._skipped = 0
         return batch
-
-    def _has(self, part: Slice) -> bool:
-        if part.transaction is None:
-            return part.end_lsn is not None and part.end_lsn <= self._after
-        return part.transaction.commit_lsn < self._after
 
     def _chosen(self, part: Slice) -> Slice:
         """What of the slice the sink gets, in its form."""
@@ -149,6 +182,28 @@ class SinkRunner:
             self.statistics.durable = end_lsn
             self.statistics.committed = self._committed
             await self._progress.durable(end_lsn)
+
+    async def _go_back(self, filler: Filler, error: TransientError) -> bool:
+        """Open the sink again and have everything sent that it has not; whether that will be."""
+        statistics = self.statistics
+        pause = self._resends.pause(statistics.durable, error.retry_after)
+        if pause is None:
+            raise error
+        _log.warning("sink %s is opened and sent again what it lost: %s", statistics.name, error)
+        statistics.resends += 1
+        opened = await unless(filler.stopped, self._reopened(pause))
+        if opened is None:
+            return False
+        (held,) = opened
+        lsn = statistics.durable if held is None else held.lsn
+        await self._progress.stands(lsn)
+        statistics.accepted = statistics.durable = lsn
+        self._begin(lsn)
+        return await filler.again(self._cursor, lsn)
+
+    async def _reopened(self, pause: float) -> tuple[Position | None]:
+        await asyncio.sleep(pause)
+        return (await self._writer.reopen(self._context),)
 
 
 def _says_something(part: Slice) -> bool:

@@ -70,6 +70,8 @@ class Session:
         self._idle_again_at = 0.0
         self._idle_left_out = False
         self._at = 0
+        # How far this reading has come. The ledger may be further, where what is known is read again.
+        self._end = resume.after
         self._failure: ProtocolError | None = None
 
     def _begin(self, resume: Resume) -> None:
@@ -171,8 +173,7 @@ class Session:
                     self._at = self._decoder.position
                 elif isinstance(run, Again):
                     self.report()
-                    after = max(self._ledger.end, self._resume.after)
-                    self._begin(Resume(after, begins=self._resume.begins))
+                    self._begin(Resume(self._end, begins=self._resume.begins))
                 else:
                     self._at = run.wal_end
                     if not self._assembler.open:
@@ -194,7 +195,7 @@ class Session:
             if part.two_phase is not None and not self._source.deliver_prepared:
                 self._decide(part.two_phase)
             if part.end_lsn is not None:
-                self._ledger.ended(part.end_lsn)
+                self._ended_at(part.end_lsn)
                 if self._source.heartbeat and is_beat(part):
                     downstream.append(Slice(None, (), True, part.end_lsn, 0))
                     continue
@@ -214,7 +215,7 @@ class Session:
     def _idle(self, wal_end: LSN) -> list[Slice]:
         if self._until is not None and wal_end >= self._until:
             return self._finish()
-        if wal_end <= self._ledger.end:
+        if wal_end <= self._end:
             return []
         # A busy server sends one after every transaction; what is left out is made good by the next, which comes
         # at the latest in answer to our status.
@@ -230,11 +231,15 @@ class Session:
         """All that committed below ``until`` was sent: the end, and nothing more between here and there."""
         assert self._until is not None
         self._ended = True
-        return self._nothing_until(self._until) if self._until > self._ledger.end else []
+        return self._nothing_until(self._until) if self._until > self._end else []
 
     def _nothing_until(self, lsn: LSN) -> list[Slice]:
-        self._ledger.ended(lsn)
+        self._ended_at(lsn)
         return [Slice(None, (), True, lsn, 0)]
+
+    def _ended_at(self, lsn: LSN) -> None:
+        self._end = max(self._end, lsn)
+        self._ledger.ended(lsn)
 
     def _beyond(self, part: Slice) -> bool:
         if self._until is None:

@@ -76,6 +76,10 @@ class Window:
         """Wait while the window is over its limit."""
         await self._room.wait()
 
+    def open(self) -> None:
+        """More comes, also after ``close``."""
+        self._closed = False
+
     def close(self) -> None:
         """Nothing more comes: readers get the rest and then the end."""
         self._closed = True
@@ -142,6 +146,11 @@ class Cursor:
     def release(self, count: int) -> None:
         """The first ``count`` slices taken and not yet released need not be kept for this reader."""
         self._place += count
+        self._window._release()
+
+    def pass_over(self) -> None:
+        """Go on with what comes next: nothing of what is there now is wanted."""
+        self._place = self._next = self._window._base + len(self._window._slices)
         self._window._release()
 
     def leave(self) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from aiorepl.delivery.concurrency import stages
 from aiorepl.delivery.delivery import Served
@@ -19,10 +20,13 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.transforming import Transformer, Untransformed
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.errors import AioreplError, PermanentError, SinkError, TransientError
-from aiorepl.sink import Batch, Refusal
+from aiorepl.position import Position
+from aiorepl.sink import Batch, Refusal, SinkContext
 from aiorepl.transactions.transaction import Slice
 
 _log = logging.getLogger("aiorepl.sink")
+
+T = TypeVar("T")
 
 
 class SinkWriter:
@@ -56,10 +60,15 @@ class SinkWriter:
         if self._serve.concurrency == 1:
             await self._settle(batch)
             return
-        for stage in stages(batch, self._serve.concurrency, self._serve.order):
-            async with asyncio.TaskGroup() as group:
-                for part in stage:
-                    held_responsible(group.create_task(self._settle(part)), self._statistics)
+        try:
+            for stage in stages(batch, self._serve.concurrency, self._serve.order):
+                async with asyncio.TaskGroup() as group:
+                    for part in stage:
+                        held_responsible(group.create_task(self._settle(part)), self._statistics)
+        except ExceptionGroup as errors:
+            if not all(map(wants_resend, errors.exceptions)):
+                raise
+            raise errors.exceptions[0]  # noqa: B904 - the others say the same
 
     async def flush(self) -> None:
         """Have everything accepted made durable.
@@ -68,11 +77,27 @@ class SinkWriter:
         """
         await self._insist("flush", self._sink.flush)
 
+    async def reopen(self, context: SinkContext) -> Position | None:
+        """Open the sink again, which has lost what it had accepted; gives the position that it returns.
+
+        :raises AioreplError: it cannot be opened, or does not go on as what it was.
+        """
+        held = await self._insist("open", lambda: self._sink.open(context), resend=True)
+        if self._keeps_position is (held is None):
+            raise SinkError(
+                f"sink {self._name}: open has returned a position at one time and none at another"
+            )
+        if held is not None:
+            held.require_same_source(context.position, f"sink {self._name}")
+        return held
+
     async def _settle(self, batch: Batch) -> None:
         try:
             await self._insist("write", lambda: self._sink.write(batch))
         except AioreplError as error:
-            if self._serve.on_error == "halt" or (isinstance(error, PermanentError) and error.final):
+            if self._serve.on_error == "halt" or wants_resend(error):
+                raise
+            if isinstance(error, PermanentError) and error.final:
                 raise
             await self._refused(batch, error)
 
@@ -125,18 +150,24 @@ class SinkWriter:
         self._statistics.dead_letters += count
         _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, at, error)
 
-    async def _insist(self, call: str, make: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(self, call: str, make: Callable[[], Awaitable[T]], *, resend: bool = False) -> T:
         try:
-            async for attempt in self._serve.retry.sink(f"sink {self._name}: {call}"):
+            async for attempt in self._serve.retry.sink(f"sink {self._name}: {call}", resend=resend):
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
-                    await make()
+                    return await make()
+            raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise
         except Exception as error:
             # The exception's own text may quote what was written, so only its type is told.
             raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+
+
+def wants_resend(error: BaseException) -> bool:
+    """Whether the sink has lost more than the call that raised this."""
+    return isinstance(error, TransientError) and error.resend
 
 
 def _transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
