@@ -13,10 +13,19 @@ from typing import Final, Literal
 
 import asyncpg
 
-from aiorepl import Batch, ConfigurationError, PermanentError, Position, Sink, SinkContext
+from aiorepl import (
+    LSN,
+    Batch,
+    ConfigurationError,
+    PermanentError,
+    Position,
+    Sink,
+    SinkContext,
+    TransientError,
+)
 from aiorepl_sinks.postgres.apply import StepFailed
 from aiorepl_sinks.postgres.diagnosis import reason, told
-from aiorepl_sinks.postgres.errors import ERRORS, explained, passes
+from aiorepl_sinks.postgres.errors import ERRORS, explained
 from aiorepl_sinks.postgres.names import TableNames
 from aiorepl_sinks.postgres.session import Choices, Session, fixed
 from aiorepl_sinks.postgres.writer import Rules, Writer
@@ -76,20 +85,23 @@ class Postgres(Sink):
         self._rules = Rules(TableNames(tables or {}), mode, transactions, replica, messages, cascade)
         self._context: SinkContext | None = None
         self._writer: Writer | None = None
+        # What the target had, as far as any connection knew.
+        self._had = LSN(0)
         self._backend: tuple[int, datetime] | None = None
 
     async def open(self, context: SinkContext) -> Position | None:
         """Connect, and return how far the target is; at first, where the stream begins."""
         self._context = context
-        return await self._connect(context)
+        held = await self._connect(context)
+        self._had = held.lsn
+        return held
 
     async def write(self, batch: Batch) -> None:
         """Apply the batch; durable on return, as far as its transactions are whole."""
         context = self._context
         assert context is not None, "open first"
         if self._writer is None:
-            held = await self._connect(context)
-            held.require_same_source(context.position, f"sink {context.name}")
+            await self._connect_again(context)
         writer = self._writer
         assert writer is not None
         try:
@@ -97,7 +109,7 @@ class Postgres(Sink):
         except (StepFailed, *ERRORS) as error:
             raise await self._failed(writer, error) from None
         except PermanentError:
-            await self._undo(writer, alone=False)
+            await self._undo(writer)
             raise
         except BaseException:
             self._drop()
@@ -124,10 +136,20 @@ class Postgres(Sink):
         self._writer = Writer(session, context.name, self._rules)
         return position
 
+    async def _connect_again(self, context: SinkContext) -> None:
+        held = await self._connect(context)
+        held.require_same_source(context.position, f"sink {context.name}")
+        if held.lsn < self._had:
+            # A standby took over that was behind, or a backup was restored: what lies between would be missing for good.
+            self._drop()
+            raise TransientError(
+                f"postgres: the target had everything up to {self._had}, and now stands at {held.lsn}", resend=True
+            )
+
     async def _failed(self, writer: Writer, failure: Exception) -> Exception:
         """What to raise for a failure, after undoing what the call did."""
         error, step = (failure.error, failure.step) if isinstance(failure, StepFailed) else (failure, None)
-        await self._undo(writer, alone=passes(error))
+        await self._undo(writer)
         if step is None:
             return explained(error, "a transaction")
         known = None
@@ -138,13 +160,13 @@ class Postgres(Sink):
                 self._drop()
         return explained(error, told(step), known)
 
-    async def _undo(self, writer: Writer, *, alone: bool) -> None:
-        """Undo the failed call; of a transaction that goes on the earlier ones as well, unless ``alone``."""
+    async def _undo(self, writer: Writer) -> None:
+        """Undo the failed call, and no earlier one that wrote a part of the same transaction."""
         if writer.session.connection.is_closed():
             self._drop()
             return
         try:
-            if alone and writer.separable:
+            if writer.separable:
                 await writer.undo()
             else:
                 await writer.abandon()
@@ -158,4 +180,5 @@ class Postgres(Sink):
         """Let go of a connection that is of no use any more: the next call makes another."""
         writer, self._writer = self._writer, None
         if writer is not None:
+            self._had = max(self._had, writer.session.position)
             writer.session.connection.terminate()

@@ -21,6 +21,7 @@ from aiorepl import (
     RowChange,
     Slice,
     Transaction,
+    TransientError,
     Truncate,
 )
 from aiorepl_sinks.postgres.apply import Applier
@@ -115,9 +116,10 @@ class Writer:
         if header.commit_lsn < position:
             return
         if not part.first and self.under_way != header.commit_lsn and self._passing != header.commit_lsn:
-            raise PermanentError(
+            raise TransientError(
                 f"postgres: the connection to the target was lost in the middle of the transaction at {header.commit_lsn}, "
-                "which is larger than a batch: all of it was rolled back; start again, and it comes again whole"
+                "which is larger than a batch: what was applied of it is rolled back",
+                resend=True,
             )
         if header.prepared:
             await self._prepared(part, header)
