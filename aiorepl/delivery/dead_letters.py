@@ -20,6 +20,7 @@ import orjson
 
 from aiorepl.errors import AioreplError, ConfigurationError, PermanentError, TransientError
 from aiorepl.journal.index import dump_type, load_type
+from aiorepl.journal.store import make_folder, sync_folder
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import without_xid
@@ -49,7 +50,7 @@ class DeadLetters(SyncSink):
         """Make the folder."""
         self._position = context.position
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.path, 0o700)
         except OSError as error:
             raise PermanentError(f"dead letters: {self.path}: {error.strerror}") from None
 
@@ -61,7 +62,7 @@ class DeadLetters(SyncSink):
                 changes = [change for change in part.changes if not isinstance(change, SchemaChange)]
                 if changes:
                     self._write(part, changes, batch.refusal)
-            _sync_folder(self.path)
+            sync_folder(self.path)
         except OSError as error:
             raise TransientError(f"dead letters: {self.path}: {error.strerror}") from None
 
@@ -107,7 +108,7 @@ class Letter:
     def discard(self) -> None:
         """Delete it; durable on return."""
         self.file.unlink()
-        _sync_folder(self.file.parent)
+        sync_folder(self.file.parent)
 
 
 def _dump(part: Slice, changes: list[c.Change], refusal: Refusal | None, source: Position | None) -> bytes:
@@ -205,11 +206,3 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
 
 def _text(payload: bytes) -> str:
     return base64.b64encode(payload).decode()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -119,9 +119,7 @@ class LocalStore:
     def write(self, name: str, data: bytes) -> None:
         """A small file, folder and all."""
         target = self.path / name
-        if not target.parent.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._sync_folder(target.parent.parent)
+        make_folder(target.parent)
         upload = _LocalUpload(self, _partial(target))
         try:
             upload.write([data])
@@ -141,7 +139,7 @@ class LocalStore:
 
     def lock(self) -> None:
         """``flock`` on a file of its own, which also makes the folder."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         file = (self.path / _LOCK).open("ab")
         try:
             # Held by the open file, so it goes with the process, however that ends.
@@ -166,13 +164,6 @@ class LocalStore:
 
     def reached(self, step: str, name: str) -> None:
         """Called before each step that another process, or a later start, could see. For tests to stop at."""
-
-    def _sync_folder(self, folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            _fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class _LocalUpload:
@@ -205,7 +196,7 @@ class _LocalUpload:
         target = store.path / name
         self._partial.rename(target)
         store.reached("fsync folder", name)
-        store._sync_folder(target.parent)
+        sync_folder(target.parent)
         self._published = True
         store.reached("published", name)
 
@@ -220,6 +211,26 @@ class _LocalUpload:
         if self._file is None:
             raise ValueError("discarded")
         return self._file
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those that it stands in, durably, unless they are there. The mode is its own, not theirs."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names that a folder has durable.
+
+    :raises FsyncError: which cannot be made good.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fsync(descriptor: int) -> None:

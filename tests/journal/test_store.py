@@ -1,0 +1,41 @@
+"""What a local folder does so that names outlive a power cut."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from aiorepl.journal.store import LocalStore
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The inodes of what was fsynced."""
+    inodes, fsync = set(), os.fsync
+
+    def noted(descriptor):
+        inodes.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return inodes
+
+
+@pytest.mark.parametrize("call", [LocalStore.lock, lambda store: store.write("cursors/a.json", b"{}")])
+def test_folders_that_are_made_are_fsynced(tmp_path, synced, call):
+    """Each in the one that it stands in, up to one that was there."""
+    store = LocalStore(tmp_path / "a" / "b")
+    call(store)
+    store.unlock()
+    made = [folder for folder in (store.path, *store.path.parents) if folder.is_relative_to(tmp_path)]
+    assert made == [store.path, tmp_path / "a", tmp_path]
+    assert {folder.stat().st_ino for folder in made[1:]} <= synced
+
+
+def test_a_folder_that_was_there(tmp_path, synced):
+    """Is left as it is."""
+    store = LocalStore(tmp_path)
+    store.lock()
+    store.unlock()
+    assert set() == synced
