@@ -102,7 +102,7 @@ class Worker:
     async def catch_up(self, rows: dict[int, str]) -> None:
         """Run it until the files have all of these, and stop it in order."""
         process = await self.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while True:
                 with contextlib.suppress(FileNotFoundError):  # rotated just now
                     if not rows.keys() - self.delivered().keys():
@@ -163,7 +163,7 @@ async def test_killed_at_named_moments(database, slot_name, tmp_path, journaled)
     async with Load(database) as load:
         for moment in MOMENTS:
             process = await worker.start(moment, passes=2)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 await process.stdout.read()
                 assert -signal.SIGKILL == await process.wait()
             process.stdin.close()
@@ -192,11 +192,11 @@ async def test_the_server_is_killed(slot_name):
                     await sink.wait_for_changes((number + 1) * 400)
                     await asyncio.to_thread(server.kill)
                     await asyncio.to_thread(server.start)
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(90):
                         while pipeline.statistics().reconnects <= number:
                             await asyncio.sleep(0.02)
                 rows = await load.rows()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(90):
                     while rows.keys() - before.keys() - {change.key["id"] for change in sink.changes}:
                         await asyncio.sleep(0.1)
                 assert pipeline.statistics().reconnects >= 3

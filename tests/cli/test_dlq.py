@@ -43,7 +43,7 @@ async def refused_row(published, start, tmp_path):
     running = await start("run", str(file))
     await published.wait_until_active()
     await published.execute("INSERT INTO items VALUES (1, 'secret 1'), (0, 'secret 0'), (2, 'secret 2')")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not list((tmp_path / "refused").glob("*.json")):
             await asyncio.sleep(0.02)
     running.send(signal.SIGTERM)

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 COMMAND = (sys.executable, "-c", "from aiorepl.cli import main; main()", "--verbose", "run")
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 JOURNAL = """
 [journal]

@@ -92,7 +92,7 @@ async def test_colour(published, processes, environment, coloured):
         env=kept | environment,
     )
     processes.append(process)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         assert 0 == await process.wait()
     os.close(end)
     line = os.read(terminal, 10_000).decode()

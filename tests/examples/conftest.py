@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 class Running:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 from pathlib import Path
 
 import httpx2
@@ -94,13 +93,12 @@ async def test_fan_out(running, connection, slot, tmp_path):
     assert 0 == await slot("fan_out")
 
 
-async def test_fastapi_cache(running, connection, slot):
+async def test_fastapi_cache(running, connection, slot, free_port):
     """A row is cached, forgotten when it changes, and the slot let go of when the service stops."""
     await connection.execute("CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)")
     await connection.execute("INSERT INTO products VALUES (1, 'lamp', 20)")
     await connection.execute("CREATE PUBLICATION products FOR TABLE products")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = ("-m", "uvicorn", "fastapi_cache:app", "--port", str(port), "--lifespan", "on")
     async with (
         running(*server, INSTANCE="7") as process,
@@ -114,12 +112,12 @@ async def test_fastapi_cache(running, connection, slot):
 
         assert [("20", "miss"), ("20", "hit")] == [await get(), await get()]
         await connection.execute("UPDATE products SET price = 25")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (await get())[0] != "25":
                 await asyncio.sleep(0.01)
         assert ("25", "hit") == await get()
         await connection.execute("TRUNCATE products")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (await client.get("/products/1")).status_code != 404:
                 await asyncio.sleep(0.01)
         assert 0 == (await client.get("/health")).json()["reconnects"]

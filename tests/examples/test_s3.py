@@ -45,7 +45,7 @@ def rows(client):
 
 async def until(client, count):
     """Wait until so many rows are there."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while len(found := await asyncio.to_thread(rows, client)) < count:
             await asyncio.sleep(0.1)
     return found
@@ -83,7 +83,7 @@ async def test_the_example(connection, running, endpoint, tmp_path):
                 continue
             # A stop makes one.
             example.process.send_signal(signal.SIGTERM)
-            said, _ = await asyncio.wait_for(example.process.communicate(), 30)
+            said, _ = await asyncio.wait_for(example.process.communicate(), 90)
             assert 130 == example.process.returncode, said.decode()
 
     found = await until(client, 300)
@@ -95,7 +95,7 @@ async def test_the_example(connection, running, endpoint, tmp_path):
 
 async def slot_is_active(connection):
     """Wait until the example reads."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not await connection.fetchval("SELECT active FROM pg_replication_slots WHERE slot_name = 's3'"):
             await asyncio.sleep(0.05)
 
@@ -104,6 +104,6 @@ async def confirmed(connection):
     """Wait until the journal has what was committed so far."""
     end = await connection.fetchval("SELECT pg_current_wal_lsn()")
     query = "SELECT confirmed_flush_lsn >= $1 FROM pg_replication_slots WHERE slot_name = 's3'"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not await connection.fetchval(query, end):
             await asyncio.sleep(0.05)

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import sqlite3
 import sys
 from contextlib import asynccontextmanager
@@ -22,15 +21,12 @@ RUN = (sys.executable, "-c", "from aiorepl.cli import main; main()", "run", EXAM
 
 
 @pytest.fixture
-def environment(database, tmp_path):
+def environment(database, free_port):
     """What the example is told by: a port that is free, a secret, a database."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     return {
         "PATH": os.environ["PATH"],
         "DATABASE_URL": database,
-        "WEBHOOK_URL": f"http://127.0.0.1:{port}/hook",
+        "WEBHOOK_URL": f"http://127.0.0.1:{free_port()}/hook",
         "WEBHOOK_SECRET": "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode(),
     }
 
@@ -44,7 +40,7 @@ async def running(environment, *command):
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(process.wait(), 20)
+        await asyncio.wait_for(process.wait(), 90)
     finally:
         if process.returncode is None:
             process.kill()
@@ -53,7 +49,7 @@ async def running(environment, *command):
 
 async def lines(process, count):
     """The next lines that it prints."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         return [(await process.stdout.readline()).decode().rstrip("\n") for _ in range(count)]
 
 
@@ -67,7 +63,7 @@ async def test_the_example(database, environment, tmp_path):
     receiver = (sys.executable, EXAMPLES / "webhook_receiver.py", "--port", port, "--database", kept)
 
     async with running(environment, *RUN):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not await connection.fetchval("SELECT count(*) FROM pg_replication_slots WHERE active"):
                 await asyncio.sleep(0.05)
         await connection.execute("INSERT INTO orders VALUES (1, 'first'), (2, NULL)")
@@ -111,7 +107,7 @@ async def test_a_stranger_is_refused(environment, tmp_path):
         tmp_path / "e.db",
     )
     async with running(environment, *command):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while True:
                 try:
                     reader, writer = await asyncio.open_connection("127.0.0.1", int(port))

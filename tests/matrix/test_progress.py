@@ -20,7 +20,7 @@ from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.frames import XLogData
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 LARGE = "INSERT INTO items SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i"
 
 

@@ -18,7 +18,7 @@ from aiorepl.pgoutput.options import Options
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 ROUTES = {"walsender": ReplicationConnection, "sql": SqlConnection}
 
 

@@ -42,7 +42,7 @@ class Shop:
     async def pipeline(self, *sinks, **options):
         """Runs; and is done in time."""
         options = {"batches": QUICK, "reconnect": AT_ONCE, **options}
-        async with asyncio.timeout(20), aiorepl.Pipeline(self.source, list(sinks), **options) as pipeline:
+        async with asyncio.timeout(60), aiorepl.Pipeline(self.source, list(sinks), **options) as pipeline:
             yield pipeline
 
 
@@ -72,7 +72,7 @@ async def test_a_pipeline(shop):
 async def test_a_consumer(shop):
     """``aiorepl.connect`` takes the source; what it acknowledges is what the slot is told."""
     first, second = shop.order(1), shop.order(2)
-    async with asyncio.timeout(20), aiorepl.connect(shop.source) as stream:
+    async with asyncio.timeout(60), aiorepl.connect(shop.source) as stream:
         async for transaction in stream:
             await transaction.skip()
             if transaction.end_lsn == first:
@@ -96,7 +96,7 @@ async def test_until_now(shop):
     """A pipeline ends with what is there."""
     shop.order(1, 2)
     sink = MemorySink()
-    await asyncio.wait_for(aiorepl.Pipeline(shop.source, [sink], until="now").run(), 10)
+    await asyncio.wait_for(aiorepl.Pipeline(shop.source, [sink], until="now").run(), 60)
     assert [1, 2] == ids(sink)
     assert shop.stream.lsn == shop.source.confirmed
 
@@ -150,7 +150,7 @@ async def test_a_lost_connection(shop, refusals):
 async def test_a_loss_that_is_not_mended(shop):
     """Without reconnecting it is the consumer's, or the pipeline's, error."""
     with pytest.raises(ConnectionLost, match="cut by the test"):
-        async with asyncio.timeout(20), aiorepl.connect(shop.source, reconnect=None) as stream:
+        async with asyncio.timeout(60), aiorepl.connect(shop.source, reconnect=None) as stream:
             shop.source.lose()
             await anext(aiter(stream))
     shop.source.lose(refusals=1)

@@ -41,7 +41,7 @@ def value(dsn: str, query: str) -> Any:
     return asyncio.run(fetch())
 
 
-def becomes(condition: Callable[[], bool], seconds: float = 20) -> bool:
+def becomes(condition: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether it comes true in time; for the ends of processes that are not our children."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -135,7 +135,7 @@ def test_nothing_is_left_when_the_owner_ends(end: signal.Signals) -> None:
         assert Path(folder).exists()
         assert runs(int(pid))
         owner.send_signal(end)
-        owner.wait(20)
+        owner.wait(60)
         assert becomes(lambda: not runs(int(pid)) and not Path(folder).exists())
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_left_when_the_owner_ends_while_it_starts() -> None:
         ) as owner:
             assert becomes(lambda: any(parent.glob("*/data/PG_VERSION")))
             owner.kill()
-            owner.wait(20)
+            owner.wait(60)
         assert becomes(lambda: not any(parent.iterdir()))
     finally:
         shutil.rmtree(parent)

@@ -116,7 +116,7 @@ class Stage:
             for pipeline in pipelines:
                 await running.enter_async_context(pipeline)
             yield
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(90):
                 while any(pipeline.statistics().flushed < self.end for pipeline in pipelines):
                     await asyncio.sleep(0.02)
         self._read = sinks
