@@ -11,8 +11,6 @@ spans two files unless it comes in slices.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -27,11 +25,9 @@ from aiorepl import (
     Position,
     Sink,
     SinkContext,
-    TransientError,
 )
 from aiorepl.formats import named
-
-_PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
+from aiorepl_sinks import durable
 
 
 class JsonLines(Sink):
@@ -54,6 +50,7 @@ class JsonLines(Sink):
         boundaries: bool = False,
     ) -> None:
         self._folder = Path(path)
+        self._where = f"jsonl: {self._folder}"
         self._rotate_bytes = rotate_bytes
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
@@ -72,7 +69,7 @@ class JsonLines(Sink):
         try:
             await asyncio.to_thread(self._prepare)
         except OSError as error:
-            raise PermanentError(f"jsonl: {self._folder}: {error.strerror}") from None
+            raise PermanentError(f"{self._where}: {error.strerror}") from None
         return None
 
     async def write(self, batch: Batch) -> None:
@@ -82,7 +79,7 @@ class JsonLines(Sink):
             try:
                 await asyncio.to_thread(self._append, lines, _begin(batch))
             except OSError as error:
-                raise _problem(self._folder, error) from None
+                raise durable.problem(error, self._where) from None
         self._whole = batch.transactions[-1].last
 
     async def flush(self) -> None:
@@ -94,10 +91,10 @@ class JsonLines(Sink):
         try:
             await asyncio.to_thread(self._finish)
         except OSError as error:
-            raise _problem(self._folder, error) from None
+            raise durable.problem(error, self._where) from None
 
     def _prepare(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(self._folder, self._where)
         for left in self._folder.glob("*.jsonl.part"):
             left.rename(_free(left.with_suffix("")))
 
@@ -109,7 +106,7 @@ class JsonLines(Sink):
                 self._name = _free(self._folder / f"{at:016X}.jsonl.part")
                 self._file = self._name.open("xb", buffering=0)
                 self._written = 0
-                _sync_folder(self._folder)
+                durable.sync_folder(self._folder, self._where)
             self._put(self._file, lines)
 
     def _put(self, file: BinaryIO, lines: bytes | bytearray) -> None:
@@ -130,7 +127,7 @@ class JsonLines(Sink):
     def _sync(self) -> None:
         with self._lock:
             if self._file is not None:
-                _fsync(self._file, self._folder)
+                durable.fsync(self._file.fileno(), self._where)
 
     def _finish(self) -> None:
         with self._lock:
@@ -138,9 +135,9 @@ class JsonLines(Sink):
                 return
             file, self._file = self._file, None
             with file:
-                _fsync(file, self._folder)
+                durable.fsync(file.fileno(), self._where)
             self._name.rename(_free(self._name.with_suffix("")))
-            _sync_folder(self._folder)
+            durable.sync_folder(self._folder, self._where)
 
 
 def _begin(batch: Batch) -> int:
@@ -154,14 +151,6 @@ def _begin(batch: Batch) -> int:
     raise AssertionError("a batch without events has no lines")
 
 
-def _fsync(file: BinaryIO, folder: Path) -> None:
-    try:
-        os.fsync(file.fileno())
-    except OSError as error:
-        # Never tried again: a second fsync succeeds although what the first could not write is gone.
-        raise PermanentError(f"jsonl: {folder}: fsync: {error.strerror}") from None
-
-
 def _free(path: Path) -> Path:
     """The path, or one with a number if it is taken: after a crash the same stretch may come again."""
     stem, dot, rest = path.name.partition(".")
@@ -170,17 +159,3 @@ def _free(path: Path) -> Path:
         count += 1
         path = path.with_name(f"{stem}-{count}{dot}{rest}")
     return path
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _problem(folder: Path, error: OSError) -> PermanentError | TransientError:
-    text = f"jsonl: {folder}: {error.strerror}"
-    passing = errno.errorcode.get(error.errno or 0) in _PASSING
-    return TransientError(text) if passing else PermanentError(text)

@@ -12,7 +12,6 @@ import threading
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks import jsonl
 from aiorepl_sinks.jsonl import JsonLines
 
 
@@ -102,7 +101,7 @@ async def test_flush_returns_after_fsync(tmp_path, source, monkeypatch):
         fsync(handle)
         synced.append((os.fstat(handle).st_ino, os.fstat(handle).st_size))
 
-    monkeypatch.setattr(jsonl.os, "fsync", record)
+    monkeypatch.setattr(os, "fsync", record)
     sink = JsonLines(tmp_path, rotate_bytes=1)
     await sink.open(source.context)
     for number in range(2):
@@ -188,10 +187,40 @@ async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, 
     await sink.open(source.context)
     await sink.write(source.batch([1]))
     with monkeypatch.context() as patch:
-        patch.setattr(jsonl.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises(PermanentError, match="fsync"):
             await sink.flush()
     await sink.close()
+
+
+async def test_a_failed_fsync_of_a_name_is_not_tried_again(tmp_path, source, monkeypatch):
+    """Nor is that of the folder when a file begins: its name would be gone, and the rows with it."""
+
+    def fail(handle):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(PermanentError, match="fsync"):
+            await sink.write(source.batch([1]))
+    await sink.close()
+
+
+async def test_folders_that_are_made_outlive_a_power_cut(tmp_path, source, monkeypatch):
+    """Each is fsynced in the one that it stands in."""
+    synced, fsync = set(), os.fsync
+
+    def record(handle):
+        fsync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr(os, "fsync", record)
+    sink = JsonLines(tmp_path / "new" / "folder")
+    await sink.open(source.context)
+    await sink.close()
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new")} <= synced
 
 
 async def test_a_folder_that_cannot_be_made(tmp_path, source):
@@ -208,14 +237,14 @@ async def test_close_waits_for_a_write_that_was_cancelled(tmp_path, source, monk
 
     def slow(self, file, lines):
         writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         put(self, file, lines)
 
     monkeypatch.setattr(JsonLines, "_put", slow)
     sink = JsonLines(tmp_path)
     await sink.open(source.context)
     write = asyncio.create_task(sink.write(source.batch([1])))
-    await asyncio.to_thread(writing.wait, 10)
+    await asyncio.to_thread(writing.wait, 60)
     write.cancel()
     with pytest.raises(asyncio.CancelledError):
         await write
