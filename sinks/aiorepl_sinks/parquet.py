@@ -28,7 +28,9 @@ class Parquet(ObjectSink):
     :param compression: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.
     :param layout: where a table's files are. A table with a column ``date`` may want another name there.
     :param object_bytes: begin a new file before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what all unfinished files together may take; the largest are finished early.
+    :param memory_bytes: what of unfinished files is kept in memory; the rest goes to ``spool``.
+    :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
+    :param spool_bytes: what all unfinished files together may be; the largest are finished early.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Parquet(ObjectSink):
         compression: str = "zstd",
         layout: str = LAYOUT,
         object_bytes: int = 128 * 1024 * 1024,
-        memory_bytes: int = 256 * 1024 * 1024,
+        memory_bytes: int = 16 * 1024 * 1024,
+        spool: str | Path | None = None,
+        spool_bytes: int = 1024 * 1024 * 1024,
     ) -> None:
         super().__init__(
             Folder(Path(path)),
@@ -46,4 +50,6 @@ class Parquet(ObjectSink):
             layout=layout,
             object_bytes=object_bytes,
             memory_bytes=memory_bytes,
+            spool=spool,
+            spool_bytes=spool_bytes,
         )

@@ -44,7 +44,9 @@ class S3(ObjectSink):
     :param values: of JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param layout: where a table's objects are. A table with a column ``date`` may want another name there.
     :param object_bytes: begin a new object before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what all unfinished objects together may take; the largest are finished early.
+    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``.
+    :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
+    :param spool_bytes: what all unfinished objects together may be; the largest are finished early.
     :param endpoint: of a store with S3's API that is not Amazon's, like ``http://localhost:9000``.
     :param region: of the bucket.
     :param access_key_id: with ``secret_access_key``, and ``session_token`` if there is one. All of these come from the
@@ -62,7 +64,9 @@ class S3(ObjectSink):
         values: str = "typed",
         layout: str = LAYOUT,
         object_bytes: int = 128 * 1024 * 1024,
-        memory_bytes: int = 256 * 1024 * 1024,
+        memory_bytes: int = 16 * 1024 * 1024,
+        spool: str | Path | None = None,
+        spool_bytes: int = 1024 * 1024 * 1024,
         endpoint: str | None = None,
         region: str | None = None,
         access_key_id: str | None = None,
@@ -84,6 +88,8 @@ class S3(ObjectSink):
             layout=layout,
             object_bytes=object_bytes,
             memory_bytes=memory_bytes,
+            spool=spool,
+            spool_bytes=spool_bytes,
         )
 
 

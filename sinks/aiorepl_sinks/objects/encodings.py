@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
+import io
 import sys
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, Truncate
 from aiorepl.formats import named
@@ -19,12 +20,37 @@ zstd: Any = None
 with contextlib.suppress(ImportError):  # the parquet extra does without
     zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
-_COMPRESSORS: Final[Mapping[str, tuple[str, Callable[[bytes], bytes]]]] = {
-    "none": ("", bytes),
-    "gzip": (".gz", partial(gzip.compress, compresslevel=6, mtime=0)),
-    "zstd": (".zst", lambda data: bytes(zstd.compress(data))),
-}
 _CODECS: Final = ("none", "gzip", "zstd", "snappy", "lz4", "brotli")
+# Of Parquet, as it is in memory: rows of about a hundred bytes make as many of them as DuckDB puts in one.
+_ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
+
+
+class _Compressor(Protocol):
+    def compress(self, data: Any, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+class _Uncompressed:
+    def compress(self, data: Any, /) -> bytes:
+        return bytes(data)
+
+    def flush(self) -> bytes:
+        return b""
+
+
+def _zstd(size: int) -> _Compressor:
+    made: _Compressor = zstd.ZstdCompressor()
+    # It stands in front then, and there are readers that ask for it.
+    made.set_pledged_input_size(size)  # type: ignore[attr-defined]
+    return made
+
+
+_COMPRESSORS: Final[Mapping[str, tuple[str, Callable[[int], _Compressor]]]] = {
+    "none": ("", lambda _: _Uncompressed()),
+    "gzip": (".gz", lambda _: zlib.compressobj(6, wbits=31)),
+    "zstd": (".zst", _zstd),
+}
 
 
 class Encoding(ABC):
@@ -45,8 +71,11 @@ class Encoding(ABC):
         """
 
     @abstractmethod
-    def finish(self, chunks: Sequence[Any]) -> bytes | memoryview:
-        """An object's bytes: the same for the same chunks."""
+    def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
+        """An object's bytes, bit by bit: the same for the same chunks.
+
+        :param chunks: those of the piece, wherever they were.
+        """
 
 
 class JsonLinesEncoding(Encoding):
@@ -59,7 +88,7 @@ class JsonLinesEncoding(Encoding):
             )
         if compression == "zstd" and zstd is None:
             raise ConfigurationError("compression zstd needs backports.zstd: pip install 'aiorepl[s3]'")
-        ending, self._compress = _COMPRESSORS[compression]
+        ending, self._compressor = _COMPRESSORS[compression]
         self.suffix = ".jsonl" + ending
         self._named = partial(named, format, values=values)
         self._format = self._named()
@@ -77,8 +106,12 @@ class JsonLinesEncoding(Encoding):
             first, last = identity(changes[0]), identity(changes[-1])
             yield Piece(partition, None, [data], len(data), len(lines), first, last)
 
-    def finish(self, chunks: Sequence[Any]) -> bytes:
-        return self._compress(b"".join(chunks))
+    def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
+        compressor = self._compressor(piece.size)
+        for chunk in chunks:
+            if compressed := compressor.compress(chunk):
+                yield compressed
+        yield compressor.flush()
 
 
 class ParquetEncoding(Encoding):
@@ -106,15 +139,28 @@ class ParquetEncoding(Encoding):
         for table, run in self._runs(changes):
             batch = self._arrow.message_batch(run) if table is None else table.batch(run)
             first, last = identity(run[0]), identity(run[-1])
-            yield Piece(partition, batch.schema, [batch], batch.nbytes, len(run), first, last)
+            # As a message: then it is as large as it is said to be, in memory and in the spool.
+            message = batch.serialize()
+            yield Piece(partition, batch.schema, [message], message.size, len(run), first, last)
 
-    def finish(self, chunks: Sequence[Any]) -> memoryview:
+    def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        out = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_batches(chunks), out, compression=self._compression)
-        return memoryview(out.getvalue()).cast("B")
+        out = _Written()
+        with pq.ParquetWriter(out, piece.shape, compression=self._compression) as writer:
+            batches: list[Any] = []
+            size = 0
+            for chunk in chunks:
+                batches.append(pa.ipc.read_record_batch(pa.py_buffer(chunk), piece.shape))
+                size += len(chunk)
+                if size >= _ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(batches))
+                    batches, size = [], 0
+                    yield out.taken()
+            if batches:
+                writer.write_table(pa.Table.from_batches(batches))
+        yield out.taken()
 
     def _runs(self, changes: Sequence[Change]) -> Iterator[tuple[Any, list[Change]]]:
         """The changes, as long as the table stays the same; of messages it is ``None``."""
@@ -152,3 +198,23 @@ class ParquetEncoding(Encoding):
         if known is not None and known[0].relation.columns == relation.columns:
             return known[1]
         return self._arrow.ArrowTable(None)
+
+
+class _Written(io.RawIOBase):
+    """A file that is taken away as it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def taken(self) -> bytes:
+        """What was written since this was asked last."""
+        taken, self._parts = b"".join(self._parts), []
+        return taken

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from aiorepl import PermanentError, TransientError
@@ -24,12 +24,14 @@ class Folder:
         self.url = str(path)
         self._path = path
 
-    def put(self, name: str, data: bytes | memoryview) -> None:
+    def put(self, name: str, data: Iterable[bytes]) -> int:
         with self._written(name, data) as partial:
+            size = partial.stat().st_size
             partial.rename(self._path / name)
+            return size
 
     def create(self, name: str, data: bytes) -> bool:
-        with self._written(name, data) as partial:
+        with self._written(name, [data]) as partial:
             try:
                 # A link, unlike a rename, does not replace what is there.
                 os.link(partial, self._path / name)
@@ -54,13 +56,18 @@ class Folder:
             for name in names:
                 target = self._path / name
                 target.unlink(missing_ok=True)
-                for left in target.parent.glob(f".{target.name}-*.partial"):
-                    left.unlink()
                 if target.parent.exists():
                     _sync(target.parent)
 
+    def abort(self, names: Iterable[str]) -> None:
+        with self._mapped("deleting"):
+            for name in names:
+                target = self._path / name
+                for left in target.parent.glob(f".{target.name}-*.partial"):
+                    left.unlink(missing_ok=True)
+
     @contextlib.contextmanager
-    def _written(self, name: str, data: bytes | memoryview) -> Iterator[Path]:
+    def _written(self, name: str, data: Iterable[bytes]) -> Iterator[Path]:
         """A file beside the target with the data, safely on disk; the caller gives it its name."""
         target = self._path / name
         with self._mapped("writing"):
@@ -69,9 +76,10 @@ class Folder:
             partial = target.with_name(f".{target.name}-{secrets.token_hex(4)}.partial")
             try:
                 with partial.open("xb", buffering=0) as file:
-                    rest = memoryview(data)
-                    while rest:
-                        rest = rest[file.write(rest) or 0 :]
+                    for some in data:
+                        rest = memoryview(some)
+                        while rest:
+                            rest = rest[file.write(rest) or 0 :]
                     self._fsync(file.fileno())
                 yield partial
             finally:

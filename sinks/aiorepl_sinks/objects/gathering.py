@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, Final
 
 from aiorepl import LSN, Batch, Change, Message, RowChange, SchemaChange, Slice, Truncate
 
 Identity = tuple[LSN, int]
 """Commit LSN and ordinal."""
+
+# What a chunk takes beside its bytes.
+_CHUNK_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class Piece:
     """Consecutive events of one partition, encoded.
 
     :param shape: pieces of different shapes do not go into one object.
-    :param size: bytes in memory.
+    :param chunks: bytes, or where they lie in the spool.
+    :param size: how many they are.
     """
 
     partition: Partition
@@ -41,15 +45,21 @@ class Piece:
     events: int
     first: Identity
     last: Identity
+    held: int = field(init=False)
+    """How much of it is in memory."""
     path: str = ""
     """Of an object that is closed, its name once it has one."""
     written: int | None = None
     """Of an object that was written, its size."""
 
+    def __post_init__(self) -> None:
+        self.held = self.size + _CHUNK_BYTES * len(self.chunks)
+
     def extend(self, other: Piece) -> None:
         """Append what follows."""
         self.chunks += other.chunks
         self.size += other.size
+        self.held += other.held
         self.events += other.events
         self.last = other.last
 
@@ -162,12 +172,12 @@ class Gathering:
     """Objects in the making.
 
     :param object_bytes: an object is closed before it becomes larger than this.
-    :param memory_bytes: the largest are closed early when all that are open together become larger than this.
+    :param open_bytes: the largest are closed early when all that are open together become larger than this.
     """
 
-    def __init__(self, object_bytes: int, memory_bytes: int) -> None:
+    def __init__(self, object_bytes: int, open_bytes: int) -> None:
         self._object_bytes = object_bytes
-        self._memory_bytes = memory_bytes
+        self._open_bytes = open_bytes
         self._whole, self._part = _Group(), _Group()
 
     def add(self, pieces: Iterable[Piece], *, whole: bool, ended: bool) -> None:
@@ -186,6 +196,14 @@ class Gathering:
     def closed(self) -> list[Piece]:
         """Closed objects that were not listed yet, in memory or written."""
         return self._whole.closed + self._part.closed
+
+    @property
+    def unwritten(self) -> list[Piece]:
+        """Objects that were not written yet."""
+        pieces = (
+            piece for group in (self._whole, self._part) for piece in (*group.closed, *group.open.values())
+        )
+        return [piece for piece in pieces if piece.written is None]
 
     @property
     def whole(self) -> list[Piece]:
@@ -211,7 +229,7 @@ class Gathering:
             self._whole.add(piece, self._object_bytes)
 
     def _relieve(self) -> None:
-        while self._whole.size + self._part.size > self._memory_bytes:
+        while self._whole.size + self._part.size > self._open_bytes:
             groups = [group for group in (self._whole, self._part) if group.open]
             group = max(groups, key=lambda group: group.size)
             group.close(max(group.open.values(), key=lambda piece: piece.size).partition)

@@ -1,23 +1,32 @@
 """The four calls of a sink that writes objects under a manifest.
 
-``write`` gathers in memory and writes the objects that became full; ``flush`` writes the others and then one entry of
-the manifest. In front of the first object goes a note of its name, so that whoever comes after a crash can delete it:
-every event is in the manifest once, and where the folders are merely listed it is there once, too.
+``write`` gathers, in memory and then in the spool, and writes the objects that became full; ``flush`` writes the others
+and then one entry of the manifest. In front of the first object goes a note of its name, so that whoever comes after a
+crash can delete it: every event is in the manifest once, and where the folders are merely listed it is there once, too.
+
+An object is compressed while it goes up, in parts, which nobody keeps: if one of them is refused the object is begun
+again, from what was gathered. So an outage costs time and no event, however long it is; memory depends on neither the
+size nor the number of objects; and each is one stream of one compressor, with row groups of one size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from aiorepl import Batch, ConfigurationError, Position, SinkContext, SyncSink
 from aiorepl_sinks.objects.encodings import Encoding
 from aiorepl_sinks.objects.gathering import Gathering, Piece, partitioned, steps
 from aiorepl_sinks.objects.manifest import Layout, listing
+from aiorepl_sinks.objects.spool import Extent, Spool
 from aiorepl_sinks.objects.store import Store
 from aiorepl_sinks.objects.writer import ManifestWriter
 
+# Small objects are written several at once, for each waits for answers; large ones one by one, for each takes memory.
 _AT_ONCE: Final = 8
+_SMALL: Final = 1024 * 1024
 
 
 class ObjectSink(SyncSink):
@@ -31,17 +40,27 @@ class ObjectSink(SyncSink):
     flush_bytes = 256 * 1024 * 1024
 
     def __init__(
-        self, store: Store, encoding: Encoding, *, layout: str, object_bytes: int, memory_bytes: int
+        self,
+        store: Store,
+        encoding: Encoding,
+        *,
+        layout: str,
+        object_bytes: int,
+        memory_bytes: int,
+        spool_bytes: int,
+        spool: str | Path | None,
     ) -> None:
-        if not 0 < object_bytes <= memory_bytes:
-            raise ConfigurationError(
-                "object_bytes has to be at most memory_bytes: objects are made in memory"
-            )
+        if not 0 < object_bytes <= spool_bytes:
+            raise ConfigurationError("object_bytes has to be at most spool_bytes: objects are gathered there")
+        if memory_bytes < 0:
+            raise ConfigurationError("memory_bytes is 0, or more")
         self._store = store
         self._encoding = encoding
         self._layout = Layout(layout)
-        self._sizes = object_bytes, memory_bytes
+        self._sizes = object_bytes, spool_bytes
         self._gathering = Gathering(*self._sizes)
+        self._memory_bytes = memory_bytes
+        self._spool = Spool(None if spool is None else Path(spool))
         self._manifest: ManifestWriter | None = None
         self._source: Position | None = None
         self._position: Position | None = None
@@ -54,6 +73,7 @@ class ObjectSink(SyncSink):
         if manifest.position is not None:
             manifest.position.require_same_source(context.position, self._store.url)
         self._manifest, self._gathering = manifest, Gathering(*self._sizes)
+        self._spool.close()
         self._source = context.position
         self._position = manifest.position or context.position
         self._encoding.at(context.position)
@@ -66,6 +86,7 @@ class ObjectSink(SyncSink):
         assert self._position is not None
         self._manifest.claim(self._position)
         self._write_closed(self._manifest)
+        self._relieve(self._memory_bytes)
         encoded = []
         for step in steps(batch):
             found = partitioned(step.slices).items()
@@ -90,6 +111,7 @@ class ObjectSink(SyncSink):
 
     def close(self) -> None:
         """Delete what was written of transactions that were not complete; it comes again."""
+        self._spool.close()
         if self._manifest is not None:
             self._manifest.abandon()
 
@@ -104,14 +126,57 @@ class ObjectSink(SyncSink):
         if not unwritten:
             return
         manifest.announce(piece.path for piece in unwritten)
-        with ThreadPoolExecutor(min(_AT_ONCE, len(unwritten))) as pool:
-            # All are tried; what was written is not written again when the others are.
-            writing = [pool.submit(self._write_object, piece) for piece in unwritten]
-        for done in writing:
-            done.result()
+        small = [piece for piece in unwritten if piece.size <= _SMALL]
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                # All are tried; what was written is not written again when the others are.
+                writing = [pool.submit(self._write_object, piece) for piece in small]
+            for done in writing:
+                done.result()
+            if len(small) < len(unwritten):
+                # What is gathered makes room for what is compressed.
+                self._relieve(0)
+            for piece in unwritten:
+                if piece.written is None:
+                    self._write_object(piece)
+        finally:
+            for piece in unwritten:
+                if piece.written is not None:
+                    self._spool.free(chunk for chunk in piece.chunks if isinstance(chunk, Extent))
+                    piece.chunks, piece.held = [], 0
 
     def _write_object(self, piece: Piece) -> None:
-        data = self._encoding.finish(piece.chunks)
-        self._store.put(piece.path, data)
-        piece.written = len(data)
-        piece.chunks = []
+        """Threads of several objects may be here; the spool's blocks are not freed before all are done."""
+        data = self._encoding.finish(piece, self._chunks(piece))
+        piece.written = self._store.put(piece.path, data)
+
+    def _chunks(self, piece: Piece) -> Iterator[Any]:
+        for chunk in piece.chunks:
+            if isinstance(chunk, Extent):
+                yield from self._spool.read(chunk)
+            else:
+                yield chunk
+
+    def _relieve(self, memory_bytes: int) -> None:
+        """If more than this is in memory, move the largest to the spool, until half of it is left."""
+        pieces = self._gathering.unwritten
+        held = sum(piece.held for piece in pieces)
+        if held <= memory_bytes:
+            return
+        for piece in sorted(pieces, key=lambda piece: piece.held, reverse=True):
+            if held <= memory_bytes // 2:
+                return
+            held -= piece.held
+            _spill(piece, self._spool)
+
+
+def _spill(piece: Piece, spool: Spool) -> None:
+    chunks, at = piece.chunks, 0
+    while at < len(chunks):
+        end = at
+        while end < len(chunks) and not isinstance(chunks[end], Extent):
+            end += 1
+        if end > at:
+            chunks[at:end] = [spool.write(chunks[at:end])]
+        at += 1
+    piece.held = 0

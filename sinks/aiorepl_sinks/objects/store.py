@@ -6,12 +6,19 @@ Requests are repeated by obstore for a while: what is raised here has been tried
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from http.client import HTTPException
+from itertools import chain
 from typing import Any, Final, Protocol
+from xml.etree.ElementTree import ParseError
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
+from aiorepl_sinks.objects.uploads import Uploads
+
+_log = logging.getLogger("aiorepl.sink")
 
 RETRIES: Final = 5
 RETRY_SECONDS: Final = 30
@@ -41,8 +48,8 @@ class Store(Protocol):
 
     url: str
 
-    def put(self, name: str, data: bytes | memoryview) -> None:
-        """Write an object, over one that is there."""
+    def put(self, name: str, data: Iterable[bytes]) -> int:
+        """Write an object, over one that is there; its size. What comes is not kept but as long as it is on its way."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object if there is none of the name; whether it was written."""
@@ -55,6 +62,9 @@ class Store(Protocol):
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; those that are not there are deleted already."""
+
+    def abort(self, names: Collection[str]) -> None:
+        """Put away what is left of calls of ``put`` that never ended, as far as that is possible."""
 
 
 class RemoteStore:
@@ -69,29 +79,17 @@ class RemoteStore:
         try:
             import obstore
             from obstore.exceptions import AlreadyExistsError, BaseError
-            from obstore.store import from_url
         except ImportError:
             raise ConfigurationError("object stores need obstore: pip install 'aiorepl[s3]'") from None
         self.url = url
         self._obstore = obstore
         self._error = BaseError
         self._exists = AlreadyExistsError
-        make: Any = from_url  # typed for stores that are known beforehand
+        self._uploads = Uploads(_made, url, config) if url.startswith("s3") else None
+        # obstore aborts an upload that fails; but not when nobody answers.
+        self._broken_off: set[str] = set()
         try:
-            self._store: Any = make(
-                url,
-                config=dict(config),
-                client_options={
-                    # An endpoint is http:// only where the user, or the environment, has it so.
-                    "allow_http": True,
-                    "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-                    "timeout": timedelta(seconds=REQUEST_SECONDS),
-                },
-                retry_config={
-                    "max_retries": RETRIES,
-                    "retry_timeout": timedelta(seconds=RETRY_SECONDS),
-                },
-            )
+            self._store = _made(url, config)
         except (BaseError, TypeError, ValueError) as error:
             # Its own text may quote what it was given.
             raise ConfigurationError(
@@ -99,9 +97,30 @@ class RemoteStore:
                 "az://container/prefix, and config takes what obstore knows for it"
             ) from None
 
-    def put(self, name: str, data: bytes | memoryview) -> None:
-        with self._mapped("writing"):
-            self._obstore.put(self._store, name, data, chunk_size=PART_BYTES)
+    def put(self, name: str, data: Iterable[bytes]) -> int:
+        parts = _Parts(data)
+        first = next(parts, memoryview(b""))
+        if len(first) < PART_BYTES:
+            with self._mapped("writing"):
+                self._obstore.put(self._store, name, first, use_multipart=False)
+        else:
+            # A part is held by nobody once it has arrived; the next one is made meanwhile.
+            rest, first = chain((first,), parts), memoryview(b"")
+            self._put_in_parts(name, rest)
+        return parts.size
+
+    def _put_in_parts(self, name: str, parts: Iterable[memoryview]) -> None:
+        try:
+            with self._mapped("writing"):
+                self._obstore.put(
+                    self._store, name, parts, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=1
+                )
+        except BaseException:
+            self._broken_off.add(name)
+            raise
+        if name in self._broken_off:
+            self.abort([name])
+            self._broken_off.discard(name)
 
     def create(self, name: str, data: bytes) -> bool:
         with self._mapped("writing"):
@@ -130,12 +149,71 @@ class RemoteStore:
             with self._mapped("deleting"):
                 self._obstore.delete(self._store, list(names))
 
+    def abort(self, names: Collection[str]) -> None:
+        if not names or self._uploads is None:
+            return
+        try:
+            found = self._uploads.abort(names)
+        except (self._error, OSError, ValueError, HTTPException, ParseError) as error:
+            # Its text may quote a URL that is signed.
+            _log.warning(
+                "%s: uploads that were broken off may be left there, invisible (%s): the credentials need to list and "
+                "abort multipart uploads, or the bucket's lifecycle has to",
+                self.url,
+                type(error).__name__,
+            )
+        else:
+            if found:
+                _log.info("%s: aborted %d uploads that were broken off", self.url, found)
+
     @contextlib.contextmanager
     def _mapped(self, doing: str) -> Iterator[None]:
         try:
             yield
         except (self._error, OSError) as error:
             raise _problem(f"{self.url}: {doing}", error) from None
+
+
+class _Parts:
+    """Data in parts of one size, but for the last."""
+
+    def __init__(self, data: Iterable[bytes]) -> None:
+        self.size = 0
+        self._data = iter(data)
+        self._held = bytearray()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self
+
+    def __next__(self) -> memoryview:
+        while len(self._held) < PART_BYTES and (more := next(self._data, None)) is not None:
+            self._held += more
+        part = memoryview(self._held)[:PART_BYTES]
+        if not part:
+            raise StopIteration
+        self._held = self._held[PART_BYTES:]
+        self.size += len(part)
+        return part
+
+
+def _made(url: str, config: Mapping[str, Any]) -> Any:
+    from obstore.store import from_url
+
+    make: Any = from_url  # typed for stores that are known beforehand
+    return make(
+        url,
+        config=dict(config),
+        client_options={
+            # An endpoint is http:// only where the user, or the environment, has it so.
+            "allow_http": True,
+            "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+            "timeout": timedelta(seconds=REQUEST_SECONDS),
+        },
+        retry_config={
+            "max_retries": RETRIES,
+            "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+        },
+    )
 
 
 def _code(error: BaseException) -> str | None:
@@ -148,6 +226,9 @@ def _problem(what: str, error: Exception) -> PermanentError | TransientError:
     status, code = _STATUS.search(str(error)), _code(error)
     if status is not None:
         number = int(status[1])
+        if code == "NoSuchUpload":
+            # It was completed, and the answer was lost; or somebody aborts what takes long.
+            return TransientError(f"{what}: the store has no such upload any more")
         said = f"{number} {code}" if code else str(number)
         if number in _PASSING:
             return TransientError(f"{what}: the store says {said}")

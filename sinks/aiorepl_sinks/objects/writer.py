@@ -56,7 +56,8 @@ class ManifestWriter:
             self._create(Entry(sequence, sequence, self._name, position))
             self.epoch = sequence
         if not self._cleaned:
-            others = [writer for writer in self._writers() if writer.writer != self._name]
+            # Not those of who came after us, if we were asleep: theirs have objects that count.
+            others = [writer for writer in self._writers() if writer.entries <= self.epoch]
             # First, for it is what the next one looks for to find the end of the manifest.
             self._put_note(self._unlisted, position)
             self._clean(others, self.epoch)
@@ -89,6 +90,7 @@ class ManifestWriter:
         """Delete the objects that will not be listed, if that can be done."""
         if self._unlisted and self._tried is None:
             with contextlib.suppress(AioreplError):
+                self._store.abort(self._unlisted)
                 self._store.delete(sorted(self._unlisted))
                 self._unlisted.clear()
 
@@ -98,7 +100,7 @@ class ManifestWriter:
 
     def _put_note(self, unlisted: set[str], position: Position | None) -> None:
         note = Writer(self._name, self._next, tuple(sorted(unlisted)), position)
-        self._store.put(note.name, note.to_json())
+        self._store.put(note.name, [note.to_json()])
 
     def _create(self, entry: Entry) -> None:
         if not self._store.create(entry.name, entry.to_json()):
@@ -119,6 +121,8 @@ class ManifestWriter:
             left = [path for path in writer.unlisted if path not in listed]
             if left:
                 _log.info("%s: deleting %d objects that were not finished", self._store.url, len(left))
+                # In this order: one that is under way cannot appear any more when the names are deleted.
+                self._store.abort(left)
                 self._store.delete(left)
         self._store.delete([writer.name for writer in others])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -39,8 +39,10 @@ class Memory:
         self.calls = 0
         self.looks: list[tuple[list[str], list[str]]] = []
 
-    def put(self, name: str, data: bytes | memoryview) -> None:
-        self._does(lambda: self.objects.__setitem__(name, bytes(data)))
+    def put(self, name: str, data: Iterable[bytes]) -> int:
+        whole = b"".join(data)
+        self._does(lambda: self.objects.__setitem__(name, whole))
+        return len(whole)
 
     def create(self, name: str, data: bytes) -> bool:
         before = name in self.objects
@@ -57,6 +59,9 @@ class Memory:
         for name in names:
             self._does(lambda name=name: self.objects.pop(name, None))
 
+    def abort(self, names: Collection[str]) -> None:
+        """Nothing is ever half there."""
+
     def _does(self, write) -> None:
         self.calls += 1
         fate = self.plan.get(self.calls)
@@ -72,11 +77,19 @@ class Memory:
 
 
 class Sink(ObjectSink):
-    """Small objects, one at a time, so that a plan hits the same call each time."""
+    """Small objects, and less memory than one of them needs."""
 
-    def __init__(self, store: Memory, object_bytes: int = 2500, memory_bytes: int = 5000) -> None:
+    def __init__(self, store: Memory) -> None:
         encoding = JsonLinesEncoding("native", "typed", "none")
-        super().__init__(store, encoding, layout=LAYOUT, object_bytes=object_bytes, memory_bytes=memory_bytes)
+        super().__init__(
+            store,
+            encoding,
+            layout=LAYOUT,
+            object_bytes=2500,
+            memory_bytes=1000,
+            spool=None,
+            spool_bytes=5000,
+        )
 
 
 def told(sizes: Sequence[int]) -> Stream:

@@ -41,7 +41,8 @@ class Life:
             "secret_access_key": "test-secret",
             "region": "us-east-1",
             "object_bytes": 20_000,
-            "memory_bytes": 60_000,
+            "memory_bytes": 10_000,
+            "spool_bytes": 60_000,
         }
         command = [sys.executable, str(WORKER), json.dumps(options), str(seed)]
         self.process = subprocess.Popen(command)

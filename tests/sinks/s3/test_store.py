@@ -201,7 +201,7 @@ def test_nobody_there(source):
         ("s3://bucket/x", {"layout": "{schema}"}, "layout has {schema} and {table}"),
         ("s3://bucket/x", {"layout": "{table}{"}, "layout has {schema} and {table}"),
         ("s3://bucket/x", {"layout": "_aiorepl/{schema}/{table}"}, "does not begin with _aiorepl"),
-        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most memory_bytes"),
+        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most spool_bytes"),
     ],
 )
 def test_mistakes(url, options, says):
