@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import quote, urlsplit
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.testing.listener import Listener
 
 _CHUNK: Final = 64 * 1024
 
@@ -30,9 +30,8 @@ class CuttingProxy:
         """How many bytes of the server's were passed on."""
         self._host = host
         self._port = port
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self._connected)
         self._links: set[_Link] = set()
-        self._handlers: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._refusing = False
@@ -41,9 +40,7 @@ class CuttingProxy:
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        if self._server is None:
-            raise ConfigurationError("the proxy is not running: use it in an async with statement")
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listener.port
 
     def dsn_for(self, dsn: str) -> str:
         """The same DSN, by way of this proxy."""
@@ -82,24 +79,16 @@ class CuttingProxy:
         self._refusing = False
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        await self._listener.listen()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        self._server.close()
+        self._listener.close()
         self.resume()
         self.cut()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
-        self._server = None
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        handler = asyncio.create_task(self._connected(reader, writer))
-        self._handlers.add(handler)
-        handler.add_done_callback(self._handlers.discard)
+        await self._listener.closed()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
@@ -112,7 +101,7 @@ class CuttingProxy:
             writer.transport.abort()
             return
         link = _Link(writer, server_writer)
-        if self._server is None or not self._server.is_serving():
+        if not self._listener.listening:
             link.abort()
             return
         self._links.add(link)

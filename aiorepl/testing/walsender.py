@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
 from aiorepl.lsn import LSN
+from aiorepl.testing.answers import answer
+from aiorepl.testing.listener import Listener
 from aiorepl.testing.script import (
     COPY_BOTH,
     COPY_DONE,
@@ -102,18 +103,14 @@ class ScriptedWalsender:
         self._scripts = iter([list(script) for script in scripts])
         self._answers = dict(answers or {})
         self._changed = asyncio.Condition()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener = Listener(self._serve)
         self.failures: list[Exception] = []
         """What went wrong here, and not with the client: mistakes in scripts."""
 
     @property
     def dsn(self) -> str:
         """Where it listens."""
-        if self._server is None:
-            raise RuntimeError("use the server within its context")
-        port = self._server.sockets[0].getsockname()[1]
-        return f"postgresql://scripted@127.0.0.1:{port}/scripted?sslmode=disable"
+        return f"postgresql://scripted@127.0.0.1:{self._listener.port}/scripted?sslmode=disable"
 
     async def status(self, condition: Callable[[StandbyStatus], bool] = lambda _: True) -> StandbyStatus:
         """The first status that meets the condition; waits for it."""
@@ -127,63 +124,27 @@ class ScriptedWalsender:
             await self._changed.wait_for(lambda: ending in self.endings)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        await self._listener.listen()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
+        self._listener.close()
+        self._listener.cancel()
+        await self._listener.closed()
         if self.failures and error is None:
             raise self.failures[0]
 
     def answer(self, sql: str) -> Rows | Error:
         """What this server answers to a query."""
-        for part, answer in self._answers.items():
+        for part, told in self._answers.items():
             if part in sql:
-                return answer
-        literals = [quoted.replace("''", "'") for quoted in re.findall(r"'((?:[^']|'')*)'", sql)]
-        identifiers = [quoted.replace('""', '"') for quoted in re.findall(r'"((?:[^"]|"")*)"', sql)]
-        if sql.startswith("SHOW wal_level"):
-            return [{"wal_level": "logical"}]
-        if sql.startswith("IDENTIFY_SYSTEM"):
-            system = {"systemid": "7000000000000000001", "timeline": "1", "dbname": "scripted"}
-            return [{**system, "xlogpos": str(self.wal_end)}]
-        if sql.startswith("CREATE_REPLICATION_SLOT"):
-            created = {"slot_name": identifiers[0], "consistent_point": str(self.confirmed_flush_lsn)}
-            return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
-        if "pg_settings" in sql:
-            return [{"setting": "60000"}]
-        if "pg_publication" in sql:
-            return [{"pubname": name} for name in literals]
-        if "pg_replication_slots" in sql:
-            return [self._slot(literals[-1])]
-        return []
+                return told
+        return answer(sql, self.confirmed_flush_lsn, self.wal_end)
 
-    def _slot(self, name: str) -> dict[str, str | None]:
-        at = str(self.confirmed_flush_lsn)
-        told = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
-        flags = {"temporary": "false", "active": "false", "active_pid": None, "two_phase": "false"}
-        flags |= {"failover": "false", "synchronizing": "false"}
-        state = {
-            "wal_status": "reserved",
-            "invalidation_reason": None,
-            "restart_lsn": at,
-            "confirmed_flush_lsn": at,
-        }
-        return {**told, **flags, **state}
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(_Client(self, reader, writer)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, client: _Client) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _Client(self, reader, writer)
         try:
             await client.serve()
         except (EOFError, ConnectionError):

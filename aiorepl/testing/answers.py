@@ -1,0 +1,42 @@
+"""What a server says to what aiorepl asks before START_REPLICATION, if every slot and publication is there. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from aiorepl.lsn import LSN
+from aiorepl.testing.script import Rows
+
+
+def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
+    """The rows for a query or a command; none for those that nobody expects."""
+    literals = [quoted.replace("''", "'") for quoted in re.findall(r"'((?:[^']|'')*)'", sql)]
+    identifiers = [quoted.replace('""', '"') for quoted in re.findall(r'"((?:[^"]|"")*)"', sql)]
+    if sql.startswith("SHOW wal_level"):
+        return [{"wal_level": "logical"}]
+    if sql.startswith("IDENTIFY_SYSTEM"):
+        system = {"systemid": "7000000000000000001", "timeline": "1", "dbname": "scripted"}
+        return [{**system, "xlogpos": str(wal_end)}]
+    if sql.startswith("CREATE_REPLICATION_SLOT"):
+        created = {"slot_name": identifiers[0], "consistent_point": str(confirmed_flush_lsn)}
+        return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
+    if "pg_settings" in sql:
+        return [{"setting": "60000"}]
+    if "pg_publication" in sql:
+        return [{"pubname": name} for name in literals]
+    if "pg_replication_slots" in sql:
+        return [_slot(literals[-1], str(confirmed_flush_lsn))]
+    return []
+
+
+def _slot(name: str, at: str) -> dict[str, str | None]:
+    told = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
+    flags = {"temporary": "false", "active": "false", "active_pid": None, "two_phase": "false"}
+    flags |= {"failover": "false", "synchronizing": "false"}
+    state = {
+        "wal_status": "reserved",
+        "invalidation_reason": None,
+        "restart_lsn": at,
+        "confirmed_flush_lsn": at,
+    }
+    return {**told, **flags, **state}
