@@ -22,6 +22,9 @@ from packaging.utils import canonicalize_name
 import aiorepl
 from aiorepl import compiled
 
+# Compiling takes minutes where the machine is slow.
+pytestmark = pytest.mark.timeout(1800)
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, Delete, Insert, Pipeline, SlotError, Update
+from aiorepl.journal.cursors import Cursors
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -58,6 +60,8 @@ async def test_each_sink_goes_on_from_its_own_cursor(published, tmp_path):
         await published.execute("INSERT INTO items VALUES (1)")
         await hang.reached.wait()
         await quick.wait_for_changes(1, durable=True)
+        cursor = functools.partial(asyncio.to_thread, Cursors(str(tmp_path)).get, "quick")
+        await published.until(cursor, lambda kept: kept.lsn >= quick.durable)
     await published.execute("INSERT INTO items VALUES (2)")
     sinks = {"quick": quick, "slow": slow}
     await Pipeline(published.source(), sinks, journal=str(tmp_path), until="now").run()

@@ -99,7 +99,7 @@ class Database:
         for _ in range(times):
             process = await self.run(options)
             before = await count()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while await count() <= before + 20:
                     await self.execute(*(f"INSERT INTO items VALUES ({rows + n}, 'x')" for n in range(20)))
                     rows += 20

@@ -14,7 +14,7 @@ from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, Source
 from aiorepl_sinks.postgres import Postgres
 
 SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3", "IntervalStyle": "postgres"}
-IMPATIENT = RetryPolicy(seconds=20, first=0.02, longest=0.2)
+QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
 
 
 class Pair:
@@ -68,7 +68,7 @@ class Pair:
         sink = sink or self.sink(**options)
         return Pipeline(
             Source(self.source_dsn, slot=self.slot, publication="p", **(source or {})),
-            {"mirror": sink if isinstance(sink, Delivery) else Delivery(sink, retry=IMPATIENT)},
+            {"mirror": sink if isinstance(sink, Delivery) else Delivery(sink, retry=QUICK)},
             until=until,
             batches=batches or BatchPolicy(),
             journal=journal,
@@ -102,7 +102,7 @@ class Pair:
 
     async def reached(self, lsn: LSN) -> None:
         """Wait until the target has everything up to there."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while await self.position() < lsn:
                 await asyncio.sleep(0.02)
 
@@ -118,7 +118,7 @@ async def _drop(server: Any, name: str) -> None:
     connection = await asyncpg.connect(server.dsn)
     slots = "FROM pg_replication_slots WHERE database = $1"
     await connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", name)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await connection.fetchval(f"SELECT count(*) {slots} AND active", name):
             await asyncio.sleep(0.01)
     await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)

@@ -20,7 +20,7 @@ class TestRedis(SinkConformance):
         self.server = target
 
     def make_sink(self) -> Redis:
-        return Redis(self.server.url, stream="all", max_event_bytes=150_000, timeout=2.0)
+        return Redis(self.server.url, stream="all", max_event_bytes=150_000, timeout=60.0)
 
     def outage(self):
         return self.server.away()
@@ -36,7 +36,7 @@ class TestRedisByTable(TestRedis):
     order = "table"
 
     def make_sink(self) -> Redis:
-        return Redis(self.server.url, format="cloudevents", max_event_bytes=150_000, timeout=2.0)
+        return Redis(self.server.url, format="cloudevents", max_event_bytes=150_000, timeout=60.0)
 
     def read(self) -> list[Event]:
         import orjson

@@ -7,6 +7,7 @@ import gzip
 import http.client
 import io
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -170,7 +171,7 @@ def s3_server() -> Iterator[str]:
 def bucket(s3_server: str, request: pytest.FixtureRequest) -> Iterator[Bucket]:
     """A bucket of this test's own."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
-    made = Bucket(s3_server, f"{name}-{id(request):x}")
+    made = Bucket(s3_server, f"{name}-{secrets.token_hex(6)}")
     yield made
     made.client.close()
 

@@ -54,7 +54,7 @@ class Life:
 
     def wait(self) -> int:
         """Its exit code."""
-        return self.process.wait(60)
+        return self.process.wait(200)
 
 
 def once(read, bucket, names) -> set[tuple[str, int]]:

@@ -95,11 +95,11 @@ class Receiver:
         """What was answered, in order."""
         return [request.status for request in self.requests]
 
-    async def until(self, holds: Callable[[], bool], seconds: float = 20) -> None:
+    async def until(self, holds: Callable[[], bool], seconds: float = 90) -> None:
         """Wait for a request after which this holds."""
         assert await asyncio.to_thread(self.wait, holds, seconds), f"{len(self.requests)} requests"
 
-    def wait(self, holds: Callable[[], bool], seconds: float = 20) -> bool:
+    def wait(self, holds: Callable[[], bool], seconds: float = 90) -> bool:
         """The same, for those who may block."""
         with self._changed:
             return self._changed.wait_for(holds, seconds)
@@ -206,7 +206,9 @@ def http_server() -> Iterator[Current]:
     """HTTP/1.1, by uvicorn."""
     with listening() as listener:
         current = Current(f"http://127.0.0.1:{listener.getsockname()[1]}/hook")
-        config = uvicorn.Config(current, log_level="error", lifespan="off", ws="none", loop="asyncio")
+        config = uvicorn.Config(
+            current, log_level="error", lifespan="off", ws="none", loop="asyncio", timeout_keep_alive=300
+        )
         server = uvicorn.Server(config)
 
         async def serving(stop: asyncio.Event) -> None:

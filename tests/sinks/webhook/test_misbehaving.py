@@ -119,7 +119,7 @@ async def test_breaking_off(source, raw_server, whole_request, misbehave):
         assert str(failed.value).startswith(f"webhook: {url}: ")
         assert "s3cr3t" not in str(failed.value)
         assert failed.value.__cause__ is None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await sink.write(batch)
         await sink.close()
     assert 2 == handler.requests
@@ -164,7 +164,7 @@ async def test_slowness(source, raw_server, whole_request, misbehave, options, p
         # Larger than what the two sockets between them hold.
         batch = source.batch(list(range(1000)), note="x" * 20_000 if misbehave is never_reads else "x")
         with pytest.raises(TransientError) as failed:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await sink.write(batch)
         assert f"webhook: {url}: {problem}" == str(failed.value)
         await sink.close()

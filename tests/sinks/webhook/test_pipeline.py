@@ -31,7 +31,7 @@ async def sql(database):
 async def confirmed(sql, slot):
     """Wait until the slot has been told that everything written so far is durable."""
     end = await sql.fetchval("SELECT pg_current_wal_lsn()")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not await sql.fetchval(
             "SELECT confirmed_flush_lsn >= $1 FROM pg_replication_slots WHERE slot_name = $2", end, slot
         ):
