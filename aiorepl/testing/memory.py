@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,9 +29,6 @@ from aiorepl.testing.walsender import ScriptedWalsender
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import Connection, CreatedSlot, System
 from aiorepl.wire.frames import Keepalive, XLogData
-
-# What one read of a socket brings, about.
-_READ = 64 * 1024
 
 
 class _Slot:
@@ -48,6 +46,7 @@ class MemorySource(Source):
     """A slot over a stream. The parameters are ``Source``'s, as far as they mean something without a server.
 
     :param stream: what was committed, and will be; transactions may be added while a pipeline runs.
+    :param read_bytes: what one read of a socket brings, about: a transaction larger than that comes in several slices.
     """
 
     dsn: str | None = field(default=None, repr=False)
@@ -56,6 +55,7 @@ class MemorySource(Source):
     two_phase: bool = True
     messages: bool = True
     stream: Stream = field(default_factory=Stream, kw_only=True, repr=False)
+    read_bytes: int = field(default=64 * 1024, kw_only=True)
     _slot: _Slot | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class MemorySource(Source):
         if self._state.refusals:
             self._state.refusals -= 1
             raise ConnectionFailed("the connection was refused by the test")
-        return _Connection(self._state)
+        return _Connection(self._state, self.read_bytes)
 
     async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
         """The stream's types."""
@@ -112,8 +112,10 @@ class _Connection:
 
     server_version = 18
 
-    def __init__(self, slot: _Slot) -> None:
+    def __init__(self, slot: _Slot, read_bytes: int) -> None:
         self._slot = slot
+        self._read_bytes = read_bytes
+        self._unread: deque[XLogData] = deque()
         self._news = asyncio.Event()
         self._report: Callable[[], None] | None = None
         self._error: Exception | None = None
@@ -175,23 +177,32 @@ class _Connection:
     def _frames(self) -> list[XLogData | Keepalive]:
         frames: list[XLogData | Keepalive] = []
         size = 0
-        for end, messages in self._slot.stream.units[self._next :]:
-            unit = messages
-            if self._descriptions and len(messages) > 1:
-                unit = [messages[0], *self._descriptions, *messages[1:]]
-                self._descriptions = []
-            frames += [XLogData(self._at, end, 0, payload) for payload in unit[:-1]]
-            frames.append(XLogData(end, end, 0, unit[-1]))
-            self._at, self._next = end, self._next + 1
-            self._keepalive = True
-            size += sum(map(len, unit))
-            if size >= _READ:
-                return frames
+        while size < self._read_bytes and (self._unread or self._read_unit()):
+            frame = self._unread.popleft()
+            frames.append(frame)
+            size += len(frame.payload)
+        if self._unread or size >= self._read_bytes:
+            return frames
         if self._keepalive:
             # All was sent: the server says so.
             self._keepalive = False
             frames.append(Keepalive(self._slot.stream.lsn, 0, False))
         return frames
+
+    def _read_unit(self) -> bool:
+        """Have the next unit to read, if there is one."""
+        if self._next == len(self._slot.stream.units):
+            return False
+        end, messages = self._slot.stream.units[self._next]
+        unit = messages
+        if self._descriptions and len(messages) > 1:
+            unit = [messages[0], *self._descriptions, *messages[1:]]
+            self._descriptions = []
+        self._unread += [XLogData(self._at, end, 0, payload) for payload in unit[:-1]]
+        self._unread.append(XLogData(end, end, 0, unit[-1]))
+        self._at, self._next = end, self._next + 1
+        self._keepalive = True
+        return True
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
         """What makes the session send a status."""

@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 ONE_BATCH, EACH_ALONE, IN_PARTS = 1 << 40, 2000, 1
 """Batch limits: everything at once, a transaction or a few, each slice by itself."""
 
+OUTAGE = "outage(): how the target is made not to answer"
+
 
 class Conformance:
     """What an author declares. See the package for how to use it."""

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Coroutine
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import pytest
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.delivery import Delivery
 from aiorepl.delivery.pipeline import Pipeline
 from aiorepl.delivery.retry import RetryPolicy
-from aiorepl.testing.conformance.base import Conformance
+from aiorepl.errors import TransientError
+from aiorepl.position import Position
+from aiorepl.sink import Batch, Sink, SinkContext
+from aiorepl.testing.conformance.base import OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.story import Story
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
+
+AGAIN: Final = RetryPolicy(first=0.001, longest=0.01)
 
 
 class Engine(Conformance):
@@ -24,7 +32,6 @@ class Engine(Conformance):
         """Through more than fits in memory at once, twice started: what is acknowledged is there."""
         story = Story()
         source = MemorySource(stream=story.stream)
-        again = RetryPolicy(first=0.001, longest=0.01)
         batches = BatchPolicy(bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
 
         async def work() -> None:
@@ -38,9 +45,36 @@ class Engine(Conformance):
 
         async def life() -> None:
             delivery = Delivery(self.make_sink(), batches=batches)
-            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=again)
+            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN)
             await _beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
+
+        for _ in range(2):
+            self.live(life)
+
+    @pytest.mark.parametrize("call", [1, 2, 4, 7])
+    def test_an_outage_within_a_transaction(self, call: int) -> None:
+        """The target is away when some slices of a transaction were written: all of it is there in the end, and as claimed."""
+        skip_without(self.outage(), OUTAGE)
+        story = Story()
+        story.items(2)
+        source = MemorySource(stream=story.stream, read_bytes=500)
+
+        async def life() -> None:
+            source.lose()
+            story.commit(*(story.item(f"of many {number}") for number in range(100)))
+            story.items(2)
+            outage = self.outage()
+            assert outage is not None
+            away = _AwayAt(call, self.new_sink(), outage)
+            delivery = Delivery(away, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
+            try:
+                await _beside(
+                    Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN), away.acknowledged(source)
+                )
+            finally:
+                away.back()
+            await self.expect(story.stream.again(), after="an outage within a transaction")
 
         for _ in range(2):
             self.live(life)
@@ -64,6 +98,57 @@ class Engine(Conformance):
 
         for _ in range(2):
             self.live(life)
+
+
+class _AwayAt(Sink):
+    """A sink whose target goes away at the n-th write of a part of a transaction, until a call has failed for it."""
+
+    def __init__(self, call: int, sink: Sink, outage: AbstractContextManager[object]) -> None:
+        self.takes_prepared = sink.takes_prepared
+        self._sink = sink
+        self._writes = call
+        self._outage = outage
+        self._away = False
+        self._failed = asyncio.Event()
+
+    @property
+    def durable_on_write(self) -> bool:
+        return self._sink.durable_on_write
+
+    async def open(self, context: SinkContext) -> Position | None:
+        return await self._sink.open(context)
+
+    async def write(self, batch: Batch) -> None:
+        self._writes -= not batch.transactions[-1].last
+        if self._writes == 0:
+            self._writes, self._away = -1, True
+            self._outage.__enter__()
+        await self._call(self._sink.write(batch))
+
+    async def flush(self) -> None:
+        await self._call(self._sink.flush())
+
+    async def close(self) -> None:
+        await self._sink.close()
+
+    async def acknowledged(self, source: MemorySource) -> None:
+        """Wait until it is away, and then until all there is has been acknowledged."""
+        await self._failed.wait()
+        await source.acknowledged()
+
+    def back(self) -> None:
+        """The target is there again."""
+        if self._away:
+            self._away = False
+            self._outage.__exit__(None, None, None)
+
+    async def _call(self, call: Coroutine[Any, Any, None]) -> None:
+        try:
+            await call
+        except TransientError:
+            self._failed.set()
+            self.back()
+            raise
 
 
 async def _beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:

@@ -6,14 +6,13 @@ import asyncio
 
 from aiorepl.errors import PermanentError, SinkError, TransientError
 from aiorepl.sink import Batch, Sink
-from aiorepl.testing.conformance.base import Conformance, skip_without
+from aiorepl.testing.conformance.base import OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.running import ContractBroken, Watch
 from aiorepl.testing.conformance.story import ITEMS, SECRET, Story
 from aiorepl.transactions.transaction import Slice
 
 POISON = "poison: a value of public.items.note that the target refuses for good"
-OUTAGE = "outage(): how the target is made not to answer"
 
 
 class Failures(Conformance):

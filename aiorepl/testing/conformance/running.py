@@ -77,7 +77,7 @@ def joined() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(1.0)
+        thread.join(10.0)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiorepl import Sink
+from aiorepl import PermanentError, Sink, TransientError
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.testing.conformance import Event, SinkConformance
 
@@ -87,6 +87,45 @@ class TestExactOnly(TestExact):
         return sink
 
 
+class Transactional(Exact):
+    """Writes slices in a transaction of the target's, which is lost with it."""
+
+    takes_prepared = False
+    held = False
+
+    async def open(self, context):
+        self.target.check()
+        self.aside, self.held = [], False
+        self.forget()
+        return await super().open(context)
+
+    async def write(self, batch):
+        if self.target.away:
+            self.aside, self.held = [], False
+        self.target.check()
+        if self.lost(batch):
+            raise TransientError("the transaction was lost", resend=True)
+        await super().write(batch)
+        self.held = not batch.transactions[-1].last
+
+    def lost(self, batch):
+        """Whether slices were written that are not there any more."""
+        return bool(batch.transactions) and not batch.transactions[0].first and not self.held
+
+    def forget(self):
+        """What was accepted lies behind the position, and comes again."""
+        self.ready, self.end = [], None
+
+
+class TestTransactional(TestExact):
+    """Exactly once, atomic, and slices are with the target."""
+
+    sink = Transactional
+
+    def outage(self):
+        return self.target.outage()
+
+
 # Sinks that are wrong in one way.
 
 
@@ -157,6 +196,30 @@ class ShowsPrepared(Exact):
         return {"conformance 'gid'": []}
 
 
+class GoesOnWithoutSlices(Transactional):
+    """Takes what comes for the rest of what it has lost."""
+
+    def lost(self, batch):
+        return False
+
+
+class KeepsWhatWasAccepted(Transactional):
+    """When it is opened again."""
+
+    def forget(self):
+        pass
+
+
+class AsksForTheBatchAlone(Transactional):
+    """Says that trying again is enough."""
+
+    async def write(self, batch):
+        try:
+            await super().write(batch)
+        except TransientError as error:
+            raise PermanentError(str(error)) if error.resend else error from None
+
+
 def case_of(sink: type, base: type) -> type:
     """The tests of a sink."""
     return type(f"Case{sink.__name__}", (base,), {"sink": sink})
@@ -191,6 +254,19 @@ def case_of(sink: type, base: type) -> type:
             "that were flushed are not in the target",
         ),
         (ShowsPrepared, TestExact, "test_a_prepared_transaction", "or must not be seen yet"),
+        (
+            GoesOnWithoutSlices,
+            TestTransactional,
+            "test_an_outage_within_a_transaction",
+            "that were flushed are not in the target",
+        ),
+        (KeepsWhatWasAccepted, TestTransactional, "test_an_outage_within_a_transaction", "more than once"),
+        (
+            AsksForTheBatchAlone,
+            TestTransactional,
+            "test_an_outage_within_a_transaction",
+            "the transaction was lost",
+        ),
     ],
 )
 def test_what_is_wrong_is_found(failures, sink, base, tests, says):

@@ -324,6 +324,7 @@ def case_of(sink: type, **claims) -> type:
     return type(f"Case{sink.__name__}", (TestLog,), {"sink": sink, **claims})
 
 
+OUTAGES = "test_an_outage test_an_outage_within_a_transaction"
 OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
 
 
@@ -338,8 +339,8 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         (NullForUnchanged, f"test_an_unchanged_value {OPEN}", "which was not sent, has a value"),
         (LogsRows, "test_rows_are_never_told", "a log record of 'sink'"),
         (QuotesTheRow, "test_rows_are_never_told", "PermanentError raised by write"),
-        (RaisesAnything, "test_an_outage", "ConnectionError was raised"),
-        (ForgetsAfterAnError, "test_an_outage", "5 of 7 changes that were flushed are not"),
+        (RaisesAnything, OUTAGES, "ConnectionError"),
+        (ForgetsAfterAnError, OUTAGES, "changes that were flushed are not"),
         (RefusesTheWrongOnes, "test_poison", "refused names 8 changes, 1 of them"),
         (HalfDone, "test_poison", "1 events in the target that were not given"),
     ],
