@@ -228,7 +228,10 @@ class SqlConnection:
             return
         transaction, self._round = self._round[0], None
         # Nothing was written: rolling back also ends a round that failed.
-        await transaction.rollback()
+        try:
+            await transaction.rollback()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise self._translated(error) from None
         # What was given out and is not confirmed would be read again at once: rather let the sinks catch up.
         waiting = self._count > 0 and self._flushed <= self._advanced
         self._pause = min(2 * self._pause, _LONGEST) if waiting else _PAUSE
