@@ -345,7 +345,8 @@ def _not_hung_up(protocol: str) -> Iterator[None]:
         if tls_problem("kafka", error) is not None:
             raise
         raise TransientError(
-            f"kafka: the broker hung up: it is starting or stopping, or its listener is not of security_protocol {protocol}"
+            f"kafka: the broker hung up: it is starting or stopping, or its listener is not of security_protocol {protocol}, or "
+            "wants a certificate that it knows: see the options certificate and key"
         ) from None
 
 

@@ -14,7 +14,7 @@ Guarantee: at least once, exactly once within the duplicate window.
 from __future__ import annotations
 
 import asyncio
-import ssl
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -40,9 +40,12 @@ from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
+from aiorepl_sinks import tls
 from aiorepl_sinks.cancellation import cancellable
+from aiorepl_sinks.nats_login import Login
 
 _EXPECTED: Final = "Nats-Expected-Last-Msg-Id"
+_MOMENT: Final = 1.0
 # Answers of a stream, by the codes of its API.
 _WRONG_LAST, _TOO_LARGE, _OTHER_STREAM = 10070, 10054, 10060
 
@@ -67,7 +70,8 @@ class Nats(Sink):
     :param credentials: a ``.creds`` file, with a user's JWT and seed.
     :param nkey: a file with an NKey's seed.
     :param ca: a file of certificates to trust instead of the system's.
-    :param certificate: a file with the client's certificate, for servers that ask for one; ``key`` is its key's file.
+    :param certificate: a file with the client's certificate, for servers that ask for one; ``key`` is its key's file,
+        ``key_password`` opens that.
     """
 
     def __init__(
@@ -91,9 +95,9 @@ class Nats(Sink):
         ca: str | None = None,
         certificate: str | None = None,
         key: str | None = None,
+        key_password: str | None = None,
     ) -> None:
         self._stream = stream
-        self._servers = servers
         self._route: RoutingKey = Routing(subject)
         self._subjects = f"{subject.partition('{')[0].rpartition('.')[0]}.>"
         if create_stream and self._subjects == ".>":
@@ -105,24 +109,18 @@ class Nats(Sink):
         self._events = Events(format, values=values, binary="http" if binary else None)
         self._outstanding = outstanding
         self._timeout = timeout
-        self._login: dict[str, Any] = {
-            name: value
-            for name, value in {
-                "user": user,
-                "password": password,
-                "token": token,
-                "user_credentials": credentials,
-                "nkeys_seed": nkey,
-            }.items()
-            if value is not None
-        }
-        if ca is not None or certificate is not None:
-            try:
-                self._login["tls"] = ssl.create_default_context(cafile=ca)
-                if certificate is not None:
-                    self._login["tls"].load_cert_chain(certificate, key)
-            except OSError as error:
-                raise ConfigurationError(f"nats: ca, certificate or key: {error.strerror or error}") from None
+        self._login = Login(
+            servers,
+            user=user,
+            password=password,
+            token=token,
+            credentials=credentials,
+            nkey=nkey,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            key_password=key_password,
+        )
         self._source = ""
         self._client: Client | None = None
         self._jetstream: JetStreamContext | None = None
@@ -191,8 +189,8 @@ class Nats(Sink):
     async def close(self) -> None:
         """Disconnect."""
         client, self._client = self._client, None
-        if client is not None and not client.is_closed:
-            await client.close()
+        if client is not None:
+            await _close(client)
 
     async def _connected(self) -> JetStreamContext:
         """The connection, made again if it was lost.
@@ -210,21 +208,29 @@ class Nats(Sink):
         async def told_by_our_own_errors(_: Exception) -> None:
             pass
 
-        client = Client()
+        try:
+            login = self._login.options()
+        except ConfigurationError as changed:
+            raise PermanentError(str(changed)) from None
+        client = self._login.client()
         connecting = client.connect(
-            self._servers,
             allow_reconnect=False,
             connect_timeout=max(1, int(self._timeout)),
             error_cb=told_by_our_own_errors,
             disconnected_cb=lost,
             closed_cb=lost,
-            **self._login,
+            **login,
         )
         try:
             async with asyncio.timeout(self._timeout):
                 await cancellable(connecting)
         except BaseException as error:
-            await client.close()
+            await _close(client)
+            if isinstance(error, (ConnectionResetError, BrokenPipeError)):
+                raise TransientError(
+                    "nats: the server hung up before it let us in: it is stopping, or wants a certificate that it knows: "
+                    "see the options certificate and key"
+                ) from None
             if isinstance(error, (nats.errors.Error, OSError, TimeoutError)):
                 raise self._problem(error) from None
             raise
@@ -344,14 +350,17 @@ class Nats(Sink):
             return error
         name = type(error).__name__
         text = str(error).lower()
-        if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text:
+        # "Authorization Violation", "User Authentication Expired" and the like.
+        if (
+            isinstance(error, nats.errors.AuthorizationError)
+            or "authorization" in text
+            or "authentication" in text
+        ):
             return PermanentError("nats: the server does not accept the user, password, token or credentials")
         if isinstance(error, js.APIError) and error.code is not None and error.code < 500:
             return PermanentError(f"nats: stream {self._stream!r}: {error.description} ({error.err_code})")
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return PermanentError(
-                f"nats: the server's certificate: {error.verify_message}; see the option ca"
-            )
+        if (told := tls.problem("nats", error)) is not None:
+            return told
         if isinstance(error, nats.errors.BadSubjectError):
             return PermanentError(
                 "nats: a change has a subject that NATS does not allow: see the option subject"
@@ -361,6 +370,13 @@ class Nats(Sink):
                 f"nats: no JetStream answers for {self._stream!r}: is it enabled on the server?"
             )
         return TransientError(f"nats: {name}")
+
+
+async def _close(client: Client) -> None:
+    """Close it, within a moment: after a TLS handshake that failed it would wait for ever."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_MOMENT):
+            await client.close()
 
 
 class _Message:

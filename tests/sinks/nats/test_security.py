@@ -1,0 +1,290 @@
+"""Who is let in: TLS, certificates of both sides, and every way to log in, against servers that want them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import time
+
+import nkeys
+import pytest
+from nats.js.api import ConsumerConfig
+
+from aiorepl import ConfigurationError, PermanentError, TransientError
+from aiorepl_sinks.nats import Nats
+
+SECRET = "s3cr3t"
+
+
+class Identity:
+    """An NKey, which may sign for others."""
+
+    def __init__(self, kind: int) -> None:
+        self.seed = nkeys.encode_seed(os.urandom(32), kind).decode()
+        self._pair = nkeys.from_seed(bytearray(self.seed.encode()))
+        self.public = self._pair.public_key.decode()
+
+    def jwt(self, subject: str, kind: str, **claims) -> str:
+        """What it says of another."""
+        said = {"iss": self.public, "sub": subject, "iat": int(time.time()), "name": kind}
+        said["nats"] = {"type": kind, "version": 2, **claims}
+        said["jti"] = (
+            base64.b32encode(hashlib.sha256(json.dumps(said).encode()).digest()).decode().rstrip("=")
+        )
+        parts = [json.dumps(part).encode() for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, said)]
+        signed = b".".join(map(_base64, parts))
+        return (signed + b"." + _base64(self._pair.sign(signed))).decode()
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+USER, OTHER = Identity(nkeys.PREFIX_BYTE_USER), Identity(nkeys.PREFIX_BYTE_USER)
+
+
+@pytest.fixture(scope="module")
+def tls(certificates):
+    """What stands in a server's configuration."""
+    files = f'cert_file: "{certificates}/server.pem", key_file: "{certificates}/server.key"'
+    return lambda more="": f"tls {{ {files} {more} }}\n"
+
+
+@pytest.fixture(scope="module")
+def secured(new_server, tls):
+    """A server that speaks TLS, and knows a user by password and one by NKey."""
+    users = f'{{ user: "u", password: "right" }}, {{ nkey: "{USER.public}" }}'
+    return new_server(f"{tls()} authorization {{ users: [ {users} ] }}\n")
+
+
+@pytest.fixture(scope="module")
+def mutual(new_server, tls, certificates):
+    """A server that wants a certificate, and a token."""
+    verified = tls(f', ca_file: "{certificates}/ca.pem", verify: true')
+    return new_server(f'{verified} authorization {{ token: "right" }}\n')
+
+
+@pytest.fixture(scope="module")
+def chartered(new_server):
+    """A server that believes an operator's account; and what it says of its user."""
+    operator = Identity(nkeys.PREFIX_BYTE_OPERATOR)
+    account, system = Identity(nkeys.PREFIX_BYTE_ACCOUNT), Identity(nkeys.PREFIX_BYTE_ACCOUNT)
+    names = ("subs", "conn", "leaf", "imports", "exports", "data", "payload")
+    limits = dict.fromkeys(names, -1) | {"wildcards": True}
+    stored = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
+    known = {
+        account.public: operator.jwt(account.public, "account", limits=limits | stored),
+        system.public: operator.jwt(system.public, "account", limits=limits),
+    }
+    server = new_server(
+        f"operator: {operator.jwt(operator.public, 'operator')}\nsystem_account: {system.public}\n"
+        f"resolver: MEMORY\nresolver_preload {json.dumps(known)}\n"
+    )
+    return server, account.jwt(USER.public, "user", subs=-1, data=-1, payload=-1)
+
+
+@pytest.fixture
+def files(certificates):
+    """Options that name files of the folder."""
+
+    def files(**names):
+        return {option: str(certificates / name) for option, name in names.items()}
+
+    return files
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A file with this text."""
+
+    def write(text):
+        (tmp_path / "file").write_text(text)
+        return str(tmp_path / "file")
+
+    return write
+
+
+def credentials(jwt, seed, end="\n"):
+    """A file of credentials as ``nsc`` writes it."""
+    lines = [
+        *("-----BEGIN NATS USER JWT-----", jwt, "------END NATS USER JWT------", ""),
+        *("-----BEGIN USER NKEY SEED-----", seed, "------END USER NKEY SEED------", ""),
+    ]
+    return end.join(lines)
+
+
+def sink(server, name, scheme="tls", host="localhost", **options):
+    """Into a stream of this name, by the name that the certificate is for."""
+    url = f"{scheme}://{host}:{server.port}"
+    return Nats(name, url, subject=f"{name}.{{table}}", create_stream=True, timeout=5.0, **options)
+
+
+async def delivered(ours, source, name):
+    """One row, twice over another connection; what is in the stream then."""
+    batch = source.batch([1])
+    for _ in range(2):
+        await ours.open(source.context)
+        await ours.write(batch)
+        await ours.close()
+    await ours.open(source.context)
+    pulled = await ours._jetstream.pull_subscribe(">", stream=name, config=ConsumerConfig())
+    messages = await pulled.fetch(2, timeout=0.5)
+    await ours.close()
+    return [json.loads(message.data)["new"]["id"] for message in messages]
+
+
+async def refused(ours, source, kind, match):
+    """What ``open`` says, which is of this kind and shows no secret."""
+    with pytest.raises(kind, match=match) as raised:
+        await ours.open(source.context)
+    await ours.close()
+    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {ours!r}"
+
+
+@pytest.mark.both_loops
+async def test_a_password_over_tls(source, secured, name, files):
+    """To a server whose certificate is of the authority that is named."""
+    assert [1] == await delivered(
+        sink(secured, name, user="u", password="right", **files(ca="ca.pem")), source, name
+    )
+
+
+async def test_an_nkey(source, secured, name, files, write):
+    """Its seed is in a file, and stays with us."""
+    ours = sink(secured, name, nkey=write(f"{USER.seed}\n"), **files(ca="ca.pem"))
+    assert [1] == await delivered(ours, source, name)
+
+
+@pytest.mark.parametrize("pair", ["client", "locked"])
+async def test_a_token_and_a_certificate(source, mutual, name, files, pair):
+    """To a server that wants both."""
+    ours = sink(
+        mutual,
+        name,
+        token="right",
+        key_password="open",
+        **files(ca="ca.pem", certificate=f"{pair}.pem", key=f"{pair}.key"),
+    )
+    assert [1] == await delivered(ours, source, name)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+async def test_credentials(source, chartered, name, write, end):
+    """A user's JWT, and the seed that it is for."""
+    server, jwt = chartered
+    ours = sink(server, name, "nats", credentials=write(credentials(jwt, USER.seed, end)))
+    assert [1] == await delivered(ours, source, name)
+
+
+async def test_credentials_are_read_again(source, chartered, name, write):
+    """When it connects again: they are renewed now and then. A file that is broken by then is told."""
+    server, jwt = chartered
+    ours = sink(server, name, "nats", credentials=write(credentials(jwt, OTHER.seed)))
+    await refused(ours, source, PermanentError, "does not accept")
+    write(credentials(jwt, USER.seed))
+    await ours.open(source.context)
+    await ours.close()
+    write("")
+    await refused(ours, source, PermanentError, "has no user JWT and seed in it")
+
+
+async def test_wrong_secrets(source, secured, mutual, name, files, write, caplog):
+    """They are permanent, and stand in no error and no log."""
+    caplog.set_level("DEBUG")
+    trust = files(ca="ca.pem")
+    ours = files(certificate="client.pem", key="client.key")
+    for wrong in (
+        sink(secured, name, user="u", password=SECRET, **trust),
+        sink(secured, name, nkey=write(OTHER.seed), **trust),
+        sink(mutual, name, token=SECRET, **trust, **ours),
+    ):
+        await refused(
+            wrong, source, PermanentError, "does not accept the user, password, token or credentials"
+        )
+    assert SECRET not in caplog.text
+    assert OTHER.seed not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "names", [{}, {"certificate": "stranger.pem", "key": "stranger.key"}], ids=["none", "stranger"]
+)
+async def test_a_certificate_that_the_server_does_not_know(source, mutual, name, files, names):
+    """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
+    ours = sink(mutual, name, token=SECRET, **files(ca="ca.pem", **names))
+    await refused(ours, source, (PermanentError, TransientError), "see the options certificate and key")
+
+
+@pytest.mark.parametrize(
+    ("host", "ca", "says"),
+    [
+        ("localhost", "strangers.pem", "unable to get local issuer certificate: see the option ca"),
+        ("localhost", None, "unable to get local issuer certificate: see the option ca"),
+        ("127.0.0.1", "ca.pem", "IP address mismatch.* call the server as its certificate does"),
+    ],
+    ids=["other", "system", "name"],
+)
+async def test_a_certificate_that_is_not_good(source, secured, name, files, host, ca, says):
+    """It is permanent, and nobody logs in."""
+    trust = files(ca=ca) if ca else {}
+    ours = sink(secured, name, host=host, user="u", password=SECRET, **trust)
+    await refused(ours, source, PermanentError, says)
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_a_server_that_pretends_to_know_no_tls(source, name, files, scheme):
+    """Where TLS is asked for, by the scheme or by a file, nothing goes in the clear."""
+    seen = b""
+
+    async def pretend(reader, writer):
+        nonlocal seen
+        writer.write(
+            b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"auth_required":true}\r\n'
+        )
+        seen += await reader.read(1000)
+        writer.write(b"-ERR 'Unknown Protocol Operation'\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(pretend, "localhost", 0)
+    async with server:
+        server.port = server.sockets[0].getsockname()[1]
+        ours = sink(server, name, scheme, user="u", password=SECRET, **files(ca="ca.pem"))
+        await refused(ours, source, TransientError, "does not speak TLS there")
+    assert seen.startswith(b"\x16\x03")
+    assert b"CONNECT" not in seen
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"user": "u"}, "belong together"),
+        ({"user": "u", "password": SECRET, "token": SECRET}, "by one of them"),
+        ({"servers": "http://localhost:4222"}, "nats://host:4222"),
+        ({"servers": f"nats://u:{SECRET}@localhost:port"}, "nats://host:4222"),
+        ({"servers": f"nats://u:{SECRET}@a:4222,nats://b:4222"}, "several of them a list"),
+        ({"credentials": "/missing.creds"}, "credentials /missing.creds cannot be read: No such file"),
+        ({"nkey": "/missing.nk"}, "nkey /missing.nk cannot be read: No such file"),
+        ({"key": "/missing.key"}, "of no use without certificate"),
+    ],
+)
+def test_options_that_cannot_work(options, says):
+    """Are told when the sink is made."""
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        Nats("S", **options)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "garbage", "SUAGARBAGE", "ü", credentials("x", "garbage"), credentials("x", "SUAGARBAGE"), "-BEGIN"],
+)
+def test_files_that_hold_something_else(write, text):
+    """Are told when the sink is made, without what is in them."""
+    for option in ("nkey", "credentials"):
+        with pytest.raises(
+            ConfigurationError, match=f"{option} .* (no seed of an NKey|no user JWT)"
+        ) as raised:
+            Nats("S", **{option: write(text)})
+        assert "GARBAGE" not in str(raised.value)
