@@ -24,10 +24,9 @@ from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.sizes import parse_size
 
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
-_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _BYTES: Final = 'a number of bytes like 1048576 or "16m"'
 
 # What a hint asks for, in words, and what of TOML that takes.
@@ -168,8 +167,8 @@ class Checker:
             strings = kinds.keys() & {_STRING, _PATH, _ANYTHING}
             value = text if text == value or strings else _parsed(text)
         sized = sized and _INTEGER in kinds
-        if sized and isinstance(value, str) and (match := _SIZE.fullmatch(value)):
-            return int(match[1]) * _UNITS[match[2].lower()]
+        if sized and isinstance(value, str) and (size := parse_size(value)) is not None:
+            return size
         for wanted, kind in kinds.items():
             if _takes(kind, wanted, value):
                 return self._converted(place, kind, value)

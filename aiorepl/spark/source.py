@@ -17,7 +17,6 @@ batch, never comes for the last, and the slot does not wait for it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,6 +37,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader, Segment
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
+from aiorepl.sizes import parse_size
 from aiorepl.spark.blocks import Span, TableName, newest_description, plan
 from aiorepl.spark.generic import Generic
 from aiorepl.spark.schema import GENERIC, require_readable, table_schema
@@ -53,8 +53,6 @@ _OPTIONS: Final = (
     "unrepresentable",
     "keys",
 )
-_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +97,10 @@ class Options:
 
 
 def _bytes(name: str, text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not int(match[1]):
+    size = parse_size(text.strip())
+    if not size:
         raise ConfigurationError(f"option {name} is a number of bytes like 1048576 or 64m, not {text!r}")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return size
 
 
 class AioreplDataSource(DataSource):
