@@ -40,17 +40,14 @@ def slots(context: click.Context, dsn: str | None) -> None:
 
 @slots.command()
 @click.argument("name")
-@click.option("--temporary", is_flag=True, hidden=True)
 @click.option("--two-phase", is_flag=True, help="For prepared transactions; PostgreSQL 15.")
 @click.option("--failover", is_flag=True, help="Kept on standbys, too; PostgreSQL 17.")
 @click.pass_obj
-def create(dsn: str | None, name: str, temporary: bool, two_phase: bool, failover: bool) -> None:
+def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
     """Create a slot for pgoutput and print where it begins."""
     created = _do(
         dsn,
-        lambda connection: connection.create_slot(
-            name, temporary=temporary, two_phase=two_phase, failover=failover
-        ),
+        lambda connection: connection.create_slot(name, two_phase=two_phase, failover=failover),
     )
     click.echo(f"{created.name} {created.consistent_point}")
 

@@ -34,8 +34,6 @@ class Routing:
     def __init__(self, template: str) -> None:
         self.template = template
         *self._parts, self._rest = _parse(template)
-        self.by_row: Final = any(field.startswith(("key", "new.")) for _, field in self._parts)
-        """Whether rows of one table may belong to different places."""
 
     def __call__(self, change: Change) -> tuple[str, ...]:
         """The place of a change; of a truncate one for each table, in its order.

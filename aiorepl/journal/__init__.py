@@ -4,9 +4,11 @@ A journal is a folder::
 
     journal.json                    whose transactions these are; written once
     position.json                   how far the source was quiet behind the last segment, if it was
+    gaps.json                       what is missing, where somebody chose to go on without it
     journal.lock                    held by the one process that writes
     <first>-<last>.segment          pgoutput messages of whole transactions, in blocks that decode alone
     <first>-<last>.index            where the blocks are, and what it takes to read them
+    <LSN>-<gid's hash>.prepared     a prepared transaction that is not decided; with a .prepared-index
     cursors/<consumer>.json         how far each consumer has come, so that what all have passed can go
 
 ``format`` and ``index`` say what is in the files, ``builder`` makes it from slices (these three are pure), ``store``

@@ -112,7 +112,7 @@ def segment_range(name: str) -> tuple[LSN, LSN]:
         return LSN(int(first, 16)), LSN(int(last, 16))
     except ValueError:
         raise JournalError(
-            f"{name}{INDEX} is not a name that a journal gives: what is it doing there?"
+            f"{name}{INDEX} is not a name that a journal gives: move it out of the folder"
         ) from None
 
 

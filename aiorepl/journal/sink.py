@@ -37,6 +37,8 @@ class JournalSink(Sink):
     :param block_bytes: a block, the unit that a reader holds in memory, is closed past this size.
     """
 
+    takes_prepared = True
+
     def __init__(
         self,
         url: str | os.PathLike[str],
@@ -45,7 +47,6 @@ class JournalSink(Sink):
         block_bytes: int = 1024 * 1024,
         store: Store | None = None,
     ) -> None:
-        self.takes_prepared = True
         self._store = open_store(url) if store is None else store
         self._writer = JournalWriter(self._store, segment_bytes=segment_bytes, block_bytes=block_bytes)
 

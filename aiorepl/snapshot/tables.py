@@ -34,7 +34,6 @@ class PublishedTable:
     """A table, what to read of it, and the Relation message that describes the rows read."""
 
     oid: int
-    columns: int
     query: str
     relation: bytes
 
@@ -68,7 +67,7 @@ def _table(row: Any) -> PublishedTable:
     query = f"SELECT {columns} FROM {only}{identifier(row['nspname'])}.{identifier(row['relname'])}"
     if row["filters"]:
         query += " WHERE " + " OR ".join(f"({condition})" for condition in row["filters"])
-    return PublishedTable(row["oid"], len(row["names"]), query, _relation(row))
+    return PublishedTable(row["oid"], query, _relation(row))
 
 
 def _relation(row: Any) -> bytes:

@@ -5,8 +5,8 @@
     aiorepl.spark.apply_changes(orders, target="/lake/orders", keys=["id"])
 
 ``source`` plans on the driver, ``walk``, ``typed``, ``generic`` and ``columns`` read on executors, ``mirror`` writes.
-Spark never touches the slot: it reads what a pipeline has made durable. pyspark, pyarrow and deltalake are imported
-here alone, and only when something is asked for.
+Spark never touches the slot: it reads what a pipeline has made durable. pyspark is imported here alone, and pyarrow and
+deltalake, like it, only when something is asked for.
 """
 
 from __future__ import annotations

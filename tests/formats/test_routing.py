@@ -187,21 +187,6 @@ def test_values_are_not_read_again(schema, prefix):
 
 
 @pytest.mark.parametrize(
-    ("template", "by_row"),
-    [
-        ("cdc.{schema}.{table}.{kind}", False),
-        ("keyboard", False),
-        ("{key}", True),
-        ("{key.id}", True),
-        ("a.{new.tenant}", True),
-    ],
-)
-def test_whether_rows_matter(template, by_row):
-    """Only a key or a column can tell rows of one table apart."""
-    assert by_row is Routing(template).by_row
-
-
-@pytest.mark.parametrize(
     ("template", "reason"),
     [
         ("{tabel}", r"\{tabel\}.*there are \{schema\}"),

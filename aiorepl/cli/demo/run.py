@@ -64,7 +64,6 @@ class _Demo:
         self._journal = folder / "journal"
         self._jsonl = folder / "jsonl"
         self._mirror = Mirror(self._journal, folder / "mirror")
-        self._mirrored = 0
 
     async def run(self, server_dsn: str) -> bool:
         async with self._database(server_dsn) as dsn:
@@ -168,7 +167,7 @@ class _Demo:
                 "jsonl": statistics.sinks["jsonl"].changes,
             }
             if self._spark:
-                rows["mirror"] = self._mirrored = await to_thread.run_sync(self._mirror.rows)
+                rows["mirror"] = await to_thread.run_sync(self._mirror.rows)
             display.show(
                 Figures(
                     shop.done.doing,
