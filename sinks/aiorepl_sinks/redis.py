@@ -44,6 +44,7 @@ from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
+from aiorepl_sinks import tls
 from aiorepl_sinks.cancellation import cancellable
 
 _log = logging.getLogger("aiorepl.sinks.redis")
@@ -113,6 +114,8 @@ class Redis(Sink):
     :param username: instead of the URL's.
     :param password: instead of the URL's.
     :param ca: a file of certificates to trust instead of the system's.
+    :param certificate: a file with the client's certificate, for servers that ask for one; ``key`` is its key's file,
+        ``key_password`` opens that.
     :param position_key: the hash that holds the position; ``{slot}`` and ``{name}``, the sink's, are filled in.
     """
 
@@ -130,6 +133,9 @@ class Redis(Sink):
         username: str | None = None,
         password: str | None = None,
         ca: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+        key_password: str | None = None,
         position_key: str = "aiorepl:{slot}:{name}",
     ) -> None:
         options: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
@@ -137,8 +143,14 @@ class Redis(Sink):
             options["username"] = username
         if password is not None:
             options["password"] = password
-        if ca is not None:
-            options["ssl_ca_certs"] = ca
+        self._encrypted = url.startswith("rediss://")
+        if ca is not None or certificate is not None or key is not None:
+            if not self._encrypted:
+                raise ConfigurationError("redis: ca, certificate and key want a URL of rediss://")
+            # The client reads the files when it connects: here only what is wrong with them is told.
+            tls.context("redis", ca, certificate, key, key_password)
+            files = {"ca_certs": ca, "certfile": certificate, "keyfile": key, "password": key_password}
+            options |= {f"ssl_{name}": value for name, value in files.items() if value is not None}
         try:
             # The engine tries again, and says so; the client would do it unseen.
             pool = client.ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
@@ -168,7 +180,12 @@ class Redis(Sink):
             held = await cancellable(self._redis.hgetall(self._key))
             persistence = await cancellable(self._redis.info("persistence"))
         except errors.RedisError as error:
-            raise _problem(error) from None
+            told = _problem(error)
+            if self._encrypted and type(told) is TransientError and type(error) is errors.ConnectionError:
+                told = TransientError(
+                    f"{told}: no server there, or it wants a certificate that it knows: see the options certificate and key"
+                )
+            raise told from None
         if not persistence.get("aof_enabled"):
             _log.warning("redis: appendonly is off: what a restart of Redis loses will not come again")
         kept = {_text(name): _text(value) for name, value in held.items()}
@@ -303,6 +320,8 @@ def _problem(error: errors.RedisError) -> PermanentError | TransientError:
             "redis: user or password is wrong, or the user may not run EVALSHA, SCRIPT, HGET, HGETALL, HSET, INFO, TYPE, "
             "WAIT, XADD, XINFO and XTRIM on these keys"
         )
+    if (told_by_tls := tls.problem("redis", error)) is not None:
+        return told_by_tls
     if isinstance(error, (errors.ConnectionError, errors.TimeoutError)) or code in _PASSING:
         return TransientError(f"redis: {type(error).__name__}")
     if code in ("MOVED", "CROSSSLOT") or isinstance(error, errors.MovedError):

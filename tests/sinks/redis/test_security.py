@@ -1,0 +1,186 @@
+"""Who is let in: users of ACLs, and TLS, which a layer of its own speaks here, as in front of hosted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+
+import pytest
+
+from aiorepl import ConfigurationError, PermanentError, TransientError
+from aiorepl_sinks.redis import Redis
+
+SECRET = "s3cr3t"
+# As docs/sinks/redis.md has it.
+RIGHTS = "+hget +hgetall +hset +info +eval +evalsha +script +type +wait +xadd +xinfo +xtrim"
+USERS = {
+    "u": f"on >right ~aiorepl:* ~public.* {RIGHTS}",
+    "reader": "on >right ~* +hgetall +info",
+    "elsewhere": f"on >right ~other:* {RIGHTS}",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(new_server):
+    """A server that knows some users, and nobody without a name."""
+    server = new_server()
+    with server.client() as client:
+        for name, rules in USERS.items():
+            client.execute_command("ACL", "SETUSER", name, *rules.split())
+        client.execute_command("ACL", "SETUSER", "admin", "on", ">right", "~*", "+@all")
+        client.execute_command("ACL", "SETUSER", "default", "off")
+    server.url = server.url.replace("unix://", "unix://admin:right@")  # of those who look
+    return server
+
+
+@pytest.fixture
+async def port(guarded, certificates):
+    """Where TLS is spoken in front of the server; ``port(verify)`` wants certificates of clients."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def relay(reader, writer):
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+            writer.close()
+
+        async def handle(reader, writer):
+            theirs = await asyncio.open_unix_connection(guarded.folder / "socket")
+            await asyncio.gather(relay(reader, theirs[1]), relay(theirs[0], writer))
+
+        async def serve(*, verify=False):
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "ca.pem")
+            context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+            context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+            server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
+            stack.callback(server.close)
+            return server.sockets[0].getsockname()[1]
+
+        yield serve
+
+
+@pytest.fixture
+def files(certificates):
+    """Options that name files of the folder."""
+
+    def files(**names):
+        return {option: str(certificates / name) for option, name in names.items()}
+
+    return files
+
+
+async def refused(sink, source, kind, match):
+    """What ``open`` says, which is of this kind and shows no secret."""
+    with pytest.raises(kind, match=match) as raised:
+        await sink.open(source.context)
+    await sink.close()
+    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {sink!r}"
+
+
+async def delivered(sink, source, guarded):
+    """One row; the ids that are in its stream then, which is emptied."""
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    await sink.close()
+    with guarded.client() as client:
+        found = [json.loads(fields["value"])["new"]["id"] for _, fields in client.xrange("public.items")]
+        client.flushall()
+    return found
+
+
+@pytest.mark.both_loops
+async def test_tls(source, guarded, port, files):
+    """To a server whose certificate is of the authority that is named, as a user with the rights that are documented."""
+    url = f"rediss://u:right@localhost:{await port()}"
+    assert [1] == await delivered(Redis(url, **files(ca="ca.pem")), source, guarded)
+
+
+@pytest.mark.parametrize("pair", ["client", "locked"])
+async def test_a_certificate_of_ours(source, guarded, port, files, pair):
+    """To a server that wants one; user and password as options."""
+    sink = Redis(
+        f"rediss://localhost:{await port(verify=True)}",
+        username="u",
+        password="right",
+        key_password="open",
+        **files(ca="ca.pem", certificate=f"{pair}.pem", key=f"{pair}.key"),
+    )
+    assert [1] == await delivered(sink, source, guarded)
+
+
+@pytest.mark.parametrize(
+    ("host", "ca", "says"),
+    [
+        ("localhost", "strangers.pem", "certificate: .* see the option ca"),
+        ("localhost", None, "certificate: .* see the option ca"),
+        ("127.0.0.1", "ca.pem", "IP address mismatch.* call the server as its certificate does"),
+    ],
+    ids=["other", "system", "name"],
+)
+async def test_a_certificate_that_is_not_good(source, port, files, host, ca, says):
+    """It is permanent, and nobody logs in."""
+    sink = Redis(f"rediss://u:{SECRET}@{host}:{await port()}", **(files(ca=ca) if ca else {}))
+    await refused(sink, source, PermanentError, says)
+
+
+@pytest.mark.parametrize(
+    "names", [{}, {"certificate": "stranger.pem", "key": "stranger.key"}], ids=["none", "stranger"]
+)
+async def test_a_certificate_that_the_server_does_not_know(source, port, files, names):
+    """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
+    sink = Redis(f"rediss://u:{SECRET}@localhost:{await port(verify=True)}", **files(ca="ca.pem", **names))
+    await refused(sink, source, (PermanentError, TransientError), "see the options certificate and key")
+
+
+async def test_plain_and_tls_confused(source, port, files):
+    """Both ways end as attempts without an answer."""
+    plain = Redis(f"redis://u:{SECRET}@localhost:{await port()}", timeout=5.0)
+    await refused(plain, source, TransientError, "redis: ")
+
+    async def answer(reader, writer):
+        writer.write(b"-ERR unknown command\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"rediss://u:{SECRET}@localhost:{server.sockets[0].getsockname()[1]}"
+        await refused(Redis(url, **files(ca="ca.pem")), source, TransientError, "does not speak TLS there")
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("u", SECRET), ("nobody", SECRET), (None, None), ("elsewhere", "right")]
+)
+async def test_users_who_may_not_read_the_position(source, guarded, user, password, caplog):
+    """A wrong password, no such user, none at all, other keys: permanent, and in no log."""
+    caplog.set_level("DEBUG")
+    sink = Redis(f"unix://{guarded.folder}/socket", username=user, password=password)
+    await refused(sink, source, PermanentError, "password is wrong, or the user may not run")
+    assert SECRET not in caplog.text
+
+
+async def test_a_user_who_may_not_write(source, guarded):
+    """It is told at the first batch."""
+    sink = Redis(f"unix://{guarded.folder}/socket", username="reader", password="right")
+    await sink.open(source.context)
+    with pytest.raises(PermanentError, match="may not run EVAL"):
+        await sink.write(source.batch([1]))
+    await sink.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "names", "says"),
+    [
+        ("redis://localhost", {"ca": "ca.pem"}, "want a URL of rediss://"),
+        ("rediss://localhost", {"ca": "missing.pem"}, "cannot be read: No such file"),
+        ("rediss://localhost", {"ca": "client.key"}, "holds no certificate"),
+        ("rediss://localhost", {"certificate": "locked.pem", "key": "locked.key"}, "does not open the key"),
+    ],
+)
+def test_options_that_cannot_work(files, url, names, says):
+    """Are told when the sink is made."""
+    with pytest.raises(ConfigurationError, match=says):
+        Redis(url, **files(**names))
