@@ -130,7 +130,7 @@ async def delivered(ours, source, name):
         await ours.write(batch)
         await ours.close()
     await ours.open(source.context)
-    pulled = await ours._jetstream.pull_subscribe(">", stream=name, config=ConsumerConfig())
+    pulled = await ours._stream._jetstream.pull_subscribe(">", stream=name, config=ConsumerConfig())
     messages = await pulled.fetch(2, timeout=0.5)
     await ours.close()
     return [json.loads(message.data)["new"]["id"] for message in messages]
