@@ -21,6 +21,7 @@ import httpcore2
 import httpx2
 
 from aiorepl import ConfigurationError
+from aiorepl_sinks import tls
 
 # Shorter than the five seconds after which many servers close a connection, so that they seldom close ours just now.
 _IDLE_SECONDS: Final = 4.0
@@ -178,14 +179,7 @@ def trust(ca: str | Path | None) -> ssl.SSLContext:
 
     :raises ConfigurationError: when the file cannot be read, or holds none.
     """
-    if ca is None:
-        return httpx2.create_ssl_context()
-    try:
-        return ssl.create_default_context(cafile=ca)
-    except ssl.SSLError:
-        raise ConfigurationError(f"ca {ca} holds no certificate in PEM form") from None
-    except OSError as error:
-        raise ConfigurationError(f"ca {ca} cannot be read: {error.strerror}") from None
+    return httpx2.create_ssl_context() if ca is None else tls.context("webhook", str(ca), None, None, None)
 
 
 def pool(
