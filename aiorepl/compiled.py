@@ -23,10 +23,19 @@ MODULES: Final = (
     "pgoutput.tuples",
     "pgoutput.rows",
     "pgoutput.decoder",
+    "values.forms",
+    "values.floats",
+    "values.numbers",
+    "values.datetimes",
+    "values.identifiers",
+    "values.strings",
+    "values.json",
     "transactions.changes",
     "transactions.assembler",
     "formats.native_rows",
 )
+VOCABULARY: Final = ("octets", "values/civil")
+"""Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""
 WITHOUT_CYCLES: Final = ("wire.frames", "pgoutput.tuples", "pgoutput.rows", "transactions.changes")
 """Those of whose objects there is one or more a row. They hold bytes and what they belong to, which never leads back to
 them, so they are kept from the garbage collector, which else takes a fifth of the time.
@@ -43,7 +52,7 @@ def digest(package: Path) -> str:
     """What tells these sources from any others. All the types that C is told, because modules share them."""
     names = [f"{module.replace('.', '/')}{kind}" for module in MODULES for kind in (".py", ".pxd")]
     total = hashlib.sha256()
-    for name in (*names, "octets.py", "octets.pxd"):
+    for name in (*names, *(f"{module}{kind}" for module in VOCABULARY for kind in (".py", ".pxd"))):
         # As text: a checkout may have line ends of its own.
         total.update((package / name).read_text(encoding="utf-8").encode())
     return total.hexdigest()

@@ -2,6 +2,7 @@
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.math cimport fabs, isfinite, signbit
 from libc.string cimport memcpy
 
 
@@ -21,6 +22,70 @@ cdef inline long long int64(const unsigned char* data, Py_ssize_t at) noexcept n
     return <long long>uint64(data, at)
 
 
+cdef inline short int16(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    return <short>uint16(data, at)
+
+
+cdef inline int int32(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    return <int>uint32(data, at)
+
+
+cdef inline double float32(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    cdef unsigned int bits = <unsigned int>uint32(data, at)
+    cdef float value
+    memcpy(&value, &bits, 4)
+    return value
+
+
+cdef inline double float64(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    cdef unsigned long long bits = uint64(data, at)
+    cdef double value
+    memcpy(&value, &bits, 8)
+    return value
+
+
+cdef inline double single(double value) except? -1:
+    cdef float nearest = <float>value
+    if isfinite(value) and not isfinite(nearest):
+        raise OverflowError
+    return nearest
+
+
+cdef inline double single_beside(double value, int step) noexcept nogil:
+    cdef float beside = <float>value
+    cdef unsigned int bits
+    memcpy(&bits, &beside, 4)
+    bits += step
+    memcpy(&beside, &bits, 4)
+    return beside
+
+
+# Python's own for what is not a sign and up to 18 digits.
+cdef inline object integer(bytes data):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at
+    cdef const char* text = PyBytes_AS_STRING(data)
+    cdef bint negative = size > 0 and text[0] == c'-'
+    cdef long long number = 0
+    if not negative < size <= 18:
+        return int(data)
+    for at in range(negative, size):
+        if not c'0' <= text[at] <= c'9':
+            return int(data)
+        number = number * 10 + (text[at] - c'0')
+    return -number if negative else number
+
+
+cdef inline bint has_long_number(bytes data) noexcept:
+    cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t at
+    cdef int digits = 0
+    for at in range(PyBytes_GET_SIZE(data)):
+        digits = digits + 1 if c'0' <= text[at] <= c'9' else 0
+        if digits == 19:
+            return True
+    return False
+
+
 cdef inline bytes cut(const unsigned char* data, Py_ssize_t start, Py_ssize_t end):
     return PyBytes_FromStringAndSize(<const char*>data + start, end - start)
 
@@ -38,6 +103,11 @@ cdef inline int put(bytearray out, bytes data) except -1:
     return 0
 
 
+cdef inline int put_part(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
+    memcpy(more(out, end - start), PyBytes_AS_STRING(data) + start, end - start)
+    return 0
+
+
 cdef inline int put_quoted(bytearray out, bytes data) except -1:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef char* place = more(out, size + 2)
@@ -50,7 +120,7 @@ cdef inline int put_quoted(bytearray out, bytes data) except -1:
 cdef inline int put_number(bytearray out, long long number) except -1:
     cdef char digits[20]
     cdef Py_ssize_t at = 20
-    cdef unsigned long long rest = <unsigned long long>-number if number < 0 else <unsigned long long>number
+    cdef unsigned long long rest = 0 - <unsigned long long>number if number < 0 else <unsigned long long>number
     while True:
         at -= 1
         digits[at] = c'0' + <char>(rest % 10)
@@ -62,6 +132,49 @@ cdef inline int put_number(bytearray out, long long number) except -1:
         digits[at] = c'-'
     memcpy(more(out, 20 - at), digits + at, 20 - at)
     return 0
+
+
+cdef inline int put_padded(bytearray out, unsigned long long number, Py_ssize_t width) except -1:
+    cdef char* place = more(out, width)
+    while width:
+        width -= 1
+        place[width] = c'0' + <char>(number % 10)
+        number //= 10
+    return 0
+
+
+cdef inline int put_hex(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
+    cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data)
+    cdef const char* digits = "0123456789abcdef"
+    cdef char* place = more(out, 2 * (end - start))
+    cdef Py_ssize_t at
+    for at in range(start, end):
+        place[0] = digits[text[at] >> 4]
+        place[1] = digits[text[at] & 15]
+        place += 2
+    return 0
+
+
+# No two decimals of up to 15 digits are the same float8. So one that reads back as ``value`` is the only one, hence the
+# shortest; and a quotient of two integers below 2^53 is rounded as a reader would round the decimal.
+cdef inline bint put_short(bytearray out, double value) except -1:
+    cdef double size = fabs(value)
+    cdef unsigned long long power = 1, scaled
+    cdef int places
+    if not (1e-4 <= size < 1e9 or size == 0):
+        return False
+    for places in range(7):
+        scaled = <unsigned long long>(size * power + 0.5)
+        if scaled / <double>power == size:
+            if signbit(value):
+                put(out, b"-")
+            put_number(out, scaled // power)
+            if places:
+                put(out, b".")
+                put_padded(out, scaled % power, places)
+            return True
+        power *= 10
+    return False
 
 
 # Without a branch in the loop, so that the C compiler looks at many bytes at once.

@@ -6,6 +6,7 @@ arguments; whoever calls has compared lengths.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final
 
@@ -13,6 +14,13 @@ Octets = bytes | bytearray | memoryview
 uint32_layout: Final = struct.Struct(">I").unpack_from
 int64_layout: Final = struct.Struct(">q").unpack_from
 uint64_layout: Final = struct.Struct(">Q").unpack_from
+int16_layout: Final = struct.Struct(">h").unpack_from
+int32_layout: Final = struct.Struct(">i").unpack_from
+float32_layout: Final = struct.Struct(">f").unpack_from
+float64_layout: Final = struct.Struct(">d").unpack_from
+_SINGLE: Final = struct.Struct(">f")
+_BITS: Final = struct.Struct(">I")
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 
 
 def uint16(data: Octets, at: int) -> int:
@@ -38,6 +46,59 @@ def int64(data: Octets, at: int) -> int:
     return number
 
 
+def int16(data: Octets, at: int) -> int:
+    """The big-endian integer at ``at``."""
+    number: int = int16_layout(data, at)[0]
+    return number
+
+
+def int32(data: Octets, at: int) -> int:
+    """The big-endian integer at ``at``."""
+    number: int = int32_layout(data, at)[0]
+    return number
+
+
+def float32(data: Octets, at: int) -> float:
+    """The big-endian float4 at ``at``."""
+    number: float = float32_layout(data, at)[0]
+    return number
+
+
+def float64(data: Octets, at: int) -> float:
+    """The big-endian float8 at ``at``."""
+    number: float = float64_layout(data, at)[0]
+    return number
+
+
+def single(value: float) -> float:
+    """The nearest float4.
+
+    :raises OverflowError: when it would be infinite, and ``value`` is not.
+    """
+    number: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
+    return number
+
+
+def single_beside(value: float, step: int) -> float:
+    """Of a positive float4 the neighbour: above for a ``step`` of 1, below for -1."""
+    (bits,) = _BITS.unpack(_SINGLE.pack(value))
+    number: float = _SINGLE.unpack(_BITS.pack(bits + step))[0]
+    return number
+
+
+def integer(data: bytes) -> int:
+    """The integer that this text is.
+
+    :raises ValueError: when it is none.
+    """
+    return int(data)
+
+
+def has_long_number(data: bytes) -> bool:
+    """Whether there are 19 digits or more without anything between them."""
+    return _LONG_NUMBER.search(data) is not None
+
+
 def cut(data: Octets, start: int, end: int) -> bytes:
     """A copy of a stretch."""
     return bytes(data[start:end])
@@ -48,6 +109,11 @@ def put(out: bytearray, data: bytes) -> None:
     out += data
 
 
+def put_part(out: bytearray, data: bytes, start: int, end: int) -> None:
+    """Append a stretch."""
+    out += data[start:end]
+
+
 def put_quoted(out: bytearray, data: bytes) -> None:
     """Append between double quotes."""
     out += b'"%b"' % data
@@ -56,6 +122,23 @@ def put_quoted(out: bytearray, data: bytes) -> None:
 def put_number(out: bytearray, number: int) -> None:
     """Append in decimal."""
     out += b"%d" % number
+
+
+def put_padded(out: bytearray, number: int, width: int) -> None:
+    """Append in decimal, with zeros before it."""
+    out += b"%0*d" % (width, number)
+
+
+def put_hex(out: bytearray, data: bytes, start: int, end: int) -> None:
+    """Append a stretch in hexadecimal."""
+    out += data[start:end].hex().encode()
+
+
+def put_short(out: bytearray, value: float) -> bool:
+    """Append the shortest digits that read back as ``value``, if they are few and take no exponent; says whether it did.
+    Never in Python, where trying takes longer than to ask for any float's.
+    """
+    return False
 
 
 def is_plain(data: bytes) -> bool:

@@ -1,9 +1,9 @@
 """What does a row cost us, stage by stage? In memory, from recorded frames, in this form and in plain Python.
 
-    .venv/bin/python bench/stages.py [--rows 100000] [--frames FILE]
+    .venv/bin/python bench/stages.py [--rows 100000] [--workload NAME] [--frames FILE]
 
 Each stage is measured with those before it and printed as the difference. The frames are recorded from a server of
-its own, or kept in FILE for the next run.
+its own, or kept in FILE for the next run. Workloads of rows that are inserted will do: mixed; mixed, binary; wide.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from measuring import Bench
-from workloads import WORKLOADS
+from workloads import WORKLOADS, Workload
 
 from aiorepl import compiled
 from aiorepl.formats.native import NativeFormat
@@ -36,40 +37,49 @@ _READ = 64 * 1024
 _ROUNDS = 5
 
 
+class Recorded(NamedTuple):
+    """Frames, and whether columns are binary in them."""
+
+    frames: bytes
+    binary: bool
+
+
 def main() -> None:
     """Record if need be, measure, and once more in plain Python."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--workload", default="mixed")
     parser.add_argument("--frames", type=Path)
     arguments = parser.parse_args()
+    workload = next(workload for workload in WORKLOADS if workload.name == arguments.workload)
     path = arguments.frames or Path(f"/tmp/aiorepl-stages-{os.getpid()}")
     if not path.exists():
-        path.write_bytes(record(arguments.rows))
-    measure(path.read_bytes(), arguments.rows)
+        path.write_bytes(record(workload, arguments.rows))
+    measure(Recorded(path.read_bytes(), workload.options.get("binary") == "true"), arguments.rows)
     if compiled.ACTIVE:
         plain = os.environ | {"AIOREPL_PURE_PYTHON": "1"}
-        command = [sys.executable, __file__, "--rows", str(arguments.rows), "--frames", str(path)]
-        subprocess.run(command, env=plain, check=True)
+        chosen = ["--rows", str(arguments.rows), "--workload", workload.name, "--frames", str(path)]
+        subprocess.run([sys.executable, __file__, *chosen], env=plain, check=True)
     if arguments.frames is None:
         path.unlink(missing_ok=True)
 
 
-def record(rows: int) -> bytes:
-    """The CopyData frames of ``rows`` rows in transactions of 10,000, as a walsender sends them."""
+def record(workload: Workload, rows: int) -> bytes:
+    """The CopyData frames of ``rows`` rows, as a walsender sends them."""
     with EmbeddedServer() as server:
         bench = Bench(server, "stages")
-        mixed = next(workload for workload in WORKLOADS if workload.name == "mixed")
-        bench.psql(f"CREATE PUBLICATION bench FOR ALL TABLES; {mixed.tables}")
+        bench.psql(f"CREATE PUBLICATION bench FOR ALL TABLES; {workload.tables}")
         bench.slots(["stages"])
         bench.mark()
-        mixed.write(bench, rows)
-        return asyncio.run(drain(bench.dsn, LSN.parse(bench.psql("SELECT pg_current_wal_lsn()"))))
+        workload.write(bench, rows)
+        end = LSN.parse(bench.psql("SELECT pg_current_wal_lsn()"))
+        return asyncio.run(drain(bench.dsn, end, workload.options))
 
 
-async def drain(dsn: str, end: LSN) -> bytes:
+async def drain(dsn: str, end: LSN, options: dict[str, str]) -> bytes:
     """All XLogData up to ``end``."""
     connection = await ReplicationConnection.open(dsn)
-    options = {"proto_version": "4", "publication_names": "bench"}
+    options = {"proto_version": "4", "publication_names": "bench"} | options
     await connection.start_replication("stages", LSN(0), options)
     parts: list[bytes] = []
     while True:
@@ -84,10 +94,10 @@ async def drain(dsn: str, end: LSN) -> bytes:
                 return b"".join(parts)
 
 
-def measure(recorded: bytes, rows: int) -> None:
+def measure(recorded: Recorded, rows: int) -> None:
     """Print microseconds a row."""
     print("compiled" if compiled.ACTIVE else "plain Python")
-    stages: list[tuple[str, Callable[[bytes], int]]] = [
+    stages: list[tuple[str, Callable[[Recorded], int]]] = [
         ("frames", split),
         ("decode, assemble", assemble),
         ("split columns", columns),
@@ -104,51 +114,51 @@ def measure(recorded: bytes, rows: int) -> None:
         print(f"  {name:18} {spent[name] - base:6.2f} µs a row")
 
 
-def once(stage: Callable[[bytes], int], recorded: bytes) -> float:
+def once(stage: Callable[[Recorded], int], recorded: Recorded) -> float:
     """CPU seconds of one run, which other work on the machine does not lengthen."""
     began = time.process_time()
     stage(recorded)
     return time.process_time() - began
 
 
-def reads(recorded: bytes) -> Iterator[list[XLogData]]:
+def reads(recorded: Recorded) -> Iterator[list[XLogData]]:
     """The frames of each read."""
     buffer = FrameBuffer()
-    for at in range(0, len(recorded), _READ):
-        portion = recorded[at : at + _READ]
+    for at in range(0, len(recorded.frames), _READ):
+        portion = recorded.frames[at : at + _READ]
         buffer.space()[: len(portion)] = portion
         yield buffer.advance(len(portion))  # type: ignore[misc] # nothing else was recorded
 
 
-def slices(recorded: bytes) -> Iterator[list[Slice]]:
+def slices(recorded: Recorded) -> Iterator[list[Slice]]:
     """What can be delivered of each read."""
-    decoder, assembler = Decoder(), Assembler(Types())
+    decoder, assembler = Decoder(), Assembler(Types(), binary=recorded.binary)
     for frames in reads(recorded):
         yield assembler.feed(decoder.messages(frames))
 
 
-def split(recorded: bytes) -> int:
+def split(recorded: Recorded) -> int:
     """Frames alone."""
     return sum(map(len, reads(recorded)))
 
 
-def assemble(recorded: bytes) -> int:
+def assemble(recorded: Recorded) -> int:
     """Changes."""
     return sum(len(part.changes) for parts in slices(recorded) for part in parts)
 
 
-def columns(recorded: bytes) -> int:
+def columns(recorded: Recorded) -> int:
     """Changes, and their columns' bytes."""
     return sum(len(change.raw_new) for parts in slices(recorded) for part in parts for change in part.changes)
 
 
-def to_json(recorded: bytes) -> int:
+def to_json(recorded: Recorded) -> int:
     """Typed JSON."""
     native = NativeFormat()
     return sum(len(native.lines(parts)) for parts in slices(recorded))
 
 
-def to_journal(recorded: bytes) -> int:
+def to_journal(recorded: Recorded) -> int:
     """Blocks of a segment."""
     builder = SegmentBuilder(LSN(0), 1, 1024 * 1024)
     size = 0
@@ -159,7 +169,7 @@ def to_journal(recorded: bytes) -> int:
     return size
 
 
-def values(recorded: bytes) -> int:
+def values(recorded: Recorded) -> int:
     """Every column as a Python value."""
     return sum(
         len(list(change.new.values()))

@@ -139,6 +139,7 @@ class _Table:
         self._styles = bytes(
             [layout.types.json_style(column.type_oid, typed=typed) for column in relation.columns]
         )
+        self._binaries = [layout.types.binary(column.type_oid) for column in relation.columns]
         self.all = layout.all
         self.key = relation.key
         self._encoders: dict[tuple[int, int], Callable[[bytes], bytes]] = {}
@@ -159,7 +160,10 @@ class _Table:
                 continue
             raw = value
             kind = _TEXT if kinds is None else kinds[place]
-            style = self._styles[place] if kind == _TEXT else 0
+            if kind != _TEXT:
+                self._put_binary(out, place, kind, raw)
+                continue
+            style = self._styles[place]
             if (
                 style == _COPY
                 or (style == _NUMBER and raw and raw[-1] <= _NINE)
@@ -176,6 +180,20 @@ class _Table:
                 octets.put(out, self._encoded(place, kind, raw))
         octets.put(out, b"{}" if labels is self._first else b"}")
         return left_out
+
+    def _put_binary(self, out: bytearray, place: int, kind: int, raw: bytes) -> None:
+        form = self._binaries[place]
+        if form is not None:
+            size = len(out)
+            try:
+                if self._typed:
+                    form.put_json(out, raw)
+                else:
+                    form.put_string(out, raw)
+                return
+            except Exception:  # noqa: BLE001 - the encoder raises it again, and says what it is
+                del out[size:]
+        octets.put(out, self._encoded(place, kind, raw))
 
     def _encoded(self, place: int, kind: int, raw: bytes) -> bytes:
         encoder = self._encoders.get((place, kind))

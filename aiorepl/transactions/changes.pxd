@@ -4,6 +4,9 @@ from aiorepl.pgoutput.rows cimport Insert as InsertMessage
 from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.pgoutput.rows cimport Update as UpdateMessage
 from aiorepl.pgoutput.tuples cimport any_unchanged, columns_of, kinds_of
+from aiorepl.values.forms cimport Form
+
+cdef unsigned char _TEXT
 
 
 cdef class Layout:
@@ -13,10 +16,11 @@ cdef class Layout:
     cdef readonly dict places
     cdef readonly tuple all
     cdef readonly dict derived
-    cdef list _readers
+    cdef list _texts
+    cdef list _binaries
     cdef object _version
 
-    @cython.locals(place=Py_ssize_t, values=list)
+    @cython.locals(place=Py_ssize_t, values=list, kind="unsigned char", form=Form)
     cpdef list read_all(self, list columns, bytes kinds, tuple places)
 
 

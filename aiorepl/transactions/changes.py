@@ -16,17 +16,28 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import Insert as InsertMessage
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pgoutput.rows import Update as UpdateMessage
-from aiorepl.pgoutput.tuples import TEXT, TOAST, UNCHANGED, Unchanged, any_unchanged, columns_of, kinds_of
+from aiorepl.pgoutput.tuples import (
+    BINARY,
+    TEXT,
+    TOAST,
+    UNCHANGED,
+    Unchanged,
+    any_unchanged,
+    columns_of,
+    kinds_of,
+)
 from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.forms import Called, Form
 from aiorepl.values.registry import Types
 
+_TEXT: Final = TEXT  # C's own number in the compiled form
 Raw = bytes | Unchanged | None
 
 
 class Layout:
     """A relation together with the types of its columns: what it takes to read its tuples."""
 
-    __slots__ = ("_readers", "_version", "all", "binary", "derived", "places", "relation", "types")
+    __slots__ = ("_binaries", "_texts", "_version", "all", "binary", "derived", "places", "relation", "types")
 
     def __init__(self, relation: Relation, types: Types, *, binary: bool = False) -> None:
         self.relation = relation
@@ -36,7 +47,8 @@ class Layout:
         self.all: Final = tuple(range(len(relation.columns)))
         self.derived: dict[tuple[tuple[str, int], ...], Layout] = {}
         """What it becomes with columns added, by their names and types (``rewriting``)."""
-        self._readers: list[Callable[[bytes], Any]] = []
+        self._texts: list[Form] = []
+        self._binaries: list[Form] = []
         self._version = -1
 
     def read(self, place: int, raw: bytes, kind: int) -> Any:
@@ -57,20 +69,21 @@ class Layout:
         """
         if self._version != self.types.version:
             self._version = self.types.version
-            self._readers = [_reader(self.types, column.type_oid) for column in self.relation.columns]
+            oids = [column.type_oid for column in self.relation.columns]
+            self._texts = [_form(self.types, oid, TEXT) for oid in oids]
+            self._binaries = [_form(self.types, oid, BINARY) for oid in oids]
         values = []
         for place in places:
             raw = columns[place]
             if raw is None or raw is UNCHANGED:
                 values.append(raw)
                 continue
-            if kinds is None or kinds[place] == TEXT:
-                try:
-                    values.append(self._readers[place](raw))
-                    continue
-                except Exception:  # noqa: BLE001, S110 - ``read`` raises it again, and says what it is
-                    pass
-            values.append(self.read(place, raw, TEXT if kinds is None else kinds[place]))
+            kind = _TEXT if kinds is None else kinds[place]
+            form = self._texts[place] if kind == _TEXT else self._binaries[place]
+            try:
+                values.append(form.read(raw))
+            except Exception:  # noqa: BLE001 - ``read`` raises it again, and says what it is
+                values.append(self.read(place, raw, kind))
         return values
 
 
@@ -123,12 +136,12 @@ class Row(Mapping[str, Any]):
         return f"<Row of {self._layout.relation}, {len(self)} columns>"
 
 
-def _reader(types: Types, oid: int) -> Callable[[bytes], Any]:
+def _form(types: Types, oid: int, kind: int) -> Form:
     try:
-        return types.text_reader(oid)
+        return types.form(oid, kind)
     except ValueError:
         # A type that cannot be: its column says so when it is read, and the others are read all the same.
-        return _unreadable
+        return Called(_unreadable)
 
 
 def _unreadable(_raw: bytes) -> NoReturn:

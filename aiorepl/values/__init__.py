@@ -3,6 +3,10 @@
 Pure: no sockets, no loop, no clock, no catalog look-ups.
 """
 
+from aiorepl import compiled
+
+__path__ = compiled.path_of(__name__, __path__)
+
 from aiorepl.values.codec import Format, Malformed, UnknownBinaryType
 from aiorepl.values.intervals import Interval
 from aiorepl.values.ranges import Range

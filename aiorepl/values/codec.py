@@ -18,6 +18,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from aiorepl.values.forms import Binary, Form, Text
+
 Reader = Callable[[bytes], Any]
 Printer = Callable[[bytes], str]
 Encoder = Callable[[bytes], bytes]
@@ -116,8 +118,12 @@ def codec(
     )
 
 
-# bytes.decode instead of ``decode``: called through a table, it saves a Python frame for the commonest type.
-TEXT: Final = codec(bytes.decode, bytes.decode, bytes.decode, string, string)
+def form_codec(text: Form, binary: Binary, json_text: Encoder = quoted) -> Codec:
+    """The codec of a type whose forms are objects (``forms``)."""
+    return codec(text.read, binary.read, binary.text, json_text, binary.json)
+
+
+TEXT: Final = form_codec(_TEXT := Text(), _TEXT, string)
 
 
 def text_only(name: str) -> Codec:

@@ -14,26 +14,19 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, tzinfo
 from typing import Any, Final
 
-from aiorepl.values.codec import Malformed, codec, quoted
+from aiorepl import octets
+from aiorepl.values import civil
+from aiorepl.values.codec import Malformed, form_codec
+from aiorepl.values.forms import Binary, Form
 
-_DATE: Final = struct.Struct("!i")
-_MICROSECONDS: Final = struct.Struct("!q")
 _TIMETZ: Final = struct.Struct("!qi")
-
-_EPOCH_DAY: Final = date(2000, 1, 1).toordinal()
-_EPOCH: Final = datetime(2000, 1, 1)
-_EPOCH_UTC: Final = _EPOCH.replace(tzinfo=UTC)
-_DAY: Final = 86_400_000_000
-# The Gregorian calendar repeats itself, so any year is printed by way of one that Python has.
-_YEARS, _DAYS_OF_THEM = 400, 146_097
-
-_DATE_LIMITS: Final = range(-2451545, 2145031949)
-_TIMESTAMP_LIMITS: Final = range(-211813488000000000, 9223371331200000000)
-_DATE_INFINITY: Final = {-(2**31): "-infinity", 2**31 - 1: "infinity"}
-_TIMESTAMP_INFINITY: Final = {-(2**63): "-infinity", 2**63 - 1: "infinity"}
+# C's own numbers in the compiled form.
+_DAY = 86_400_000_000
+_FIRST_DAY, _END_OF_DAYS = -2451545, 2145031949
+_FIRST_MOMENT, _END_OF_MOMENTS = -211813488000000000, 9223371331200000000
 _MAX_OFFSET: Final = 16 * 3600
 
 _OFFSET: Final = r"(?:[+-]\d\d(?::\d\d){0,2})?"
@@ -50,15 +43,12 @@ def _beyond(text: str) -> str:
     return text
 
 
-def _reader(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    def read(raw: bytes) -> Any:
-        text = str(raw, "ascii")
-        try:
-            return parse(text)
-        except ValueError:
-            return _beyond(text)
-
-    return read
+def _parsed(parse: Callable[[str], Any], raw: bytes) -> Any:
+    text = raw.decode("ascii")
+    try:
+        return parse(text)
+    except ValueError:
+        return _beyond(text)
 
 
 def _parse_time(text: str) -> time | str:
@@ -76,113 +66,152 @@ def _parse_timestamptz(text: str) -> datetime | str:
         return text
 
 
-def _print_days(days: int) -> tuple[str, str]:
-    """A day as ``("0044-03-15", " BC")``: a time may stand between the two."""
-    cycles, day = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_THEM)
-    value = date.fromordinal(day + 1)
-    year = value.year + cycles * _YEARS
-    era = ""
-    if year <= 0:
-        year, era = 1 - year, " BC"
-    return f"{year:04d}-{value.month:02d}-{value.day:02d}", era
+class Moment(Binary):
+    """timestamp and timestamptz: microseconds.
+
+    :param zone: of the Python value, UTC or ``None``; ``suffix`` is how its text ends.
+    """
+
+    def __init__(self, zone: tzinfo | None, suffix: bytes) -> None:
+        self._zone = zone
+        self._suffix = suffix
+
+    def read(self, raw: bytes) -> Any:
+        try:
+            return civil.moment(_int64(raw), self._zone)
+        except ArithmeticError:
+            return self.text(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        microseconds = _int64(raw)
+        if not _FIRST_MOMENT <= microseconds < _END_OF_MOMENTS:
+            octets.put(out, _infinity(microseconds, -(2**63), 2**63 - 1))
+            return
+        days = microseconds // _DAY
+        before_christ = civil.put_day(out, days)
+        octets.put(out, b" ")
+        civil.put_clock(out, microseconds - days * _DAY)
+        octets.put(out, self._suffix)
+        if before_christ:
+            octets.put(out, b" BC")
 
 
-def _print_clock(microseconds: int) -> str:
-    seconds, fraction = divmod(microseconds, 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    text = f"{hour:02d}:{minute:02d}:{second:02d}"
-    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+class MomentText(Form):
+    """timestamp and timestamptz, in ISO.
+
+    :param parse: for what ``civil`` does not know.
+    """
+
+    def __init__(self, zone: tzinfo | None, parse: Callable[[str], Any]) -> None:
+        self._zone = zone
+        self._parse = parse
+
+    def read(self, raw: bytes) -> Any:
+        value = civil.moment_of(raw, self._zone)
+        return _parsed(self._parse, raw) if value is None else value
 
 
-def _print_offset(west: int) -> str:
+class Day(Binary):
+    """date: days."""
+
+    def read(self, raw: bytes) -> Any:
+        try:
+            return civil.day(_int32(raw))
+        except (ArithmeticError, ValueError):
+            return self.text(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        days = _int32(raw)
+        if not _FIRST_DAY <= days < _END_OF_DAYS:
+            octets.put(out, _infinity(days, -(2**31), 2**31 - 1))
+        elif civil.put_day(out, days):
+            octets.put(out, b" BC")
+
+
+class DayText(Form):
+    """date, in ISO."""
+
+    def read(self, raw: bytes) -> Any:
+        value = civil.day_of(raw)
+        return _parsed(date.fromisoformat, raw) if value is None else value
+
+
+class Clock(Binary):
+    """time: microseconds."""
+
+    def read(self, raw: bytes) -> Any:
+        microseconds = _clock(raw)
+        return self.text(raw) if microseconds == _DAY else civil.clock(microseconds)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        civil.put_clock(out, _clock(raw))
+
+
+class ClockText(Form):
+    """time and timetz, in ISO."""
+
+    def read(self, raw: bytes) -> Any:
+        return _parsed(_parse_time, raw)
+
+
+class ZonedClock(Binary):
+    """timetz: microseconds, and the offset of its zone."""
+
+    def read(self, raw: bytes) -> Any:
+        return _parse_time(self.text(raw))
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        microseconds, west = _TIMETZ.unpack(raw)
+        if not 0 <= microseconds <= _DAY or not -_MAX_OFFSET < west < _MAX_OFFSET:
+            raise Malformed("out of PostgreSQL's range")
+        civil.put_clock(out, microseconds)
+        octets.put(out, _offset(west))
+
+
+def _int64(raw: bytes) -> int:
+    if len(raw) != 8:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    return octets.int64(data, 0)
+
+
+def _int32(raw: bytes) -> int:
+    if len(raw) != 4:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    return octets.int32(data, 0)
+
+
+def _clock(raw: bytes) -> int:
+    microseconds = _int64(raw)
+    if not 0 <= microseconds <= _DAY:
+        raise Malformed("out of PostgreSQL's range")
+    return microseconds
+
+
+def _infinity(value: int, negative: int, positive: int) -> bytes:
+    if value == positive:
+        return b"infinity"
+    if value == negative:
+        return b"-infinity"
+    raise Malformed("out of PostgreSQL's range")
+
+
+def _offset(west: int) -> bytes:
     """Seconds west of Greenwich, as timetz counts, in the ISO way: east is plus, no more parts than needed."""
     minutes, second = divmod(abs(west), 60)
     hour, minute = divmod(minutes, 60)
-    text = f"{'-' if west > 0 else '+'}{hour:02d}"
+    text = b"%c%02d" % (b"-" if west > 0 else b"+", hour)
     if second:
-        return f"{text}:{minute:02d}:{second:02d}"
-    return f"{text}:{minute:02d}" if minute else text
+        return b"%b:%02d:%02d" % (text, minute, second)
+    return b"%b:%02d" % (text, minute) if minute else text
 
 
-def _print_date(raw: bytes) -> str:
-    (days,) = _DATE.unpack(raw)
-    if days not in _DATE_LIMITS:
-        return _infinity(_DATE_INFINITY, days)
-    return "".join(_print_days(days))
-
-
-def _infinity(names: dict[int, str], value: int) -> str:
-    if value not in names:
-        raise Malformed("out of PostgreSQL's range")
-    return names[value]
-
-
-def _print_moment(raw: bytes, zone: str) -> str:
-    (microseconds,) = _MICROSECONDS.unpack(raw)
-    if microseconds not in _TIMESTAMP_LIMITS:
-        return _infinity(_TIMESTAMP_INFINITY, microseconds)
-    days, clock = divmod(microseconds, _DAY)
-    day, era = _print_days(days)
-    return f"{day} {_print_clock(clock)}{zone}{era}"
-
-
-def _print_timestamp(raw: bytes) -> str:
-    return _print_moment(raw, "")
-
-
-def _print_timestamptz(raw: bytes) -> str:
-    return _print_moment(raw, "+00")
-
-
-def _print_time(raw: bytes) -> str:
-    (microseconds,) = _MICROSECONDS.unpack(raw)
-    if not 0 <= microseconds <= _DAY:
-        raise Malformed("out of PostgreSQL's range")
-    return _print_clock(microseconds)
-
-
-def _print_timetz(raw: bytes) -> str:
-    microseconds, west = _TIMETZ.unpack(raw)
-    if not 0 <= microseconds <= _DAY or not -_MAX_OFFSET < west < _MAX_OFFSET:
-        raise Malformed("out of PostgreSQL's range")
-    return _print_clock(microseconds) + _print_offset(west)
-
-
-def _read_date_binary(raw: bytes) -> date | str:
-    (days,) = _DATE.unpack(raw)
-    try:
-        return date.fromordinal(days + _EPOCH_DAY)
-    except (ValueError, OverflowError):
-        return _print_date(raw)
-
-
-def _read_timestamp_binary(raw: bytes) -> datetime | str:
-    try:
-        return _EPOCH + timedelta(microseconds=_MICROSECONDS.unpack(raw)[0])
-    except OverflowError:
-        return _print_timestamp(raw)
-
-
-def _read_timestamptz_binary(raw: bytes) -> datetime | str:
-    try:
-        return _EPOCH_UTC + timedelta(microseconds=_MICROSECONDS.unpack(raw)[0])
-    except OverflowError:
-        return _print_timestamptz(raw)
-
-
-def _read_time_binary(raw: bytes) -> time | str:
-    return _parse_time(_print_time(raw))
-
-
-def _read_timetz_binary(raw: bytes) -> time | str:
-    return _parse_time(_print_timetz(raw))
-
-
+_CLOCK_TEXT: Final = ClockText()
 CODECS: Final = {
-    "date": codec(_reader(date.fromisoformat), _read_date_binary, _print_date, quoted),
-    "time": codec(_reader(_parse_time), _read_time_binary, _print_time, quoted),
-    "timetz": codec(_reader(_parse_time), _read_timetz_binary, _print_timetz, quoted),
-    "timestamp": codec(_reader(datetime.fromisoformat), _read_timestamp_binary, _print_timestamp, quoted),
-    "timestamptz": codec(_reader(_parse_timestamptz), _read_timestamptz_binary, _print_timestamptz, quoted),
+    "date": form_codec(DayText(), Day()),
+    "time": form_codec(_CLOCK_TEXT, Clock()),
+    "timetz": form_codec(_CLOCK_TEXT, ZonedClock()),
+    "timestamp": form_codec(MomentText(None, datetime.fromisoformat), Moment(None, b"")),
+    "timestamptz": form_codec(MomentText(UTC, _parse_timestamptz), Moment(UTC, b"+00")),
 }

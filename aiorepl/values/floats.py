@@ -17,12 +17,59 @@ import struct
 from decimal import Context, Decimal
 from typing import Final
 
+import orjson
+
+from aiorepl import octets
+
 _FLOAT4: Final = struct.Struct("!f")
 _BITS: Final = struct.Struct("!I")
 _EXACT: Final = Context(prec=200)
 _TWO_53: Final = 2.0**53
 _NO_MIDPOINT_ABOVE: Final = 1e40
 _FLOAT4_NORMAL: Final = 2.0**-126
+
+
+def put_float8(out: bytearray, value: float) -> None:
+    """Append ``float8_text``."""
+    if octets.put_short(out, value):
+        return
+    if 1e-3 <= abs(value) < 1e15:
+        # The same digits as ``repr``'s, and here the same form, in a fifth of the time.
+        text = orjson.dumps(value)
+        octets.put_part(out, text, 0, len(text) - (2 if text.endswith(b".0") else 0))
+    else:
+        octets.put(out, float8_text(value).encode())
+
+
+def put_float4(out: bytearray, value: float) -> None:
+    """Append ``float4_text``, in a twentieth of the time where no exponent is needed.
+
+    There, times a power of ten up to the eleventh, a float4 of 24 bits and the half-way points of 25 that are around it
+    stay exact in a float8 of 53, for 5 ** 11 has 26.
+    """
+    size = abs(value)
+    if not 1e-3 <= size < 1e6:
+        octets.put(out, float4_text(value).encode())
+        return
+    low = (octets.single_beside(size, -1) + size) / 2
+    high = (octets.single_beside(size, 1) + size) / 2
+    power = 1.0
+    for places in range(12):
+        digits = (size * power + 0.5) // 1
+        if digits - size * power == 0.5 and digits % 2:
+            digits -= 1
+        if digits <= low * power:  # below a power of two, where floats are closer
+            digits += 1
+        if low * power < digits < high * power:
+            if value < 0:
+                octets.put(out, b"-")
+            octets.put_number(out, int(digits // power))
+            if places:
+                octets.put(out, b".")
+                octets.put_padded(out, int(digits % power), places)
+            return
+        power *= 10
+    octets.put(out, float4_text(value).encode())
 
 
 def float8_text(value: float) -> str:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import struct
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
+from aiorepl import octets
 from aiorepl.lsn import LSN
-from aiorepl.values.codec import Codec, Malformed, codec, quoted
-from aiorepl.values.numbers import integer
+from aiorepl.values.codec import Codec, Malformed, as_sent, codec, form_codec, quoted
+from aiorepl.values.forms import Binary, Form
+from aiorepl.values.numbers import INTEGER_TEXT, Integer
 
 _OID: Final = struct.Struct("!I")
 _UINT64: Final = struct.Struct("!Q")
@@ -33,16 +35,37 @@ def _read_uint64(raw: bytes) -> Any:
     return _UINT64.unpack(raw)[0]
 
 
-def _read_uuid(raw: bytes) -> UUID:
-    return UUID(str(raw, "ascii"))
+class Uuid(Binary):
+    """Sixteen bytes."""
+
+    def read(self, raw: bytes) -> Any:
+        if len(raw) != 16:
+            raise ValueError
+        return _uuid(int.from_bytes(raw, "big"))
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        if len(raw) != 16:
+            raise ValueError
+        octets.put_hex(out, raw, 0, 4)
+        for at in range(4, 12, 2):
+            octets.put(out, b"-")
+            octets.put_hex(out, raw, at, at + 2 if at < 10 else 16)
 
 
-def _read_uuid_binary(raw: bytes) -> UUID:
-    return UUID(bytes=raw)
+class UuidText(Form):
+    """32 hexadecimal digits and hyphens."""
+
+    def read(self, raw: bytes) -> Any:
+        digits = raw.replace(b"-", b"")
+        return _uuid(int(digits, 16)) if len(digits) == 32 else UUID(raw.decode("ascii"))
 
 
-def _print_uuid(raw: bytes) -> str:
-    return str(UUID(bytes=raw))
+def _uuid(number: int) -> UUID:
+    """What ``UUID(int=number)`` makes, as unpickling does: in a quarter of the time, which asks what it was given."""
+    value = UUID.__new__(UUID)
+    object.__setattr__(value, "int", number)
+    object.__setattr__(value, "is_safe", SafeUUID.unknown)
+    return value
 
 
 def _read_lsn(raw: bytes) -> LSN:
@@ -82,11 +105,11 @@ _XID: Final = codec(int, _read_oid, lambda raw: str(_OID.unpack(raw)[0]), quoted
 _SNAPSHOT_CODEC: Final = codec(bytes.decode, _print_snapshot, _print_snapshot)
 
 CODECS: Final = {
-    "oid": integer("!I"),
+    "oid": form_codec(INTEGER_TEXT, Integer(4, signed=False), as_sent),
     "xid": _XID,
     "cid": _XID,
     "xid8": codec(int, _read_uint64, lambda raw: str(_UINT64.unpack(raw)[0]), quoted),
-    "uuid": codec(_read_uuid, _read_uuid_binary, _print_uuid, quoted),
+    "uuid": form_codec(UuidText(), Uuid()),
     "pg_lsn": codec(_read_lsn, _read_lsn_binary, _print_lsn, quoted),
     "tid": codec(bytes.decode, _print_tid, _print_tid),
     "pg_snapshot": _SNAPSHOT_CODEC,

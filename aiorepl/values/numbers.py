@@ -13,61 +13,128 @@ Source: ``int4send``, ``float8send``, ``numeric_send``, ``numeric_out``, ``cash_
 
 from __future__ import annotations
 
-import math
 import struct
 from decimal import Decimal
 from typing import Any, Final
 
-from aiorepl.values.codec import Codec, Malformed, as_sent, codec, quoted
-from aiorepl.values.floats import float4_text, float8_text
+from aiorepl import octets
+from aiorepl.values.codec import Malformed, as_sent, codec, form_codec
+from aiorepl.values.floats import put_float4, put_float8
+from aiorepl.values.forms import Binary, Form
 
-_NUMERIC: Final = struct.Struct("!HhHH")
-_FLOAT4: Final = struct.Struct("!f")
-_FLOAT8: Final = struct.Struct("!d")
 _MONEY: Final = struct.Struct("!q")
 
-_NUMERIC_SIGNS: Final = {0x0000: "", 0x4000: "-"}
-_NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
-_DIGIT_BASE: Final = 10000
-_MAX_DISPLAY_SCALE: Final = 0x3FFF
-
-_BOOL_TEXT: Final = {b"t": True, b"f": False}
-_BOOL_BINARY: Final = {b"\x01": True, b"\x00": False}
-_BOOL_PRINTED: Final = {b"\x01": "t", b"\x00": "f"}
-_BOOL_JSON: Final = {b"t": b"true", b"f": b"false", b"\x01": b"true", b"\x00": b"false"}
+# C's own numbers in the compiled form.
+_POSITIVE, _NEGATIVE = 0x0000, 0x4000
+_DIGIT_BASE, _MAX_DISPLAY_SCALE = 10000, 0x3FFF
+_T, _F = b"tf"
+_NUMERIC_SPECIAL: Final = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
+_CUT: Final = (10000, 1000, 100, 10)  # what leaves of a group of four digits none, one, two, three
+_BOOL_JSON: Final = {b"t": b"true", b"f": b"false"}
 json_bool: Final = _BOOL_JSON.__getitem__
 
 
-def integer(layout: str) -> Codec:
-    """The codec of an integer type, ``layout`` being its struct format. Its text is JSON already."""
-    unpack = struct.Struct(layout).unpack
+class Integer(Binary):
+    """Integers of a width in bytes. Their text is JSON."""
 
-    def read(raw: bytes) -> Any:
-        (value,) = unpack(raw)
-        return value
+    def __init__(self, width: int, *, signed: bool = True) -> None:
+        self._width = width
+        self._signed = signed
 
-    return codec(int, read, lambda raw: str(unpack(raw)[0]), as_sent, lambda raw: b"%d" % unpack(raw)[0])
+    def number(self, raw: bytes) -> int:
+        """The value, as C's."""
+        if len(raw) != self._width:
+            raise ValueError
+        data: Any = raw  # a pointer in the compiled form
+        if self._width == 8:
+            return octets.int64(data, 0)
+        if self._width == 2:
+            return octets.int16(data, 0)
+        return octets.int32(data, 0) if self._signed else octets.uint32(data, 0)
+
+    def read(self, raw: bytes) -> Any:
+        return self.number(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put_number(out, self.number(raw))
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        octets.put_number(out, self.number(raw))
 
 
-def _read_float4(raw: bytes) -> Any:
+class IntegerText(Form):
+    """Integers as text."""
+
+    def read(self, raw: bytes) -> Any:
+        return octets.integer(raw)
+
+
+class Float4(Binary):
+    """JSON has numbers for the finite ones."""
+
+    def read(self, raw: bytes) -> Any:
+        return _float4(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        put_float4(out, _float4(raw))
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        if _is_finite(raw, 0x7F80):
+            put_float4(out, _float4(raw))
+        else:
+            self.put_string(out, raw)
+
+
+class Float4Text(Form):
     """The text is the shortest that tells float4s apart; the value is the float4 itself, as from binary."""
-    return _FLOAT4.unpack(_FLOAT4.pack(float(raw)))[0]
+
+    def read(self, raw: bytes) -> Any:
+        return octets.single(float(raw))
 
 
-def _read_float4_binary(raw: bytes) -> Any:
-    return _FLOAT4.unpack(raw)[0]
+class Float8(Binary):
+    """JSON has numbers for the finite ones."""
+
+    def read(self, raw: bytes) -> Any:
+        return _float8(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        put_float8(out, _float8(raw))
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        if _is_finite(raw, 0x7FF0):
+            put_float8(out, _float8(raw))
+        else:
+            self.put_string(out, raw)
 
 
-def _read_float8_binary(raw: bytes) -> Any:
-    return _FLOAT8.unpack(raw)[0]
+class Float8Text(Form):
+    """Any finite one, NaN and Infinity."""
+
+    def read(self, raw: bytes) -> Any:
+        return float(raw)
 
 
-def _print_float4(raw: bytes) -> str:
-    return float4_text(_FLOAT4.unpack(raw)[0])
+def _float4(raw: bytes) -> float:
+    if len(raw) != 4:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    return octets.float32(data, 0)
 
 
-def _print_float8(raw: bytes) -> str:
-    return float8_text(_FLOAT8.unpack(raw)[0])
+def _float8(raw: bytes) -> float:
+    if len(raw) != 8:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    return octets.float64(data, 0)
+
+
+def _is_finite(raw: bytes, mask: int) -> bool:
+    """Whether not all bits of the exponent are set."""
+    if len(raw) < 2:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    return (octets.uint16(data, 0) & mask) != mask
 
 
 def json_float(raw: bytes) -> bytes:
@@ -75,48 +142,94 @@ def json_float(raw: bytes) -> bytes:
     return raw if raw[-1] <= 0x39 else b'"%b"' % raw
 
 
-def _json_float4_binary(raw: bytes) -> bytes:
-    return json_float(_print_float4(raw).encode())
-
-
-def _json_float8_binary(raw: bytes) -> bytes:
-    value = _FLOAT8.unpack(raw)[0]
-    text = float8_text(value).encode()
-    return text if math.isfinite(value) else b'"%b"' % text
-
-
-def _read_numeric(raw: bytes) -> Decimal:
-    # The constructor is exact; no context, so no rounding and no signals but for what is no number.
-    return Decimal(str(raw, "ascii"))
-
-
-def _read_numeric_binary(raw: bytes) -> Decimal:
-    return Decimal(_print_numeric(raw))
-
-
-def _print_numeric(raw: bytes) -> str:
+class Numeric(Binary):
     """Digits of base 10,000, the first of them worth 10000^weight, cut or filled up to the display scale."""
-    count, weight, sign, scale = _NUMERIC.unpack_from(raw)
-    if len(raw) != 8 + 2 * count:
-        raise Malformed(f"{len(raw)} bytes where {count} digits take {8 + 2 * count}")
-    if sign not in _NUMERIC_SIGNS:
-        if sign not in _NUMERIC_SPECIAL:
-            raise Malformed(f"unknown sign {sign:#06x}")
-        return _NUMERIC_SPECIAL[sign]
-    if scale > _MAX_DISPLAY_SCALE:
-        raise Malformed(f"display scale {scale} is above {_MAX_DISPLAY_SCALE}")
-    digits = struct.unpack_from(f"!{count}H", raw, 8)
-    if count and max(digits) >= _DIGIT_BASE:
-        raise Malformed("a digit is above 9999")
-    text = "".join([f"{digit:04d}" for digit in digits])
-    point = (weight + 1) * 4
-    if point > 0:
-        whole, fraction = text[:point].ljust(point, "0").lstrip("0") or "0", text[point:]
-    else:
-        whole, fraction = "0", "0" * -point + text
-    if scale:
-        return f"{_NUMERIC_SIGNS[sign]}{whole}.{fraction[:scale].ljust(scale, '0')}"
-    return _NUMERIC_SIGNS[sign] + whole
+
+    def read(self, raw: bytes) -> Any:
+        return Decimal(self.text(raw))
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        size = len(raw)
+        if size < 8:
+            raise ValueError
+        data: Any = raw  # a pointer in the compiled form
+        count = octets.uint16(data, 0)
+        weight = octets.int16(data, 2)
+        sign = octets.uint16(data, 4)
+        scale = octets.uint16(data, 6)
+        if size != 8 + 2 * count:
+            raise Malformed(f"{size} bytes where {count} digits take {8 + 2 * count}")
+        if sign != _POSITIVE and sign != _NEGATIVE:
+            if sign not in _NUMERIC_SPECIAL:
+                raise Malformed(f"unknown sign {sign:#06x}")
+            octets.put(out, _NUMERIC_SPECIAL[sign])
+            return
+        if scale > _MAX_DISPLAY_SCALE:
+            raise Malformed(f"display scale {scale} is above {_MAX_DISPLAY_SCALE}")
+        for at in range(count):
+            if octets.uint16(data, 8 + 2 * at) >= _DIGIT_BASE:
+                raise Malformed("a digit is above 9999")
+        if sign == _NEGATIVE:
+            octets.put(out, b"-")
+        begun = False
+        for at in range(weight + 1):
+            digit = octets.uint16(data, 8 + 2 * at) if at < count else 0
+            if begun:
+                octets.put_padded(out, digit, 4)
+            elif digit:
+                octets.put_number(out, digit)
+                begun = True
+        if not begun:
+            octets.put(out, b"0")
+        if not scale:
+            return
+        octets.put(out, b".")
+        at = weight + 1
+        while scale > 0:
+            digit = octets.uint16(data, 8 + 2 * at) if 0 <= at < count else 0
+            if scale < 4:
+                octets.put_padded(out, digit // _CUT[scale], scale)
+            else:
+                octets.put_padded(out, digit, 4)
+            scale -= 4
+            at += 1
+
+
+class NumericText(Form):
+    """Digits, NaN and Infinity."""
+
+    def read(self, raw: bytes) -> Any:
+        # The constructor is exact; no context, so no rounding and no signals but for what is no number.
+        return Decimal(raw.decode("ascii"))
+
+
+class Boolean(Binary):
+    """``t`` and ``f``; JSON has words for them."""
+
+    def read(self, raw: bytes) -> Any:
+        return _truth(raw, 1, 0)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, b"t" if _truth(raw, 1, 0) else b"f")
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, b"true" if _truth(raw, 1, 0) else b"false")
+
+
+class BooleanText(Form):
+    """``t`` and ``f``."""
+
+    def read(self, raw: bytes) -> Any:
+        return _truth(raw, _T, _F)
+
+
+def _truth(raw: bytes, true: int, false: int) -> bool:
+    if len(raw) == 1:
+        if raw[0] == true:
+            return True
+        if raw[0] == false:
+            return False
+    raise ValueError
 
 
 def _print_money(raw: bytes) -> str:
@@ -125,19 +238,14 @@ def _print_money(raw: bytes) -> str:
     return f"{'-' if cents < 0 else ''}${whole:,}.{fraction:02d}"
 
 
+INTEGER_TEXT: Final = IntegerText()
 CODECS: Final = {
-    "bool": codec(
-        _BOOL_TEXT.__getitem__,
-        _BOOL_BINARY.__getitem__,
-        _BOOL_PRINTED.__getitem__,
-        json_bool,
-        json_bool,
-    ),
-    "int2": integer("!h"),
-    "int4": integer("!i"),
-    "int8": integer("!q"),
-    "float4": codec(_read_float4, _read_float4_binary, _print_float4, json_float, _json_float4_binary),
-    "float8": codec(float, _read_float8_binary, _print_float8, json_float, _json_float8_binary),
-    "numeric": codec(_read_numeric, _read_numeric_binary, _print_numeric, quoted),
+    "bool": form_codec(BooleanText(), Boolean(), json_bool),
+    "int2": form_codec(INTEGER_TEXT, Integer(2), as_sent),
+    "int4": form_codec(INTEGER_TEXT, Integer(4), as_sent),
+    "int8": form_codec(INTEGER_TEXT, Integer(8), as_sent),
+    "float4": form_codec(Float4Text(), Float4(), json_float),
+    "float8": form_codec(Float8Text(), Float8(), json_float),
+    "numeric": form_codec(NumericText(), Numeric()),
     "money": codec(bytes.decode, _print_money, _print_money),
 }

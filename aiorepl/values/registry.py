@@ -40,6 +40,7 @@ from aiorepl.values.codec import (
     text_only,
 )
 from aiorepl.values.composites import composite
+from aiorepl.values.forms import Binary, Form, binary_of, form_of
 from aiorepl.values.ranges import multirange_of, range_of
 from aiorepl.values.types import (
     ARRAY,
@@ -157,11 +158,16 @@ class Types:
             decoder = self._decoders[oid, format] = self._guard(oid, format, function)
             return decoder
 
-    def text_reader(self, oid: int) -> Reader:
-        """``decoder`` of the text form without its guard: it may raise anything, and what it raises quotes the value. For
+    def form(self, oid: int, format: int) -> Form:  # noqa: A002
+        """What ``decoder`` reads with, without its guard: it may raise anything, and what it raises quotes the value. For
         loops that then ask ``decoder`` to say what is wrong.
         """
-        return self._codec(oid).read_text
+        codec = self._codec(oid)
+        return form_of(codec.read_text if format == Format.TEXT else codec.read_binary)
+
+    def binary(self, oid: int) -> Binary | None:
+        """The binary form that prints itself without a guard, if the type has one. For loops, as ``form``."""
+        return binary_of(self._codec(oid).json_binary)
 
     def json_encoder(self, oid: int, format: int, *, typed: bool = True) -> Callable[[bytes], bytes]:  # noqa: A002
         """Column bytes to a JSON fragment in UTF-8, without line ends.

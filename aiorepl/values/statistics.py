@@ -13,7 +13,7 @@ import struct
 from typing import Final
 
 from aiorepl.values.codec import Malformed, codec
-from aiorepl.values.strings import print_bytea
+from aiorepl.values.strings import BYTEA
 
 _NDISTINCT_MAGIC: Final = 0xA352BFA4
 _DEPENDENCIES_MAGIC: Final = 0xB4549A2C
@@ -71,5 +71,5 @@ def _print_dependencies(raw: bytes) -> str:
 CODECS: Final = {
     "pg_ndistinct": codec(bytes.decode, _print_ndistinct, _print_ndistinct),
     "pg_dependencies": codec(bytes.decode, _print_dependencies, _print_dependencies),
-    "pg_mcv_list": codec(bytes.decode, print_bytea, print_bytea),
+    "pg_mcv_list": codec(bytes.decode, BYTEA.text, BYTEA.text),
 }

@@ -15,9 +15,11 @@ import re
 import struct
 from binascii import unhexlify
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from aiorepl import octets
 from aiorepl.values.codec import TEXT, Malformed, codec, printed
+from aiorepl.values.forms import Binary
 
 _ESCAPE: Final = re.compile(rb"\\(?:\\|[0-3][0-7][0-7])|(\\)")
 _BIT_LENGTH: Final = struct.Struct("!i")
@@ -51,9 +53,20 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return b"\\" if len(escape) == 2 else bytes([int(escape[1:], 8)])
 
 
-def print_bytea(raw: bytes) -> str:
-    """``byteaout`` with bytea_output hex."""
-    return "\\x" + raw.hex()
+class Bytea(Binary):
+    """Bytes as they are; ``byteaout`` with bytea_output hex."""
+
+    def read(self, raw: bytes) -> Any:
+        return raw
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, b"\\x")
+        octets.put_hex(out, raw, 0, len(raw))
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, b'"\\\\x')
+        octets.put_hex(out, raw, 0, len(raw))
+        octets.put(out, b'"')
 
 
 def _read_bits(raw: bytes) -> str:
@@ -72,6 +85,7 @@ def _print_bits(raw: bytes) -> str:
     return f"{int.from_bytes(raw[4:], 'big'):0{(len(raw) - 4) * 8}b}"[:count]
 
 
+BYTEA: Final = Bytea()
 _CHAR: Final = replace(
     codec(_print_char_text, _print_char, _print_char),
     print_text=_print_char_text,
@@ -90,7 +104,7 @@ CODECS: Final = {
     "cstring": TEXT,
     "unknown": TEXT,
     "char": _CHAR,
-    "bytea": codec(_read_bytea, bytes, print_bytea),
+    "bytea": codec(_read_bytea, BYTEA.read, BYTEA.text, json_binary=BYTEA.json),
     "bit": _BITS,
     "varbit": _BITS,
 }

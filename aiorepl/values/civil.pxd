@@ -1,0 +1,168 @@
+# civil.py in C, for the modules that are compiled: nothing of Python's but the constructors of datetime's C interface.
+# So a timestamptz is read in 0.06 µs, from either form; ``fromisoformat`` takes 0.2, and ``timedelta`` as much.
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.datetime cimport PyDateTimeAPI, date_new, datetime_new, import_datetime, time_new
+
+from aiorepl cimport octets
+
+cdef enum:
+    # 0001-01-01 and 9999-12-31, as days since 2000-01-01.
+    FIRST_DAY = -730119
+    LAST_DAY = 2921939
+
+
+cdef struct Date:
+    long long year
+    int month
+    int day
+
+
+# Howard Hinnant's civil_from_days: eras of 400 years, each beginning with the first of a March, 0000-03-01 one of them.
+# Divisions round down, as Python's do.
+cdef inline Date split(long long days) noexcept nogil:
+    cdef long long shifted = days + 730425
+    cdef long long era = shifted // 146097
+    cdef int of_era = <int>(shifted - era * 146097)
+    cdef int year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    cdef int of_year = of_era - (365 * year + year // 4 - year // 100)
+    cdef int month = (5 * of_year + 2) // 153
+    cdef Date date
+    date.day = of_year - (153 * month + 2) // 5 + 1
+    date.month = month + 3 if month < 10 else month - 9
+    date.year = era * 400 + year + (date.month <= 2)
+    return date
+
+
+cdef inline int ready() except -1:
+    if PyDateTimeAPI is NULL:
+        import_datetime()
+    return 0
+
+
+cdef inline object day(long long days):
+    if not FIRST_DAY <= days <= LAST_DAY:
+        raise OverflowError
+    ready()
+    cdef Date date = split(days)
+    return date_new(<int>date.year, date.month, date.day)
+
+
+cdef inline object moment(long long microseconds, object zone):
+    cdef long long days = microseconds // 86400000000
+    if not FIRST_DAY <= days <= LAST_DAY:
+        raise OverflowError
+    ready()
+    cdef Date date = split(days)
+    cdef long long rest = microseconds - days * 86400000000
+    cdef int seconds = <int>(rest // 1000000)
+    return datetime_new(
+        <int>date.year, date.month, date.day,
+        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(rest - seconds * 1000000LL),
+        zone,
+    )
+
+
+cdef inline object clock(long long microseconds):
+    cdef int seconds = <int>(microseconds // 1000000)
+    ready()
+    return time_new(
+        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(microseconds - seconds * 1000000LL), None
+    )
+
+
+# ``count`` digits, or less than 0.
+cdef inline int number_at(const char* text, Py_ssize_t at, int count) noexcept nogil:
+    cdef int number = 0
+    cdef Py_ssize_t place
+    for place in range(at, at + count):
+        if not c'0' <= text[place] <= c'9':
+            return -1
+        number = number * 10 + (text[place] - c'0')
+    return number
+
+
+cdef inline bint is_day(const char* text, Date* date) noexcept nogil:
+    if text[4] != c'-' or text[7] != c'-':
+        return False
+    date.year = number_at(text, 0, 4)
+    date.month = number_at(text, 5, 2)
+    date.day = number_at(text, 8, 2)
+    # The last days of months are left to whoever knows them.
+    return date.year >= 1 and 1 <= date.month <= 12 and 1 <= date.day <= 28
+
+
+# What is not plainly a date of Python's is ``None``: Python's own parser decides.
+cdef inline object day_of(bytes text):
+    cdef Date date
+    if PyBytes_GET_SIZE(text) != 10 or not is_day(PyBytes_AS_STRING(text), &date):
+        return None
+    ready()
+    return date_new(<int>date.year, date.month, date.day)
+
+
+cdef inline object moment_of(bytes text, object zone):
+    cdef const char* data = PyBytes_AS_STRING(text)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), places
+    cdef int hour, minute, second, fraction = 0
+    cdef Date date
+    if zone is not None:
+        size -= 3
+        if size < 19 or data[size] != c'+' or data[size + 1] != c'0' or data[size + 2] != c'0':
+            return None
+    if size < 19 or not is_day(data, &date) or data[10] != c' ' or data[13] != c':' or data[16] != c':':
+        return None
+    hour = number_at(data, 11, 2)
+    minute = number_at(data, 14, 2)
+    second = number_at(data, 17, 2)
+    if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60):
+        return None
+    if size > 19:
+        places = size - 20
+        if data[19] != c'.' or not 1 <= places <= 6:
+            return None
+        fraction = number_at(data, 20, <int>places)
+        if fraction < 0:
+            return None
+        while places < 6:
+            fraction *= 10
+            places += 1
+    ready()
+    return datetime_new(<int>date.year, date.month, date.day, hour, minute, second, fraction, zone)
+
+
+cdef inline void set_two(char* place, int number) noexcept nogil:
+    place[0] = c'0' + <char>(number // 10)
+    place[1] = c'0' + <char>(number % 10)
+
+
+cdef inline bint put_day(bytearray out, long long days) except -1:
+    cdef Date date = split(days)
+    cdef long long year = date.year if date.year > 0 else 1 - date.year
+    if year < 10000:
+        octets.put_padded(out, year, 4)
+    else:
+        octets.put_number(out, year)
+    cdef char* place = octets.more(out, 6)
+    place[0] = place[3] = c'-'
+    set_two(place + 1, date.month)
+    set_two(place + 4, date.day)
+    return date.year <= 0
+
+
+cdef inline int put_clock(bytearray out, long long microseconds) except -1:
+    cdef int seconds = <int>(microseconds // 1000000)
+    cdef int fraction = <int>(microseconds - seconds * 1000000LL)
+    cdef int places = 6
+    cdef char* place = octets.more(out, 8)
+    set_two(place, seconds // 3600)
+    set_two(place + 3, seconds // 60 % 60)
+    set_two(place + 6, seconds % 60)
+    place[2] = place[5] = c':'
+    if fraction:
+        while fraction % 10 == 0:
+            fraction //= 10
+            places -= 1
+        octets.put(out, b".")
+        octets.put_padded(out, fraction, places)
+    return 0

@@ -1,0 +1,67 @@
+"""Days and microseconds since 2000-01-01, PostgreSQL's epoch, as Python's dates and as ISO text.
+
+Compiled modules use ``civil.pxd`` beside this file instead, as with ``octets``: the same names as inline C.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta, tzinfo
+from typing import Final
+
+_EPOCH: Final = datetime(2000, 1, 1)
+_EPOCH_DAY: Final = _EPOCH.toordinal()
+# The Gregorian calendar repeats itself, so any year is printed by way of one that Python has.
+_YEARS, _DAYS_OF_THEM = 400, 146_097
+
+
+def day(days: int) -> date:
+    """The date.
+
+    :raises ArithmeticError, ValueError: where Python has none.
+    """
+    return date.fromordinal(days + _EPOCH_DAY)
+
+
+def moment(microseconds: int, zone: tzinfo | None) -> datetime:
+    """The time of ``zone``, which is UTC, or ``None``.
+
+    :raises ArithmeticError, ValueError: where Python has none.
+    """
+    value = _EPOCH + timedelta(microseconds=microseconds)
+    return value if zone is None else value.replace(tzinfo=zone)
+
+
+def clock(microseconds: int) -> time:
+    """The time of day, which is before 24:00."""
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return time(hour, minute, second, fraction)
+
+
+def day_of(text: bytes) -> date | None:
+    """The date that is this text, as far as it is known. Never in Python: ``fromisoformat`` is C already."""
+    return None
+
+
+def moment_of(text: bytes, zone: tzinfo | None) -> datetime | None:
+    """The time that is this text, as far as it is known. Never in Python."""
+    return None
+
+
+def put_day(out: bytearray, days: int) -> bool:
+    """Append a date; says whether it is one before Christ."""
+    cycles, place = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_THEM)
+    value = date.fromordinal(place + 1)
+    year = value.year + cycles * _YEARS
+    out += b"%04d-%02d-%02d" % (year if year > 0 else 1 - year, value.month, value.day)
+    return year <= 0
+
+
+def put_clock(out: bytearray, microseconds: int) -> None:
+    """Append a time of day, with as many places as it needs."""
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    out += b"%02d:%02d:%02d" % (*divmod(minutes, 60), second)
+    if fraction:
+        out += (b".%06d" % fraction).rstrip(b"0")

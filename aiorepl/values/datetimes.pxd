@@ -1,0 +1,54 @@
+cimport cython
+
+from aiorepl cimport octets
+from aiorepl.values cimport civil
+from aiorepl.values.forms cimport Binary, Form
+
+cdef long long _DAY, _FIRST_DAY, _END_OF_DAYS, _FIRST_MOMENT, _END_OF_MOMENTS
+
+
+cdef class Moment(Binary):
+    cdef object _zone
+    cdef bytes _suffix
+
+    @cython.locals(microseconds="long long", days="long long", before_christ=bint)
+    cpdef void put(self, bytearray out, bytes raw) except *
+
+
+cdef class MomentText(Form):
+    cdef object _zone
+    cdef object _parse
+
+
+cdef class Day(Binary):
+    @cython.locals(days="long long")
+    cpdef void put(self, bytearray out, bytes raw) except *
+
+
+cdef class DayText(Form):
+    pass
+
+
+cdef class Clock(Binary):
+    @cython.locals(microseconds="long long")
+    cpdef object read(self, bytes raw)
+
+
+cdef class ClockText(Form):
+    pass
+
+
+cdef class ZonedClock(Binary):
+    pass
+
+
+@cython.locals(data="const unsigned char*")
+cdef long long _int64(bytes raw) except? -1
+
+@cython.locals(data="const unsigned char*")
+cdef long long _int32(bytes raw) except? -1
+
+@cython.locals(microseconds="long long")
+cdef long long _clock(bytes raw) except? -1
+
+cdef bytes _infinity(long long value, long long negative, long long positive)

@@ -1,0 +1,103 @@
+"""The two forms of a type as objects, for loops over the columns of many rows.
+
+A codec's functions are Python's, and a call of one costs more than what it does for most types. A ``Form``'s methods
+are functions for a codec like any other; compiled, a loop that has the form itself calls them as C does, which brought
+a row of eight binary columns from 7.5 to 0.9 µs of JSON, and from 7 to 1.4 µs of values.
+
+A method may fail as a codec's function may. What it has appended by then is the caller's to take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from aiorepl import octets
+
+
+class Form:
+    """How one form of a type is read."""
+
+    def read(self, raw: bytes) -> Any:
+        """The Python value."""
+        raise NotImplementedError
+
+
+class Called(Form):
+    """A form that is read by any function."""
+
+    def __init__(self, function: Callable[[bytes], Any]) -> None:
+        self._function = function
+
+    def read(self, raw: bytes) -> Any:
+        return self._function(raw)
+
+
+class Binary(Form):
+    """The binary form of a type; unless said, its JSON is a string, and nothing of its text has to be escaped there."""
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        """Append PostgreSQL's own text."""
+        raise NotImplementedError
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        """Append PostgreSQL's own text as a JSON string."""
+        octets.put(out, b'"')
+        self.put(out, raw)
+        octets.put(out, b'"')
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        """Append the JSON of ``--values typed``."""
+        self.put_string(out, raw)
+
+    def text(self, raw: bytes) -> str:
+        """PostgreSQL's own text."""
+        out = bytearray()
+        self.put(out, raw)
+        return out.decode()
+
+    def json(self, raw: bytes) -> bytes:
+        """The JSON of ``--values typed``."""
+        out = bytearray()
+        self.put_json(out, raw)
+        return bytes(out)
+
+
+class Text(Binary):
+    """Types that are text in both forms."""
+
+    def read(self, raw: bytes) -> Any:
+        return raw.decode()
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, raw)
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        put_string(out, raw)
+
+    def text(self, raw: bytes) -> str:
+        return raw.decode()
+
+
+def put_string(out: bytearray, raw: bytes) -> None:
+    """Append text as a JSON string."""
+    if octets.is_plain(raw):
+        octets.put_quoted(out, raw)
+    else:
+        octets.put(out, orjson.dumps(raw.decode()))
+
+
+def form_of(function: Callable[[bytes], Any]) -> Form:
+    """The form whose method ``function`` is, or else one that calls it."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, Form) and function == owner.read:
+        return owner
+    return Called(function)
+
+
+def binary_of(function: Callable[[bytes], Any]) -> Binary | None:
+    """The binary form whose method ``function`` is, if it is one's."""
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, Binary) else None
