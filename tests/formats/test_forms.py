@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aiorepl.errors import DataError
 from aiorepl.formats import named
+from aiorepl.formats.native import NativeFormat
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Binary, column
@@ -114,3 +117,23 @@ def test_text_and_binary_say_the_same(name, data):
     in_binary = slices(Binary, OIDS[name], modifier, raw)
     for chosen in FORMATS:
         assert list(named(chosen).events(as_text)) == list(named(chosen).events(in_binary))
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("name", BINARY)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_rows_are_written_as_their_columns_are_encoded(name, typed, data):
+    """Whatever the bytes, of this type or not: what a row says of them is what their type's encoder says."""
+    raw = data.draw(BINARY[name] | st.binary(max_size=20) | BINARY[name].map(lambda raw: raw[:-1]))
+    written = NativeFormat(values="typed" if typed else "text")
+    (part,) = slices(Binary, OIDS[name], -1, raw)
+    encode = Types().json_encoder(OIDS[name], Format.BINARY, typed=typed)
+    try:
+        expected = encode(raw)
+    except ValueError:
+        with pytest.raises(DataError, match=re.escape(f"public.t.v: type {name.replace('_', '')}")):
+            written.lines([part])
+    else:
+        first, *_ = written.lines([part]).splitlines()
+        assert b'"v":' + expected + b"}" in first
