@@ -10,7 +10,7 @@ from aiorepl.cli.demo.shop import TABLES
 
 
 class Mirror:
-    """Blocking: call it in a thread, one call at a time.
+    """Blocking: call it in threads, one call at a time; ``rows`` also beside another.
 
     :param journal: the pipeline's journal.
     :param folder: where the Delta tables go, one a table.
@@ -21,6 +21,7 @@ class Mirror:
         self._folder = folder
         self._spark: Any = None
         self._queries: dict[str, Any] = {}
+        self._taken: dict[tuple[str, int], int] = {}
 
     def start_spark(self) -> None:
         """Start the session: some seconds, most of them Java's."""
@@ -43,11 +44,11 @@ class Mirror:
 
     def rows(self) -> int:
         """How many changes the queries have taken so far."""
-        return sum(
-            int(progress["numInputRows"])
-            for query in self._queries.values()
-            for progress in query.recentProgress
-        )
+        for table, query in list(self._queries.items()):
+            # Spark remembers the last hundred batches.
+            for progress in query.recentProgress:
+                self._taken[table, progress["batchId"]] = int(progress["numInputRows"])
+        return sum(self._taken.values())
 
     def finish(self) -> None:
         """Take what is in the journal and end the queries."""
