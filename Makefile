@@ -22,10 +22,11 @@ compiled: $(STAMP)
 	@$(BIN)/python -c 'from aiorepl.compiled import ACTIVE; exit(not ACTIVE)' || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 
-# More versions, a Kafka broker and an S3 server for the tests, as far as this machine can get them: without one its tests are
-# skipped or use less, and say so.
+# More versions, a Kafka broker and servers of objects for the tests, as far as this machine can get them: without one its
+# tests are skipped or use less, and say so.
 servers: $(STAMP)
-	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/servers.py; wait
+	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/azure.py & \
+	  $(BIN)/python scripts/servers.py; wait
 
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
 bench: compiled
