@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from aiorepl import PermanentError, TransientError
-
-_PASSING = {"ENOSPC", "EDQUOT", "EIO", "EAGAIN"}
+from aiorepl_sinks.durable import fsync, make_folder, problem, sync_folder
 
 
 class Folder:
@@ -57,7 +54,7 @@ class Folder:
                 target = self._path / name
                 target.unlink(missing_ok=True)
                 if target.parent.exists():
-                    _sync(target.parent)
+                    sync_folder(target.parent, self.url)
 
     def abort(self, names: Iterable[str]) -> None:
         with self._mapped("deleting"):
@@ -71,7 +68,7 @@ class Folder:
         """A file beside the target with the data, safely on disk; the caller gives it its name."""
         target = self._path / name
         with self._mapped("writing"):
-            self._make(target.parent)
+            make_folder(target.parent, self.url)
             # A name of its own: another process may be writing the same one.
             partial = target.with_name(f".{target.name}-{secrets.token_hex(4)}.partial")
             try:
@@ -80,38 +77,15 @@ class Folder:
                         rest = memoryview(some)
                         while rest:
                             rest = rest[file.write(rest) or 0 :]
-                    self._fsync(file.fileno())
+                    fsync(file.fileno(), self.url)
                 yield partial
             finally:
                 partial.unlink(missing_ok=True)
-            _sync(target.parent)
-
-    def _make(self, folder: Path) -> None:
-        if not folder.is_dir():
-            self._make(folder.parent)
-            folder.mkdir(exist_ok=True)
-            _sync(folder.parent)
-
-    def _fsync(self, descriptor: int) -> None:
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # Never tried again: a second fsync succeeds although what the first could not write is gone.
-            raise PermanentError(f"{self.url}: fsync: {error.strerror}") from None
+            sync_folder(target.parent, self.url)
 
     @contextlib.contextmanager
     def _mapped(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            text = f"{self.url}: {doing}: {error.strerror}"
-            passing = errno.errorcode.get(error.errno or 0) in _PASSING
-            raise (TransientError if passing else PermanentError)(text) from None
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            raise problem(error, f"{self.url}: {doing}") from None
