@@ -47,11 +47,12 @@ class S3(ObjectSink):
     :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``.
     :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
     :param spool_bytes: what all unfinished objects together may be; the largest are finished early.
-    :param endpoint: of a store with S3's API that is not Amazon's, like ``http://localhost:9000``.
+    :param endpoint: of a store that has the API, but is not Amazon's, Google's or Azure's, like ``http://localhost:9000``.
     :param region: of the bucket.
     :param access_key_id: with ``secret_access_key``, and ``session_token`` if there is one. All of these come from the
         environment unless given (``AWS_ACCESS_KEY_ID`` …), or from the role of the machine.
-    :param config: anything else that obstore knows for the store, as for Azure ``account_name``.
+    :param config: anything else that obstore knows for the store, as for Azure ``account_name`` and ``account_key``, for
+        Google ``service_account``, a file.
     """
 
     def __init__(
@@ -103,10 +104,13 @@ def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> 
         )
     if parts.username or parts.password or parts.query:
         raise ConfigurationError("s3: the URL holds no credentials and no query: give them as options")
-    if settings and not parts.scheme.startswith("s3"):
+    foreign = [name for name in settings if name != "endpoint"]
+    if foreign and not parts.scheme.startswith("s3"):
         raise ConfigurationError(
-            f"s3: {', '.join(settings)}: for s3:// alone; for {parts.scheme}:// use config"
+            f"s3: {', '.join(foreign)}: for s3:// alone; for {parts.scheme}:// use config"
         )
+    if parts.scheme == "gs" and "endpoint" in settings:
+        settings = {"base_url": settings["endpoint"]}
     return RemoteStore(url, {**config, **settings})
 
 

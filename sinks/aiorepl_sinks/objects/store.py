@@ -34,9 +34,18 @@ _HELP: Final = {
     "ContainerNotFound": "the container is not there: create it, or correct the URL",
     "InvalidAccessKeyId": "the access key is not known there: correct access_key_id, or endpoint",
     "SignatureDoesNotMatch": "the secret is wrong: correct secret_access_key",
+    "AuthenticationFailed": "the account or its key is wrong: correct account_name and account_key",
+    "AuthorizationFailure": "the account or its key is wrong: correct account_name and account_key",
     "PermanentRedirect": "the bucket is in another region: set region",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set region",
     "AccessDenied": "the credentials may not: they need to list, get, put and delete objects below the prefix",
+}
+_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+# By what obstore calls the store whose machine it asked in vain.
+_CREDENTIALS: Final = {
+    "S3": "give access_key_id and secret_access_key, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "GCS": "give service_account in config, set GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS",
+    "MicrosoftAzure": "give account_key in config, set AZURE_STORAGE_ACCOUNT_KEY",
 }
 _DENIED: Final = (
     "access was denied: check the credentials, and that they may list, get, put and delete objects there"
@@ -135,7 +144,7 @@ class RemoteStore:
             try:
                 return bytes(self._obstore.get(self._store, name).bytes())
             except FileNotFoundError as error:
-                if _code(error) in ("NoSuchBucket", "ContainerNotFound"):
+                if _code(error) in _NO_BUCKET:
                     raise
                 return None
 
@@ -147,7 +156,15 @@ class RemoteStore:
     def delete(self, names: Sequence[str]) -> None:
         if names:
             with self._mapped("deleting"):
-                self._obstore.delete(self._store, list(names))
+                try:
+                    self._obstore.delete(self._store, list(names))
+                except FileNotFoundError as error:
+                    if _code(error) in _NO_BUCKET:
+                        raise
+                    # S3 does not mind; others stop at a name that is not there.
+                    for name in names:
+                        with contextlib.suppress(FileNotFoundError):
+                            self._obstore.delete(self._store, name)
 
     def abort(self, names: Collection[str]) -> None:
         if not names or self._uploads is None:
@@ -223,7 +240,11 @@ def _code(error: BaseException) -> str | None:
 
 def _problem(what: str, error: Exception) -> PermanentError | TransientError:
     """The error as the engine has to see it. Texts of stores quote URLs, which may be signed: only codes are passed on."""
-    status, code = _STATUS.search(str(error)), _code(error)
+    text = str(error)
+    if "169.254." in text:
+        advice = next((said for name, said in _CREDENTIALS.items() if f"Generic {name} " in text), "give them")
+        return TransientError(f"{what}: no credentials: {advice}, or run where the machine has a role")
+    status, code = _STATUS.search(text), _code(error)
     if status is not None:
         number = int(status[1])
         if code == "NoSuchUpload":
@@ -238,9 +259,4 @@ def _problem(what: str, error: Exception) -> PermanentError | TransientError:
         return PermanentError(f"{what}: {_DENIED}")
     if isinstance(error, FileNotFoundError):
         return PermanentError(f"{what}: the bucket or container is not there: create it, or correct the URL")
-    if "169.254." in str(error):
-        return TransientError(
-            f"{what}: no credentials: give access_key_id and secret_access_key, set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
-        )
     return TransientError(f"{what}: no answer from the store ({type(error).__name__})")
