@@ -1,4 +1,4 @@
-"""What the journal's tests share: write slices to a journal, and tell two sequences of slices apart."""
+"""What the journal's tests share: slices of every kind, writing them, reading them back, telling two sequences apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,28 @@ import pytest
 
 from aiorepl.journal import JournalSink
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
 from aiorepl.transactions.transaction import Slice
+
+
+def shop(transactions: int = 5, rows: int = 4, **options) -> Stream:
+    """A stream in which little of what can happen is missing."""
+    stream = Stream(**options)
+    orders = stream.table("orders", column("id", 23, key=True), column("note"))
+    people = stream.table("people", column("id", 23, key=True), replica_identity="f")
+    for number in range(transactions):
+        contents = [orders.insert(str(number * 100 + row), "x" * row) for row in range(rows)]
+        contents += [
+            people.insert(str(number)),
+            orders.update(str(number), None, key=["1", None]),
+            orders.delete(str(number), None),
+        ]
+        stream.transaction(*contents, origin="north" if number == 2 else None)
+        stream.message("between", str(number).encode())
+        stream.transaction(people.truncate())
+        stream.transaction()
+    return stream
 
 
 def flat(slices: Iterable[Slice]) -> list[tuple[Any, ...]]:
@@ -61,4 +82,5 @@ async def read(reader: Any, after: Any, until: Any) -> list[Slice]:
 
 @pytest.fixture
 def tools() -> SimpleNamespace:
-    return SimpleNamespace(flat=flat, write=write, read=read)
+    """These functions."""
+    return SimpleNamespace(shop=shop, flat=flat, write=write, read=read)

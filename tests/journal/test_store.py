@@ -1,4 +1,4 @@
-"""What a local folder does so that names outlive a power cut."""
+"""Folders: how they are spelled, and what makes names outlive a power cut."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal import JournalReader
 from aiorepl.journal.store import LocalStore
 
 
@@ -39,3 +41,15 @@ def test_a_folder_that_was_there(tmp_path, synced):
     store.lock()
     store.unlock()
     assert set() == synced
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/journal", "file://elsewhere/journal"])
+def test_unknown_url(url: str) -> None:
+    """Only folders of this machine, so far."""
+    with pytest.raises(ConfigurationError, match="no path"):
+        JournalReader(url)
+
+
+def test_urls_of_one_folder(tmp_path) -> None:
+    """However a folder is spelled, it is the same journal."""
+    assert JournalReader(f"file://{tmp_path}/a%20b").url == JournalReader(tmp_path / "x" / ".." / "a b").url

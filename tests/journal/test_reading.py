@@ -1,0 +1,106 @@
+"""Readers of a journal: they follow its writer, find what is damaged or missing, and begin anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl.errors import JournalError
+from aiorepl.journal import JournalReader, JournalSink
+from aiorepl.lsn import LSN
+from aiorepl.sink import Batch, SinkContext
+
+
+async def test_follow_waits_for_the_writer(tmp_path, tools) -> None:
+    """What a writer of this process publishes comes at once to those who follow."""
+    stream = tools.shop(1)
+    sink = JournalSink(tmp_path)
+    await sink.open(SinkContext("journal", stream.position))
+    first = stream.slices()
+    expected = tools.flat(first)
+    reader = JournalReader(tmp_path)
+    # An hour between looks: what arrives was announced.
+    following = reader.follow(poll=3600)
+    await sink.write(Batch(tuple(first)))
+    await sink.flush()
+    got = [await anext(following) for _ in first]
+    assert tools.flat(got) == expected
+    waiting = asyncio.create_task(anext(following))
+    end = stream.message("news")
+    await sink.write(Batch(tuple(stream.slices())))
+    await sink.flush()
+    async with asyncio.timeout(30):
+        assert (await waiting).end_lsn == end
+    await following.aclose()
+    await sink.close()
+
+
+async def test_follow_looks_for_other_processes(tmp_path, tools) -> None:
+    """A segment that nobody announced is found by looking."""
+    stream = tools.shop(1)
+    await tools.write(tmp_path / "other", stream.position, stream.slices())
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "journal.json").write_bytes((tmp_path / "other" / "journal.json").read_bytes())
+    following = JournalReader(tmp_path / "here").follow(poll=0.01)
+    waiting = asyncio.create_task(anext(following))
+    for ending in (".segment", ".index"):
+        for path in (tmp_path / "other").glob(f"*{ending}"):
+            path.rename(tmp_path / "here" / path.name)
+    async with asyncio.timeout(30):
+        assert (await waiting).end_lsn == stream.ends[0]
+    await following.aclose()
+
+
+@pytest.mark.parametrize("block_bytes", [1, 60, 200])
+async def test_follow_from_the_middle(tmp_path, tools, block_bytes: int) -> None:
+    """A reader that stands anywhere within a segment gets just what is behind it."""
+    stream = tools.shop()
+    slices = stream.slices()
+    await tools.write(tmp_path, stream.position, slices, block_bytes=block_bytes)
+    reader = JournalReader(tmp_path)
+    for place, part in enumerate(slices[:-1]):
+        read = await tools.read(reader, part.end_lsn, stream.ends[-1])
+        assert tools.flat(read) == tools.flat(slices[place + 1 :])
+
+
+@pytest.mark.parametrize("part", ["segment", "index"])
+async def test_damage_is_found(tmp_path, tools, part: str) -> None:
+    """A flipped bit is reported with the name of the file, and where in it."""
+    stream = tools.shop()
+    await tools.write(tmp_path, stream.position, stream.slices(), block_bytes=200)
+    (path,) = tmp_path.glob(f"*.{part}")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match=path.name) as caught:
+        await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
+    assert "x" * 3 not in str(caught.value)
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(JournalError, match=path.name):
+        await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
+    path.unlink()
+    if part == "segment":
+        with pytest.raises(JournalError, match=path.name):
+            await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
+
+
+async def test_missing_segment_is_found(tmp_path, tools) -> None:
+    """Every index names the end of the one before, so a hole in the middle cannot be read over."""
+    stream = tools.shop()
+    slices = stream.slices()
+    batches = [[part] for part in slices]
+    await tools.write(tmp_path, stream.position, *batches, segment_bytes=1)
+    reader = JournalReader(tmp_path)
+    segments = reader.segments()
+    assert len(segments) > 3
+    for path in tmp_path.glob(f"{segments[2].name}.*"):
+        path.unlink()
+    with pytest.raises(JournalError, match="nothing between"):
+        await tools.read(reader, LSN(0), stream.ends[-1])
+
+
+async def test_no_journal(tmp_path) -> None:
+    """A folder that is no journal is said to be none."""
+    with pytest.raises(JournalError, match="no journal"):
+        await anext(JournalReader(tmp_path).follow())
