@@ -157,8 +157,12 @@ class JournalReader:
                     assembler = Assembler(Types(index.types), binary=index.binary, resume=Resume(after))
                     for block in index.blocks[_first_behind(index, after) :]:
                         for part in await to_thread.run_sync(self._assemble, segment, block, assembler):
+                            after = part.end_lsn or after
                             yield part
-                    after = segment.last_end_lsn
+                    if after < segment.last_end_lsn:
+                        # Behind the last transaction lies WAL with nothing in it for us.
+                        after = segment.last_end_lsn
+                        yield Slice(None, (), True, after, 0)
                 await bell.wait(poll)
 
     def require_chain(self, index: SegmentIndex, after: LSN) -> None:

@@ -10,6 +10,7 @@ from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.transactions.transaction import Slice
 
 
 async def test_follow_waits_for_the_writer(tmp_path, tools) -> None:
@@ -50,6 +51,19 @@ async def test_follow_looks_for_other_processes(tmp_path, tools) -> None:
     async with asyncio.timeout(30):
         assert (await waiting).end_lsn == stream.ends[0]
     await following.aclose()
+
+
+async def test_follow_comes_to_the_end(tmp_path, tools) -> None:
+    """WAL with nothing in it for us, behind the last transaction of a segment, is told of, also to who begins there."""
+    stream = tools.shop(1)
+    slices = stream.slices()
+    end = LSN(stream.lsn + 0x100)
+    await tools.write(tmp_path, stream.position, [*slices, Slice(None, (), True, end, 0)])
+    reader = JournalReader(tmp_path)
+    assert end == reader.end().lsn
+    async with asyncio.timeout(30):
+        assert [*tools.flat(slices), (None, end)] == tools.flat(await tools.read(reader, LSN(0), end))
+        assert [(None, end)] == tools.flat(await tools.read(reader, stream.lsn, end))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 60, 200])
