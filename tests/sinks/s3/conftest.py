@@ -280,11 +280,23 @@ class FaultyLayer:
 
 
 @pytest.fixture
-def layer(s3_server: str) -> Iterator[FaultyLayer]:
-    """The server, by way of a layer that fails on purpose."""
-    made = FaultyLayer(s3_server)
-    yield made
-    made.stop()
+def new_layer() -> Iterator[Callable[[str], FaultyLayer]]:
+    """``new_layer(endpoint)``: a server, by way of a layer that fails on purpose."""
+    made: list[FaultyLayer] = []
+
+    def new(endpoint: str) -> FaultyLayer:
+        made.append(FaultyLayer(endpoint))
+        return made[-1]
+
+    yield new
+    for layer in made:
+        layer.stop()
+
+
+@pytest.fixture
+def layer(s3_server: str, new_layer: Callable[[str], FaultyLayer]) -> FaultyLayer:
+    """The server of S3's API, by way of such a layer."""
+    return new_layer(s3_server)
 
 
 @pytest.fixture(scope="session")

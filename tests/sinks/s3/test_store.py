@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiorepl import Batch, ConfigurationError, PermanentError, Refusal, SinkContext, TransientError
+from aiorepl_sinks.objects.store import _problem as problem
 from aiorepl_sinks.s3 import S3
 
 SECRET = "test-secret"
@@ -184,6 +185,22 @@ def test_nobody_there(source):
     with pytest.raises(TransientError, match="listing: no answer from the store") as refused:
         sink.open(source.context)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("S3", "AWS_ACCESS_KEY_ID"),
+        ("GCS", "GOOGLE_SERVICE_ACCOUNT"),
+        ("MicrosoftAzure", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_no_credentials(store, says):
+    """What the store wants is named, when obstore has asked the machine for its role in vain."""
+    asked = f"Generic {store} error: Error performing GET http://169.254.169.254/token - status code: 403"
+    told = problem("s3://bucket/x: listing", OSError(asked))
+    assert isinstance(told, TransientError)
+    assert says in str(told)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""az://: objects in Azure Blob Storage as Azurite has it, under signatures that it verifies."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import obstore
+import pytest
+from obstore.store import AzureStore
+
+from aiorepl import PermanentError
+from aiorepl.testing.conformance import SinkConformance, native_events
+from aiorepl_sinks.s3 import S3
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "azure.py"
+KEY = base64.b64encode(b"test-secret").decode()
+SECRET = base64.b64encode(b"s3cr3t").decode()
+
+pytestmark = pytest.mark.xdist_group("azure")
+
+
+class Container:
+    """A container of one test's own."""
+
+    def __init__(self, endpoint: str, name: str) -> None:
+        self.endpoint = endpoint
+        self.url = f"az://{name}/some/prefix"
+        self.config = {"account_name": "tests", "account_key": KEY}
+        create(endpoint, name)
+        self.store = AzureStore.from_url(
+            self.url, endpoint=endpoint, client_options={"allow_http": True}, **self.config
+        )
+
+    def sink(self, **options) -> S3:
+        """A sink that writes there."""
+        config = {**self.config, **options.pop("config", {})}
+        return S3(**{"url": self.url, "endpoint": self.endpoint, "config": config, **options})
+
+    def names(self) -> list[str]:
+        return sorted(entry["path"] for page in obstore.list(self.store) for entry in page)
+
+    def read(self, name: str) -> bytes:
+        return bytes(obstore.get(self.store, name).bytes())
+
+
+def create(endpoint: str, container: str) -> None:
+    """Create a container, by a request signed with the account's key."""
+    headers = {
+        "x-ms-date": datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT"),
+        "x-ms-version": "2023-11-03",
+    }
+    lines = [f"{name}:{value}" for name, value in headers.items()]
+    resource = f"/tests{urlsplit(endpoint).path}/{container}\nrestype:container"
+    signed = "PUT" + "\n" * 12 + "\n".join(lines) + "\n" + resource
+    digest = hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)
+    headers["Authorization"] = f"SharedKey tests:{base64.b64encode(digest).decode()}"
+    answer = httpx2.put(
+        f"{endpoint}/{container}", params={"restype": "container"}, headers={**headers, "content-length": "0"}
+    )
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.fixture(scope="session")
+def azurite():
+    """The endpoint of a server, its account included."""
+    if not Path(sys.prefix, "servers", "azure").is_dir():
+        pytest.skip("no Azure Blob Storage here: run make servers, which needs npm and Node.js")
+    server = subprocess.Popen(
+        [sys.executable, SCRIPT, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    endpoint = server.stdout.readline().strip()
+    assert endpoint, "the server did not start"
+    yield endpoint
+    server.communicate()
+
+
+@pytest.fixture
+def container(azurite, request):
+    """A container of this test's own."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    return Container(azurite, f"{name}-{id(request):x}")
+
+
+def life(sink, source, *batches):
+    """Open, write, flush, close; the position that was held."""
+    try:
+        held = sink.open(source.context)
+        for batch in batches:
+            sink.write(batch)
+        sink.flush()
+        return held
+    finally:
+        sink.close()
+
+
+@pytest.mark.parametrize("files", ["jsonl", "parquet"])
+def test_objects_and_a_manifest_over_a_restart(container, read, source, files):
+    """The second sink begins where the first one ended, and the manifest holds each event once."""
+    first, second = source.batch([1, 2], [3]), source.batch([4])
+    assert source.context.position == life(container.sink(files=files), source, first)
+    assert first.end_lsn == life(container.sink(files=files), source, second).lsn
+
+    names = read.listed(container)
+    assert read.data(container) == sorted(names)
+    found = read.rows(container, names) if files == "parquet" else read.lines(container, names)
+    assert [1, 2, 3, 4] == [row["id"] if files == "parquet" else row["new"]["id"] for row in found]
+    assert [1, 2, 3, 4] == [entry["sequence"] for entry in read.entries(container)]
+
+
+def test_large_objects_go_up_in_blocks(container, read, source):
+    """And arrive whole."""
+    batch = source.batch(list(range(20)), note="x" * 1_000_000)
+    life(container.sink(compression="none"), source, batch)
+    (name,) = read.listed(container)
+    assert list(range(20)) == [event["new"]["id"] for event in read.lines(container, [name])]
+
+
+def test_two_writers(container, read, source):
+    """The one that is overtaken is told, and the manifest holds each event once."""
+    one, two = container.sink(), container.sink()
+    batch = source.batch([1, 2])
+    one.open(source.context)
+    two.open(source.context)
+    one.write(batch)
+    with pytest.raises(PermanentError, match=r"az://.*: another process writes there"):
+        two.write(batch)
+    two.close()
+    one.flush()
+    one.close()
+    assert [1, 2] == [event["new"]["id"] for event in read.lines(container, read.data(container))]
+
+
+def test_what_a_dead_writer_announced_and_never_wrote(container, read, source):
+    """Is deleted though it is not there, and what it wrote besides is gone, too."""
+    dead = container.sink(object_bytes=4000, memory_bytes=8000)
+    dead.open(source.context)
+    for part in source.parts(list(range(200)), at_once=50)[:-1]:
+        dead.write(part)
+    unlisted = read.data(container)
+    for name in unlisted[::2]:
+        obstore.delete(container.store, name)
+    # No close: nobody is there to do it.
+    batch = source.batch([1000])
+    life(container.sink(), source, batch)
+    left = read.data(container)
+    assert read.listed(container) == left
+    assert not set(unlisted) & set(left)
+    assert unlisted
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"url": "az://there-is-no-such-container/x"},
+            "404 ContainerNotFound: the container is not there: create",
+        ),
+        (
+            {"config": {"account_key": SECRET}},
+            "403 Auth.*: the account or its key is wrong: correct account_name",
+        ),
+        (
+            {"config": {"account_name": "who"}},
+            "403 Auth.*: the account or its key is wrong: correct account_name",
+        ),
+    ],
+    ids=["container", "key", "account"],
+)
+def test_what_the_store_refuses(container, source, options, says):
+    """Is permanent, with what to do; no key is told."""
+    sink = container.sink(**options)
+    with pytest.raises(PermanentError, match=says) as refused:
+        sink.open(source.context)
+    assert SECRET not in f"{refused.value} {refused.value.__cause__} {sink!r}"
+
+
+class TestContainer(SinkConformance):
+    """JSON lines, by way of a layer that fails on purpose."""
+
+    exactly_once = True
+    atomic = True
+    order = "table"
+
+    @pytest.fixture(autouse=True)
+    def target(self, container, read, new_layer, azurite):
+        """A container of each test's own."""
+        self.container, self.reader, self.layer = container, read, new_layer(azurite)
+
+    @contextmanager
+    def outage(self):
+        """The server says 503."""
+        self.layer.faults.append(self.reader.Fault("", "", status=503, times=1 << 40))
+        yield
+        self.layer.faults.clear()
+
+    def make_sink(self):
+        return self.container.sink(
+            endpoint=f"{self.layer.endpoint}/tests", object_bytes=4000, memory_bytes=20000
+        )
+
+    def read(self):
+        """The lines of the objects in the manifest."""
+        return native_events(self.reader.lines(self.container, self.reader.listed(self.container)))
