@@ -78,6 +78,30 @@ async def test_a_certificate_of_another_name(tls_receiver, certificates, source)
     assert [] == tls_receiver.requests
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+async def test_a_proxy_in_the_environment(
+    receiver, tls_receiver, certificates, raw_server, source, monkeypatch, tls
+):
+    """It gets nothing, not even a name: requests go to the receiver."""
+    met, connections = tls_receiver if tls else receiver, []
+
+    async def proxy(reader, writer):
+        connections.append(await reader.read(1000))
+
+    async with raw_server(proxy) as url:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, url)
+            monkeypatch.setenv(name.lower(), url)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        sink = Webhook(met.url, ca=certificates / "ca.pem", http2=tls)
+        await sink.open(source.context)
+        await sink.write(source.batch([1]))
+        await sink.close()
+    assert [1] == met.ids
+    assert [] == connections
+
+
 async def test_plain_http_to_a_tls_port(certificates, raw_server, source):
     """And the reverse end as attempts without an answer."""
 
