@@ -127,14 +127,16 @@ def slot_name(request: pytest.FixtureRequest) -> str:
 def free_port() -> Callable[[], int]:
     """``free_port()``: one for a server that cannot choose its own.
 
-    The kernel gives none of these to whoever asks for any port, so nobody has it before the server does.
+    The kernel gives none of these to whoever asks for any port, so nobody has it before the server does, and who waits
+    for the server does not connect to himself.
     """
+    ports = random.SystemRandom().sample(range(10_000, 20_000), 10_000)
 
     def free_port() -> int:
-        for port in random.SystemRandom().sample(range(10_000, 20_000), 100):
+        while True:
+            port = ports.pop()
             with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
                 return port
-        raise AssertionError("none of a hundred ports is free")
 
     return free_port
 

@@ -35,7 +35,7 @@ INITDB = (
 BACKUP = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 INITDB_SECONDS = 180.0
 START_SECONDS = 120.0
-FAST_SECONDS = 5.0
+FAST_SECONDS = 10.0
 # Below the range from which systems take the ports of outgoing connections, so that a restart finds its port free.
 PORTS = range(20000, 32000)
 PORT_TRIES = 8

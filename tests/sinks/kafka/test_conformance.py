@@ -15,14 +15,17 @@ class TestKafka(SinkConformance):
 
     order = "key"
     poison = "p" * 200_000
+    seconds = 120.0
 
     @pytest.fixture(autouse=True)
-    def _target(self, broker, name) -> None:
+    def _target(self, broker, name, request) -> None:
         self.broker = broker
         self.name = name
+        # An outage is waited out; nothing else is to be taken for one.
+        self.timeout = 5.0 if {"outage", "away", "told"} & set(request.node.name.split("_")) else 60.0
 
     def make_sink(self) -> Kafka:
-        return Kafka(self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=3.0)
+        return Kafka(self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=self.timeout)
 
     def outage(self):
         return self.broker.away()
@@ -42,7 +45,7 @@ class TestKafkaExactlyOnce(TestKafka):
             self.broker.url,
             topic=self.name,
             max_event_bytes=150_000,
-            timeout=3.0,
+            timeout=self.timeout,
             exactly_once=True,
             transactional_id=self.name,
             position_topic=f"positions-of-{self.name}",

@@ -32,7 +32,7 @@ async def ids(target, name):
 
 def sink(target, name, **options):
     """Into a stream of this name, which is made if it is missing."""
-    options = {"subject": f"{name}.{{schema}}.{{table}}", "create_stream": True, "timeout": 2.0} | options
+    options = {"subject": f"{name}.{{schema}}.{{table}}", "create_stream": True, "timeout": 20.0} | options
     return Nats(name, target.url, **options)
 
 
@@ -58,7 +58,7 @@ async def test_a_restart_of_nats(items, target, name):
             await items.execute(*(f"INSERT INTO items VALUES ({number * 11 + n}, 'x')" for n in range(10)))
             with target.away():
                 await items.execute(f"INSERT INTO items VALUES ({number * 11 + 10}, 'x')")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(await ids(target, name)) < 33:
                 await asyncio.sleep(0.05)
     assert list(range(33)) == await ids(target, name)
@@ -179,7 +179,7 @@ async def test_a_subject_that_the_stream_does_not_take(source, target, name):
 async def test_a_wrong_password(source, new_server):
     """It is permanent, and not quoted."""
     server = new_server('authorization { user: "u", password: "right" }\n')
-    ours = Nats("S", server.url, user="u", password="s3cr3t", timeout=5.0)
+    ours = Nats("S", server.url, user="u", password="s3cr3t", timeout=60.0)
     with pytest.raises(PermanentError, match="does not accept") as raised:
         await ours.open(source.context)
     await ours.close()

@@ -130,8 +130,10 @@ async def delivered(ours, source, name):
         await ours.write(batch)
         await ours.close()
     await ours.open(source.context)
-    pulled = await ours._stream._jetstream.pull_subscribe(">", stream=name, config=ConsumerConfig())
-    messages = await pulled.fetch(2, timeout=0.5)
+    jetstream = ours._stream._jetstream
+    pulled = await jetstream.pull_subscribe(">", stream=name, config=ConsumerConfig())
+    there = (await jetstream.stream_info(name)).state.messages
+    messages = await pulled.fetch(there, timeout=60)
     await ours.close()
     return [json.loads(message.data)["new"]["id"] for message in messages]
 
