@@ -138,32 +138,6 @@ async def test_a_huge_transaction_in_slices(pair):
     assert len(seen) > 10
 
 
-@pytest.mark.parametrize("streaming", ["off", "on"])
-async def test_a_connection_lost_in_the_middle_of_a_huge_transaction(pair, streaming):
-    """What was applied of it is gone and will not come again in this process: said at once; a restart has all of it."""
-    await pair.both(LOG)
-    await pair.slotted()
-    await pair.source.execute("INSERT INTO log SELECT i, repeat('x', 50) FROM generate_series(1, 20000) i")
-    sink = pair.sink()
-
-    class Cut(FaultySink):
-        cut = False
-
-        async def write(self, batch):
-            if not self.cut and sink._writer.under_way is not None:
-                self.cut = True
-                await pair.target.fetch(
-                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'aiorepl mirror'"
-                )
-            await super().write(batch)
-
-    with pytest.raises(PermanentError, match=r"in the middle of the transaction at .* start again"):
-        await pair.deliver(Cut(sink), batches=SMALL, source={"streaming": streaming})
-    assert 0 == await pair.target.fetchval("SELECT count(*) FROM log")
-    await pair.deliver(batches=SMALL, source={"streaming": streaming})
-    await pair.require_equal("log")
-
-
 async def test_a_deadlock_within_a_huge_transaction_is_retried(pair):
     """What fails and leaves the connection alive costs one call, not the transaction."""
     await pair.both("CREATE TABLE items (id int PRIMARY KEY, note text)")
