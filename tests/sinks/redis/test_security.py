@@ -137,7 +137,7 @@ async def test_a_certificate_that_the_server_does_not_know(source, port, files, 
 
 async def test_plain_and_tls_confused(source, port, files):
     """Both ways end as attempts without an answer."""
-    plain = Redis(f"redis://u:{SECRET}@localhost:{await port()}", timeout=5.0)
+    plain = Redis(f"redis://u:{SECRET}@localhost:{await port()}", timeout=60.0)
     await refused(plain, source, TransientError, "redis: ")
 
     async def answer(reader, writer):

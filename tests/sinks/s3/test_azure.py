@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ def create(endpoint: str, container: str) -> None:
 @pytest.fixture(scope="session")
 def azurite():
     """The endpoint of a server, its account included."""
-    if not Path(sys.prefix, "servers", "azure").is_dir():
+    if shutil.which("node") is None or not Path(sys.prefix, "servers", "azure").is_dir():
         pytest.skip("no Azure Blob Storage here: run make servers, which needs npm and Node.js")
     server = subprocess.Popen(
         [sys.executable, SCRIPT, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
