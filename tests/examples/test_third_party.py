@@ -123,7 +123,7 @@ async def test_it_runs_from_a_file(environment, connection, slot, tmp_path):
         try:
             await slot("third_party", active=True)
             await connection.execute("INSERT INTO items VALUES ($1)", number)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while kept() != list(range(1, number + 1)):
                     await asyncio.sleep(0.02)
         finally:

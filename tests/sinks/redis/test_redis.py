@@ -199,7 +199,7 @@ async def test_old_entries_are_dropped(source, target):
 
 async def test_replicas_that_are_missing(source, target):
     """It is transient; what was written is not written again."""
-    sink = Redis(target.url, replicas=1, timeout=2)
+    sink = Redis(target.url, replicas=1, timeout=8)
     await sink.open(source.context)
     batch = source.batch([1])
     for _ in range(2):
