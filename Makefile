@@ -1,7 +1,7 @@
 # `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test compiled servers lint bench bench-sinks lock clean
+.PHONY: demo test compiled sanitize servers lint bench bench-sinks lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -21,6 +21,10 @@ test: lint servers compiled
 compiled: $(STAMP)
 	@$(BIN)/python -c 'from aiorepl.compiled import ACTIVE; exit(not ACTIVE)' || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+
+# What compiles, with every access to memory checked. Minutes; ARGS choose other tests.
+sanitize: $(STAMP)
+	@sh scripts/sanitize.sh $(VENV) $(ARGS)
 
 # More versions, a Kafka broker and servers of objects for the tests, as far as this machine can get them: without one its
 # tests are skipped or use less, and say so.

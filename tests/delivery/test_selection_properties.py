@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.delivery.selection import Selection
@@ -96,7 +96,6 @@ def expected(row: Mapping[str, Any] | None, drop: set[str], mask: set[str]) -> d
     }
 
 
-@settings(deadline=None)
 @given(streams(), st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
 def test_rows_and_events(given_stream, drop, mask):
     """Through rows and through native events, a selection equals the same done to the whole row."""
@@ -125,7 +124,6 @@ def test_rows_and_events(given_stream, drop, mask):
         assert event == orjson.loads(less.event(after))
 
 
-@settings(deadline=None)
 @given(streams(), st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
 def test_selecting_twice(given_stream, drop, mask):
     """Dropping first and masking then gives the very bytes of both at once: what is derived can be derived from."""

@@ -25,7 +25,7 @@ from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
 INT4 = 23
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(
     block=st.integers(1, 2000),
     segment=st.integers(1, 5000),

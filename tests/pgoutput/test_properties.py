@@ -56,7 +56,7 @@ TYPED = st.builds(bytes.__add__, st.sampled_from([bytes([kind]) for kind in TYPE
 PAYLOADS = st.binary(max_size=60) | TYPED | st.sampled_from(VALID) | mutated()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(st.sampled_from(Streaming), st.lists(PAYLOADS, min_size=1, max_size=12))
 def test_any_bytes(streaming, payloads):
     """A message or ProtocolError, and what is a message can be used in full."""
@@ -86,7 +86,6 @@ COLUMN = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), NAMES, NAMES, st.sampled_from("dnfi"), st.lists(COLUMN, max_size=20))
 def test_relations(oid, namespace, name, identity, columns):
     """Any relation comes out as it went in."""
@@ -106,7 +105,6 @@ def test_relations(oid, namespace, name, identity, columns):
     )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), NAMES, NAMES)
 def test_types(oid, namespace, name):
     """Any type comes out as it went in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import ProtocolError
@@ -22,7 +22,6 @@ def kind(value: object) -> bytes:
     return b"n" if value is None else b"u" if value is UNCHANGED else b"t"
 
 
-@settings(deadline=None)
 @given(st.lists(VALUES, max_size=20), st.binary(max_size=9), st.binary(max_size=9))
 def test_split_and_kinds(values, before, behind):
     """Wherever a tuple stands in its message, its columns and their kinds are those that were sent."""

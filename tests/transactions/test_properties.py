@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.lsn import LSN
@@ -85,7 +85,6 @@ def well_formed(slices: list[Slice]) -> None:
         inside = not part.last
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_reads(data):
     """A stream cut anywhere gives the same changes, headers and ends as in one read."""
@@ -97,7 +96,6 @@ def test_reads(data):
     well_formed(slices)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_breaking_off(data):
     """A stream that breaks off anywhere and is sent again loses nothing and repeats nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.transactions.transaction import from_datetime, to_datetime
@@ -25,7 +25,6 @@ def test_to_datetime(microseconds, expected):
     assert (expected, UTC) == (to_datetime(microseconds), to_datetime(microseconds).tzinfo)
 
 
-@settings(deadline=None)
 @given(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-9, minutes=30))])))
 def test_round_trip(moment):
     """Every moment that a datetime can hold comes back the same, from any zone."""

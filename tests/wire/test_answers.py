@@ -7,7 +7,7 @@ import pickle
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import FIELDS, ProtocolError, ServerError, ServerNotice
@@ -72,7 +72,6 @@ def test_what_can_quote_rows_is_not_shown():
     assert "Key (a)=(s3cr3t)" == error.detail
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_error_fields_of_any_bytes(body):
     """Arbitrary bytes are fields or none."""
@@ -124,7 +123,6 @@ def test_rows_cut_short_or_too_long(backend, trailing):
             assert name == caught.value.message
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_rows_of_any_bytes(body):
     """Arbitrary bytes are a row or ProtocolError."""

@@ -7,7 +7,7 @@ import tracemalloc
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import ProtocolError
@@ -85,7 +85,6 @@ def test_every_split(recorded):
         assert EXPECTED == frames + feed(buffer, recorded[at:]), f"split at {at}"
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=30), st.lists(st.integers(0, 9000), max_size=20))
 def test_any_frames_in_any_reads(bodies, cuts):
     """Any frames come out as they went in, wherever the reads fall."""
@@ -189,7 +188,6 @@ def test_damage(backend, bad, expected):
     assert [] == feed(buffer, backend.xlog(b"lost"))
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=8))
 def test_any_bytes(reads):
     """Arbitrary bytes give frames or damage, and no exception."""

@@ -118,7 +118,7 @@ def machine(world, agree) -> type[RuleBasedStateMachine]:
 def test_searched(machine):
     """Searched by hypothesis, which finds the smallest world that is told wrongly."""
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+        machine, settings=settings(max_examples=150, stateful_step_count=40)
     )
 
 
