@@ -94,6 +94,11 @@ class Pair:
 
         await self.published.until(look, bool)
 
+    async def caught_up(self) -> None:
+        """Wait until the standby has all that was committed."""
+        query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.published.wal()
+        await self.published.until(lambda: self.there.fetchval(query, str(end)), bool)
+
     async def promote(self) -> None:
         """The primary dies and the standby takes its place."""
         await asyncio.to_thread(self.primary.kill)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError, Source
-from aiorepl.testing import EmbeddedServer
+from aiorepl import Pipeline, SlotError, Source
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
-
-QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
-SOON = BatchPolicy(flush_seconds=0.1)
 
 
 async def test_a_standby_is_waited_for(published, standby, pair):

@@ -1,0 +1,215 @@
+"""A primary that dies and a standby that is promoted: the pipeline goes on there, or says why it must not."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
+from aiorepl.delivery.gaps import Gap
+from aiorepl.journal import Cursors, JournalReader
+from aiorepl.testing.faults import MemorySink
+
+QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+def keys(sink):
+    """The keys of what came, in the order in which it did."""
+    return [change.key["id"] for change in sink.changes]
+
+
+async def under_load(pair, sink):
+    """Promote the standby while rows are written. Returns those that the promoted server has, and -1 behind them."""
+
+    async def load():
+        for number in range(1, 100_000):
+            await pair.published.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 500))")
+
+    writing = asyncio.create_task(load())
+    await sink.wait_for_changes(100)
+    await asyncio.to_thread(pair.primary.kill)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await writing
+    await pair.there.fetchval("SELECT pg_promote()")
+    found = await pair.rows()
+    await pair.there.execute("INSERT INTO items VALUES (-1)")
+    return [*found, -1]
+
+
+@pytest.mark.parametrize("waits", [True], indirect=True)
+@pytest.mark.parametrize("version", [17, 18], indirect=True)
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_a_promotion(published, pair, route):
+    """Killed under load: what the promoted server has is delivered once and in order, and nothing that it has not."""
+    sink = MemorySink()
+    source = published.source(pair.dsn, failover=True, route=route)
+    async with AsyncExitStack() as stack:
+        pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
+        await stack.enter_async_context(pipeline)
+        await published.execute("INSERT INTO items VALUES (0)")
+        await sink.wait_for_changes(1)
+        await pair.synchronized()
+        expected = await under_load(pair, sink)
+        await sink.wait_for_changes(len(expected), durable=True)
+        assert expected == keys(sink)
+        confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1"
+        end = await pair.there.fetchval("SELECT pg_current_wal_lsn()")
+        await published.until(
+            lambda: pair.there.fetchval(confirmed, published.slot), lambda found: found >= end
+        )
+        assert pipeline.statistics().reconnects >= 1
+
+
+@pytest.mark.parametrize("waits", [True], indirect=True)
+@pytest.mark.parametrize("version", [17, 18], indirect=True)
+async def test_a_promotion_with_a_journal(published, pair, tmp_path):
+    """Journal and sinks go on by themselves; what they keep from then on is of the new timeline, and a restart takes it."""
+    plain, keeping = MemorySink(), MemorySink(keeps_position=True)
+    sinks, options = {"plain": plain, "keeping": keeping}, {"journal": str(tmp_path), "batches": SOON}
+    source = published.source(pair.dsn, failover=True)
+    async with Pipeline(source, sinks, reconnect=QUICK, **options):
+        await published.execute("INSERT INTO items VALUES (0)")
+        await plain.wait_for_changes(1)
+        await pair.synchronized()
+        expected = await under_load(pair, plain)
+        for sink in (plain, keeping):
+            await sink.wait_for_changes(len(expected), durable=True)
+    reader, cursors = JournalReader(tmp_path), Cursors(tmp_path)
+    indexes = [reader.index(segment) for segment in reader.segments()]
+    assert [1, 2] == list(dict.fromkeys(index.timeline for index in indexes))
+    kept = [reader.position(), cursors.get("plain"), cursors.get("keeping"), keeping.position]
+    assert [2, 2, 2, 2] == [position.timeline for position in kept]
+
+    await pair.there.execute("INSERT INTO items VALUES (-2)")
+    again = Pipeline(source, sinks, until="now", **options)
+    await again.run()
+    assert [*expected, -2] == keys(plain) == keys(keeping)
+    assert () == again.statistics().gaps
+
+
+async def test_a_promotion_between_two_runs(published, pair, tmp_path):
+    """What was kept before the promotion is in the new server's history: the next start goes on from there."""
+    sink = MemorySink(keeps_position=True)
+    source = published.source(pair.dsn, failover=True)
+    async with Pipeline(source, [sink], journal=str(tmp_path)):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        await pair.synchronized()
+    await published.execute("INSERT INTO items VALUES (2)")
+    await pair.caught_up()
+    assert 1 == sink.position.timeline
+    await pair.promote()
+    await pair.there.execute("INSERT INTO items VALUES (3)")
+    await Pipeline(source, [sink], journal=str(tmp_path), until="now").run()
+    assert [1, 2, 3] == keys(sink)
+    assert 2 == sink.position.timeline == JournalReader(tmp_path).position().timeline
+
+
+@pytest.mark.parametrize("journal", [True, False])
+async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journal):
+    """The promoted server has none, and what it has written cannot be had: told with what to do, then and later."""
+    sink = MemorySink()
+    source = published.source(pair.dsn)
+    options = {"journal": str(tmp_path)} if journal else {}
+    pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON, **options)
+    work = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1, durable=True)
+    await pair.caught_up()
+    await pair.promote()
+    with pytest.raises(SlotError, match=r"on timeline 2 after 1, has no slot .*--resnapshot.*--failover"):
+        await work
+    await pair.there.execute("INSERT INTO items VALUES (2)")
+    if journal:
+        with pytest.raises(SlotError, match=r"what lies between is gone from the slot.*--accept-gap"):
+            await Pipeline(source, [sink], until="now", **options).run()
+        await Pipeline(source, [sink], resnapshot=True, until="now", **options).run()
+        kinds = [change.kind for change in sink.changes]
+        assert (["insert", "truncate", "insert", "insert"], [1, 2]) == (kinds, keys_of_last(sink, 2))
+
+
+def keys_of_last(sink, count):
+    """The keys of the last so many changes, sorted."""
+    return sorted(change.key["id"] for change in sink.changes[-count:])
+
+
+async def test_what_the_promoted_server_never_had(published, pair):
+    """The standby was away when the last transactions were delivered: to go on from there would lose what it writes now."""
+    sink = MemorySink()
+    source = published.source(pair.dsn, failover=True)
+    pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
+    work = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1)
+    await pair.synchronized()
+    await pair.hold_back()
+    await published.execute("INSERT INTO items SELECT i FROM generate_series(2, 100) i")
+    await sink.wait_for_changes(100)
+    await pair.promote_as_it_is()
+
+    with pytest.raises(
+        SlotError, match=r"the promoted server left timeline 1 at .*synchronized_standby_slots"
+    ):
+        await work
+    assert 100 == len(sink.changes)
+
+
+@pytest.mark.parametrize(
+    ("journal", "way"), [(True, "accept_gap"), (True, "resnapshot"), (False, "accept_gap")]
+)
+async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, journal, way):
+    """Told apart from what merely follows, also when the server's WAL has come past it; and each way on leads on."""
+    sink = MemorySink(keeps_position=True)
+    source = published.source(pair.dsn, failover=True)
+    options = {"journal": str(tmp_path)} if journal else {}
+    holder = f"journal {tmp_path}" if journal else "sink memorysink"
+
+    async def run(**more):
+        pipeline = Pipeline(source, [sink], until="now", **options, **more)
+        await pipeline.run()
+        return pipeline
+
+    async with Pipeline(source, [sink], **options):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        await pair.synchronized()
+    await pair.hold_back()
+    await published.execute("INSERT INTO items SELECT i, repeat('x', 100) FROM generate_series(100, 999) i")
+    await run()
+    await pair.promote_as_it_is()
+    await pair.there.execute("INSERT INTO items VALUES (3)")
+    held = sink.position
+    lost = range(100, 1000)
+    assert [1, *lost] == keys(sink)
+
+    stands = rf"{holder} stands at {held.lsn} of timeline 1, which the promoted server left at "
+    with pytest.raises(SlotError, match=stands + r".* the server's WAL ends at .*pg_switch_wal"):
+        await run(**{way: True} if way == "accept_gap" else {})
+    # From here on the same LSN means something else.
+    await pair.there.execute("SELECT pg_switch_wal()")
+    await pair.there.execute("INSERT INTO items VALUES (4)")
+    with pytest.raises(SlotError, match=stands + ".*--accept-gap"):
+        await run()
+
+    pipeline = await run(**{way: True})
+    await pair.there.execute("INSERT INTO items VALUES (5)")
+    await run()
+    assert 2 == sink.position.timeline
+    if way == "resnapshot":
+        assert [1, 3, 4, 5] == keys_of_last(sink, 4)
+        assert "truncate" == sink.changes[1 + len(lost)].kind
+        return
+    # What the new server committed behind where both parted and before where the old one ended is what was accepted.
+    assert [1, *lost, 4, 5] == keys(sink)
+    (gap,) = pipeline.statistics().gaps
+    assert (holder, held.lsn) == (gap.holder, gap.until)
+    assert gap.after < held.lsn
+    assert isinstance(gap, Gap)
+    if journal:
+        assert [(gap.after, gap.until)] == JournalReader(tmp_path).gaps()
