@@ -33,6 +33,7 @@ from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks.kafka_cluster import Cluster, Record, topic_name
+from aiorepl_sinks.kafka_login import Login
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
@@ -92,17 +93,20 @@ class Kafka(Sink):
     ) -> None:
         if transactional_id is not None and not exactly_once:
             raise ConfigurationError("kafka: transactional_id is for exactly_once")
-        self._cluster = Cluster(
+        login = Login(
             bootstrap_servers,
-            compression=compression,
-            batch_bytes=batch_bytes,
-            timeout=timeout,
-            transaction_timeout=transaction_timeout,
             security_protocol=security_protocol,
             sasl_mechanism=sasl_mechanism,
             username=username,
             password=password,
-            tls=(ca, certificate, key, key_password),
+            files=(ca, certificate, key, key_password),
+        )
+        self._cluster = Cluster(
+            login,
+            compression=compression,
+            batch_bytes=batch_bytes,
+            timeout=timeout,
+            transaction_timeout=transaction_timeout,
         )
         self._topic = Routing(topic)
         self._routing_key: RoutingKey | None = None

@@ -1,4 +1,4 @@
-"""A Kafka cluster as the sink ``kafka`` uses it: one producer, batches built here, and what its errors mean.
+"""A Kafka cluster as the sink ``kafka`` uses it: one producer, and batches that are built here.
 
 Batches are built and sent one after the other for each partition, since the producer's own queue would send the next
 one behind one that was refused.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
@@ -20,9 +19,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
 from aiokafka.partitioner import DefaultPartitioner
 
-from aiorepl import Change, ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks.tls import context
-from aiorepl_sinks.tls import problem as tls_problem
+from aiorepl import Change, ConfigurationError, TransientError
+from aiorepl_sinks.kafka_errors import not_hung_up, problem, told
+from aiorepl_sinks.kafka_login import Login
 
 _CODECS: Final = {
     "gzip": codec.has_gzip,
@@ -30,19 +29,8 @@ _CODECS: Final = {
     "lz4": codec.has_lz4,
     "zstd": codec.has_zstd,
 }
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
-# The producer cannot go on, a new one can.
-_NEW_PRODUCER: Final = (
-    *(kafka.OutOfOrderSequenceNumber, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState),
-    *(kafka.UnknownError, kafka.ProducerClosed, kafka.KafkaConnectionError, kafka.IllegalOperation),
-)
-_REFUSALS: Final = (
-    *(kafka.AuthenticationFailedError, kafka.SaslAuthenticationFailed, kafka.UnsupportedSaslMechanismError),
-    *(kafka.IllegalSaslStateError, kafka.ClusterAuthorizationFailedError),
-)
 _CLOSE_SECONDS: Final = 5.0
 _MOMENT: Final = 1.0
 
@@ -61,57 +49,26 @@ class Record(NamedTuple):
 
 
 class Cluster:
-    """Its producer is made by ``connect``, and gone after any error: ``connected`` tells.
-
-    :param tls: files of trusted certificates, of our certificate and of its key, and that one's password.
-    """
+    """Its producer is made by ``connect``, and gone after any error: ``connected`` tells."""
 
     def __init__(
         self,
-        bootstrap_servers: str | list[str],
+        login: Login,
         *,
         compression: str | None,
         batch_bytes: int,
         timeout: float,
         transaction_timeout: float,
-        security_protocol: str,
-        sasl_mechanism: str,
-        username: str | None,
-        password: str | None,
-        tls: tuple[str | None, str | None, str | None, str | None],
     ) -> None:
+        if compression is not None and compression not in _CODECS:
+            raise ConfigurationError(f"kafka: compression is one of {', '.join(_CODECS)}")
         if compression is not None and not _CODECS[compression]():
             raise ConfigurationError(
                 f"kafka: {compression} needs cramjam: pip install 'aiokafka[{compression}]'"
             )
-        if security_protocol not in _PROTOCOLS:
-            raise ConfigurationError(f"kafka: security_protocol is one of {', '.join(_PROTOCOLS)}")
-        if sasl_mechanism not in _MECHANISMS:
-            raise ConfigurationError(f"kafka: sasl_mechanism is one of {', '.join(_MECHANISMS)}")
-        sasl = security_protocol.startswith("SASL")
-        if sasl and (username is None or password is None):
-            raise ConfigurationError(f"kafka: {security_protocol} wants username and password")
-        if not sasl and (username is not None or password is not None):
-            raise ConfigurationError(
-                "kafka: username and password want security_protocol SASL_SSL or SASL_PLAINTEXT"
-            )
-        if not security_protocol.endswith("SSL") and any(tls):
-            raise ConfigurationError("kafka: ca, certificate and key want security_protocol SSL or SASL_SSL")
-        for server in (
-            bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
-        ):
-            if not server.rpartition(":")[2].isdigit():
-                raise ConfigurationError("kafka: bootstrap_servers wants host:port, perhaps several")
-        self._client: dict[str, Any] = {
-            "bootstrap_servers": bootstrap_servers,
-            "request_timeout_ms": int(timeout * 900),  # below what a batch is waited for
-            "security_protocol": security_protocol,
-            "sasl_mechanism": sasl_mechanism,
-            "sasl_plain_username": username,
-            "sasl_plain_password": password,
-        }
-        if security_protocol.endswith("SSL"):
-            self._client["ssl_context"] = context("kafka", *tls)
+        self._login = login
+        # Below what a batch is waited for.
+        self._client = {**login.client, "request_timeout_ms": int(timeout * 900)}
         self._batches = {"max_batch_size": batch_bytes, "compression_type": compression}
         self._timeout = timeout
         self._transaction_timeout = transaction_timeout
@@ -134,7 +91,7 @@ class Cluster:
             extra["transaction_timeout_ms"] = int(self._transaction_timeout * 1000)
         producer = AIOKafkaProducer(**self._client, **self._batches, **extra)
         try:
-            with _told(), _not_hung_up(self._client["security_protocol"]):
+            with told(), not_hung_up(self._login.protocol):
                 await self._whole(producer.start())
         except BaseException:
             await producer.stop()
@@ -164,7 +121,7 @@ class Cluster:
         :raises TransientError, PermanentError: they were not all taken; the producer is gone.
         """
         try:
-            with _told():
+            with told():
                 rest = await self._send(records)
         except BaseException:
             await self.disconnect()
@@ -178,7 +135,7 @@ class Cluster:
         """Send records within the transaction under way, or a new one, and commit it if told so; else as ``send``."""
         assert self._producer is not None
         try:
-            with _told():
+            with told():
                 if not self._begun:
                     await self._producer.begin_transaction()
                     self._begun = True
@@ -195,13 +152,13 @@ class Cluster:
 
     async def last(self, topic: str, key: bytes) -> bytes | None:
         """The value of the last committed record with this key in partition 0 of a compacted topic."""
-        with _told(topic):
+        with told(topic):
             return await self._whole(self._last(TopicPartition(topic, 0), key))
 
     async def create_compacted(self, topic: str) -> None:
         """Create a topic of one partition that keeps the last record of each key, unless it is there."""
         await self._let_in()
-        with _told(topic), _not_hung_up(self._client["security_protocol"]):
+        with told(topic), not_hung_up(self._login.protocol):
             await self._whole(self._create_compacted(topic))
 
     async def _last(self, partition: TopicPartition, key: bytes) -> bytes | None:
@@ -315,47 +272,20 @@ class Cluster:
 
     async def _let_in(self) -> None:
         """Connect once to a broker, to know why if it does not let us in: the clients tell only that none does."""
-        servers = self._client["bootstrap_servers"]
-        options = {name: value for name, value in self._client.items() if name != "bootstrap_servers"}
-        for number, server in enumerate(
-            hosts := servers.split(",") if isinstance(servers, str) else servers, 1
-        ):
-            host, _, port = server.strip().rpartition(":")
+        for number, (host, port) in enumerate(self._login.servers, 1):
             try:
-                with _told():
-                    await self._whole(_knock(host, int(port), options))
+                with told(), not_hung_up(self._login.protocol):
+                    await self._whole(self._knock(host, port))
             except TransientError:
-                if number == len(hosts):
+                if number == len(self._login.servers):
                     raise
             else:
                 return
 
-
-async def _knock(host: str, port: int, options: dict[str, Any]) -> None:
-    with _not_hung_up(options["security_protocol"]):
-        await (await create_conn(host, port, **options)).close()
-
-
-@contextlib.contextmanager
-def _not_hung_up(protocol: str) -> Iterator[None]:
-    """Say what it may mean when a broker that is there wants nothing of us."""
-    try:
-        yield
-    except (ConnectionResetError, kafka.KafkaConnectionError) as error:
-        if tls_problem("kafka", error) is not None:
-            raise
-        raise TransientError(
-            f"kafka: the broker hung up: it is starting or stopping, or its listener is not of security_protocol {protocol}, or "
-            "wants a certificate that it knows: see the options certificate and key"
-        ) from None
-
-
-def _log_no_login(record: logging.LogRecord) -> bool:
-    return not any(type(value).__name__.startswith("Sasl") for value in record.args or ())
-
-
-# At DEBUG it logs requests as they are, and those of SASL PLAIN have the password in them.
-logging.getLogger("aiokafka.conn").addFilter(_log_no_login)
+    async def _knock(self, host: str, port: int) -> None:
+        milliseconds = self._client["request_timeout_ms"]
+        connection = await create_conn(host, port, request_timeout_ms=milliseconds, **self._login.options)
+        await connection.close()
 
 
 def _see(producer: AIOKafkaProducer) -> None:
@@ -371,46 +301,6 @@ def _see(producer: AIOKafkaProducer) -> None:
 def topic_name(place: str) -> str:
     """A topic's name that Kafka allows."""
     return _LEGAL.sub("_", place)[:249] or "_"
-
-
-@contextlib.contextmanager
-def _told(topic: str | None = None) -> Iterator[None]:
-    """Tell the engine what the client raises."""
-    try:
-        yield
-    except (kafka.KafkaError, OSError, TimeoutError) as error:
-        raise problem(error, topic) from None
-
-
-def problem(error: BaseException, topic: str | None = None) -> PermanentError | TransientError:
-    """What the engine is told."""
-    if isinstance(error, (PermanentError, TransientError)):
-        return error
-    name = type(error).__name__
-    if isinstance(error, _REFUSALS):
-        return PermanentError(
-            "kafka: the broker does not accept the user, the password or the SASL mechanism"
-        )
-    if (told := tls_problem("kafka", error)) is not None:
-        return told
-    if isinstance(error, (kafka.TopicAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed)):
-        return PermanentError(
-            f"kafka: {name}: the user may not write to a topic, or use the transactional id"
-        )
-    if isinstance(error, (kafka.ProducerFenced, kafka.InvalidProducerEpoch)):
-        return PermanentError(
-            "kafka: another producer has our transactional id, or a transaction took longer than transaction_timeout: "
-            "start again, with one process a transactional id"
-        )
-    if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return PermanentError(
-            f"kafka: there is no topic {topic!r}, and the brokers do not create it (auto.create.topics.enable): create it"
-        )
-    if isinstance(error, (OSError, TimeoutError, *_NEW_PRODUCER)) or type(error) is kafka.KafkaError:
-        return TransientError(f"kafka: {name}")
-    if isinstance(error, kafka.KafkaError) and error.retriable:
-        return TransientError(f"kafka: {name}")
-    return PermanentError(f"kafka: {name}")
 
 
 _choose: Final[Callable[[bytes, list[int], list[int]], int]] = DefaultPartitioner()

@@ -19,7 +19,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl_sinks.kafka import Kafka
-from aiorepl_sinks.kafka_cluster import problem
+from aiorepl_sinks.kafka_errors import problem
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -130,7 +130,8 @@ async def test_too_large_exactly_once(items, broker, name, tmp_path):
 
 async def test_a_broker_that_does_not_answer(source, broker, name):
     """It is transient; the same batch is not sent again when the broker is back, for it was never given up."""
-    sink = Kafka(broker.url, topic=name, timeout=2.0)
+    await broker.create(name)
+    sink = Kafka(broker.url, topic=name, timeout=6.0)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
     batch = source.batch([2, 3])
