@@ -244,7 +244,8 @@ class Session:
     def _beyond(self, part: Slice) -> bool:
         if self._until is None:
             return False
-        if part.transaction is None:
+        if part.transaction is None or isinstance(part.two_phase, m.RollbackPrepared):
+            # Where such a record begins is not told. What ends by then has begun before.
             return part.end_lsn is not None and part.end_lsn > self._until
         return part.transaction.commit_lsn >= self._until
 

@@ -1,0 +1,95 @@
+"""``until`` and two-phase commit: the last record may be a PREPARE, or how one ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from aiorepl import LSN, Pipeline
+from aiorepl.formats.native import NativeFormat
+from aiorepl.testing.faults import MemorySink
+
+HOW = ["COMMIT", "ROLLBACK"]
+
+
+class Preparing(MemorySink):
+    """Takes prepared transactions when they are prepared."""
+
+    takes_prepared = True
+
+    def kinds(self):
+        """What came, by its kind; rows with their keys."""
+        form = NativeFormat(boundaries=True)
+        events = [json.loads(line) for batch in self.batches for line in form.events(batch.transactions)]
+        return [event["key"]["id"] if event["kind"] == "insert" else event["kind"] for event in events]
+
+
+async def prepare(published):
+    """A transaction that is prepared, and not decided."""
+    await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'p'")
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("how", HOW)
+async def test_how_it_ended_is_the_last_record(published, how, route):
+    """It is in, by whichever route, and once; what comes behind it is for the next."""
+    source = published.source(two_phase=True, route=route)
+    sink = Preparing()
+    await Pipeline(source, [sink], until="now").run()
+    await prepare(published)
+    await Pipeline(source, [sink], until="now").run()
+    assert ["begin", 1, "prepare"] == sink.kinds()
+    await published.execute(f"{how} PREPARED 'p'")
+    end = await published.wal()
+    await published.execute("INSERT INTO items VALUES (2)")
+    await Pipeline(source, [sink], until=end).run()
+    told = f"{how.lower()}_prepared"
+    assert ["begin", 1, "prepare", told] == sink.kinds()
+    await Pipeline(source, [sink], until="now").run()
+    assert ["begin", 1, "prepare", told, "begin", 2, "commit"] == sink.kinds()
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_how_it_ends_is_behind(published, how):
+    """Nothing of what was decided later is told before."""
+    source = published.source(two_phase=True)
+    sink = Preparing()
+    await Pipeline(source, [sink], until="now").run()
+    await prepare(published)
+    # Decoded before it is decided: of one that is rolled back by then the server has no rows any more.
+    await Pipeline(source, [sink], until="now").run()
+    end = await published.wal()
+    await published.execute(f"{how} PREPARED 'p'")
+    await Pipeline(source, [sink], until=end).run()
+    assert ["begin", 1, "prepare"] == sink.kinds()
+    await Pipeline(source, [sink], until=LSN(await published.wal())).run()
+    assert ["begin", 1, "prepare", f"{how.lower()}_prepared"] == sink.kinds()
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_held_with_us(published, how):
+    """A sink that takes no prepares gets the rows with a commit, and the slot passes a rollback that is the last."""
+    source = published.source(two_phase=True)
+    sink = MemorySink()
+    await Pipeline(source, [sink], until="now").run()
+    await prepare(published)
+    await published.execute(f"{how} PREPARED 'p'")
+    end = await published.wal()
+    await Pipeline(source, [sink], until=end).run()
+    assert ([1] if how == "COMMIT" else []) == [change.key["id"] for change in sink.changes]
+    assert end <= await published.confirmed()
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_with_a_journal(published, tmp_path, route):
+    """What was rolled back at the very end is not kept any longer."""
+    source = published.source(two_phase=True, route=route)
+    await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
+    await prepare(published)
+    await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
+    kept = [path.name for path in tmp_path.iterdir() if "prepared" in path.name]
+    assert kept
+    await published.execute("ROLLBACK PREPARED 'p'")
+    await Pipeline(source, [MemorySink()], journal=str(tmp_path), until=await published.wal()).run()
+    assert [] == [name for name in kept if (tmp_path / name).exists()]
