@@ -64,6 +64,7 @@ class Position:
     :param slot: the replication slot's name.
     :param lsn: the end LSN of the last transaction it covers.
     :param timelines: of a position in a stream that runs; what was kept has none.
+    :param database: the database that the slot is in, as far as it is known: what was kept does not say.
     """
 
     system_identifier: str
@@ -71,6 +72,7 @@ class Position:
     slot: str
     lsn: LSN
     timelines: Timelines | None = field(default=None, compare=False, repr=False)
+    database: str | None = field(default=None, compare=False, repr=False)
 
     def at(self, lsn: LSN) -> Position:
         """The same stream at another LSN, with the timeline of that.

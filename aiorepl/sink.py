@@ -17,9 +17,11 @@ batch is durable when ``write`` returns.
 ``(transaction.commit_lsn, ordinal)`` grows from change to change. Transactions are never interleaved.
 
 **Duplicates.** Delivery is at least once: after a failure, what was not flushed comes again, the same changes with
-the same identities, though perhaps cut into other batches. A sink that can keep ``batch.end_lsn`` *in the same
-atomic step* as the data returns that position from ``open``, and gets every change exactly once; only of a large
-transaction that broke off do its first slices come again. A ``SchemaChange`` has the identity of the row behind it.
+the same identities, though perhaps cut into other batches. A sink that can keep ``context.position.at(batch.end_lsn)``
+*in the same atomic step* as the data returns that position from ``open``, and gets every change exactly once; only of a
+large transaction that broke off do its first slices come again. It is the context's position that is asked, not one that
+was read back, for that learns the timeline of a standby that is promoted meanwhile. A ``SchemaChange`` has the identity
+of the row behind it.
 
 **Whole transactions.** A batch holds whole transactions, with one exception: a transaction larger than the batch
 limit, or than the memory there is, comes as several batches of slices, of which only the last has ``slice.last``
@@ -100,6 +102,11 @@ class SinkContext:
     name: str
     position: Position
     routing_key: RoutingKey | None = None
+
+    @property
+    def database(self) -> str | None:
+        """The source's database; ``None`` where nobody knows it. System identifier and slot are the position's."""
+        return self.position.database
 
 
 @dataclass(frozen=True, slots=True)

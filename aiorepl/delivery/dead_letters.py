@@ -131,7 +131,7 @@ def _dump(part: Slice, changes: list[c.Change], refusal: Refusal | None, source:
                 "stage": refusal.stage,
                 "at": refusal.at,
             },
-            "source": None if source is None else source.to_json(),
+            "source": None if source is None else {**source.to_json(), "database": source.database},
             "transaction": None
             if header is None
             else {
@@ -200,7 +200,10 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
     told = fields["refusal"]
     refusal = None if told is None else Refusal(**{**told, "at": datetime.fromisoformat(told["at"])})
     part = Slice(transaction, changes, True, LSN.parse(fields["end_lsn"]), 0)
-    source = None if fields["source"] is None else Position.from_json(fields["source"])
+    through = fields["source"]
+    source = None if through is None else Position.from_json(through)
+    if source is not None:
+        source = replace(source, database=through.get("database"))
     return Letter(file, Batch((part,), refusal), source)
 
 

@@ -154,7 +154,6 @@ class Readied:
     :param created: what CREATE_REPLICATION_SLOT said, if this is when it was created.
     :param wal_sender_timeout: the server's, in seconds; 0 when off.
     :param wal_end: how far the server's WAL goes.
-    :param database: the database that the slot is in.
     """
 
     position: Position
@@ -162,7 +161,6 @@ class Readied:
     wal_sender_timeout: float
     plugin_options: dict[str, str]
     wal_end: LSN
-    database: str
 
 
 async def ready(
@@ -240,15 +238,10 @@ async def ready(
         if create and source.create_slot:
             _log.warning("slot %s exists: using it from %s", source.slot, begin)
     timelines = parse(history, system.timeline)
-    position = Position(system.system_identifier, system.timeline, source.slot, begin, timelines)
-    return Readied(
-        position,
-        created,
-        int(timeout or 0) / 1000,
-        plugin_options,
-        max(system.xlogpos, begin),
-        system.database,
+    position = Position(
+        system.system_identifier, system.timeline, source.slot, begin, timelines, system.database
     )
+    return Readied(position, created, int(timeout or 0) / 1000, plugin_options, max(system.xlogpos, begin))
 
 
 def _missing(source: Source, timeline: int, followed: Position | None) -> SlotError:

@@ -64,6 +64,7 @@ def named(
         raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
     if position is not None and name == "debezium":
         options.setdefault("name", position.slot)
+        options.setdefault("database", position.database or "")
     if position is not None and name == "cloudevents":
         options.setdefault("source", f"/postgresql/{position.system_identifier}/{position.slot}")
     module, _, attribute = place.partition(":")

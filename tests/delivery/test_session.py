@@ -80,7 +80,7 @@ async def begin():
             resume=Resume(LSN(100)),
             until=until,
         )
-        await session.start(Readied(Position("1", 1, "s", LSN(100)), None, 60.0, {}, LSN(100), "postgres"))
+        await session.start(Readied(Position("1", 1, "s", LSN(100)), None, 60.0, {}, LSN(100)))
         sessions.append(session)
         return session, connection, ledger
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,11 @@ def test_called_after_the_source():
     assert "orders" == json.loads(event)["source"]["name"]
     event, _ = first(named({"type": "debezium", "name": "shop"}, position=POSITION))
     assert "shop" == json.loads(event)["source"]["name"]
+    known = replace(POSITION, database="books")
+    event, _ = first(named("debezium", position=known))
+    assert "books" == json.loads(event)["source"]["db"]
+    event, _ = first(named({"type": "debezium", "database": "other"}, position=known))
+    assert "other" == json.loads(event)["source"]["db"]
 
 
 def test_values():

@@ -10,6 +10,7 @@ from cloudevents.core.bindings import http
 from cloudevents.core.bindings.http import HTTPMessage
 
 from aiorepl import LSN, Pipeline, Source
+from aiorepl.delivery.plugins import load
 from aiorepl.formats import NAMES, named
 from aiorepl.formats.format import event_id
 from aiorepl.testing.faults import MemorySink
@@ -217,3 +218,20 @@ async def test_rows_that_were_there_before(published, tmp_path):
     form = named("debezium")
     events = [json.loads(line) for batch in sink.batches for line in form.events(batch.transactions)]
     assert [("r", "true"), ("c", "false")] == [(event["op"], event["source"]["snapshot"]) for event in events]
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_events_name_the_database(published, tmp_path, route):
+    """Sinks are told which it is, and Debezium's events say it without an option."""
+    sink = MemorySink()
+    options = {"journal": str(tmp_path / "journal"), "until": "now"}
+    files = load("jsonl")(path=tmp_path / "events", format="debezium")
+    await Pipeline(published.source(route=route), [sink, files], **options).run()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await Pipeline(published.source(route=route), [sink, files], **options).run()
+    name = await published.connection.fetchval("SELECT current_database()")
+    assert sink.context is not None
+    assert name == sink.context.database
+    (line,) = [line for file in (tmp_path / "events").iterdir() for line in file.read_text().splitlines()]
+    source = json.loads(line)["source"]
+    assert (name, published.slot) == (source["db"], source["name"])
