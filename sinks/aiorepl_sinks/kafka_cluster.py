@@ -33,6 +33,9 @@ _LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 _CLOSE_SECONDS: Final = 5.0
 _MOMENT: Final = 1.0
+# Of the time that a batch is waited for, what an answer may take.
+_MOST: Final = 0.9
+_AGAIN_SECONDS: Final = 0.1
 
 _T = TypeVar("_T")
 
@@ -67,8 +70,7 @@ class Cluster:
                 f"kafka: {compression} needs cramjam: pip install 'aiokafka[{compression}]'"
             )
         self._login = login
-        # Below what a batch is waited for.
-        self._client = {**login.client, "request_timeout_ms": int(timeout * 900)}
+        self._client = {**login.client, "request_timeout_ms": int(timeout * _MOST * 1000)}
         self._batches = {"max_batch_size": batch_bytes, "compression_type": compression}
         self._timeout = timeout
         self._transaction_timeout = transaction_timeout
@@ -262,13 +264,25 @@ class Cluster:
         return []
 
     async def _partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic, which brokers may be about to create.
+
+        Not by the client's ``partitions_for``, which counts as time for that also what passed without an answer.
+        """
         assert self._producer is not None
-        try:
-            return sorted(await self._producer.partitions_for(topic))
-        except kafka.UnknownTopicOrPartitionError as error:
-            if not await self._producer.client.force_metadata_update():
-                raise TransientError("kafka: no broker answers") from None
-            raise problem(error, topic) from None
+        client = self._producer.client
+        client.add_topic(topic)
+        answered: float | None = None
+        while (known := client.cluster.partitions_for_topic(topic)) is None:
+            if not await client.force_metadata_update():
+                raise TransientError("kafka: no broker answers")
+            now = asyncio.get_running_loop().time()
+            answered = now if answered is None else answered
+            if topic in client.cluster.unauthorized_topics:
+                raise problem(kafka.TopicAuthorizationFailedError(topic), topic)
+            if now - answered > self._timeout * _MOST:
+                raise problem(kafka.UnknownTopicOrPartitionError(), topic)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        return sorted(known)
 
     async def _let_in(self) -> None:
         """Connect once to a broker, to know why if it does not let us in: the clients tell only that none does."""
