@@ -44,7 +44,8 @@ class S3(ObjectSink):
     :param values: of JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param layout: where a table's objects are. A table with a column ``date`` may want another name there.
     :param object_bytes: begin a new object before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``.
+    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``. As much is in a row
+        group of Parquet, as it is in memory, uncompressed.
     :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
     :param spool_bytes: what all unfinished objects together may be; the largest are finished early.
     :param endpoint: of a store that has the API, but is not Amazon's, Google's or Azure's, like ``http://localhost:9000``.
@@ -65,7 +66,7 @@ class S3(ObjectSink):
         values: str = "typed",
         layout: str = LAYOUT,
         object_bytes: int = 128 * 1024 * 1024,
-        memory_bytes: int = 16 * 1024 * 1024,
+        memory_bytes: int = 4 * 1024 * 1024,
         spool: str | Path | None = None,
         spool_bytes: int = 1024 * 1024 * 1024,
         endpoint: str | None = None,
@@ -85,7 +86,7 @@ class S3(ObjectSink):
         settings = {name: value for name, value in given.items() if value is not None}
         super().__init__(
             _store(url, settings, config or {}),
-            _encoding(files, compression, format, values),
+            _encoding(files, compression, format, values, memory_bytes),
             layout=layout,
             object_bytes=object_bytes,
             memory_bytes=memory_bytes,
@@ -114,11 +115,17 @@ def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> 
     return RemoteStore(url, {**config, **settings})
 
 
-def _encoding(files: str, compression: str, format: str | Mapping[str, Any], values: str) -> Encoding:  # noqa: A002
+def _encoding(
+    files: str,
+    compression: str,
+    format: str | Mapping[str, Any],  # noqa: A002
+    values: str,
+    memory_bytes: int,
+) -> Encoding:
     if files == "jsonl":
         return JsonLinesEncoding(format, values, compression)
     if files != "parquet":
         raise ConfigurationError(f"s3: there are no files of {files!r}: it is jsonl or parquet")
     if format != "native" or values != "typed":
         raise ConfigurationError("s3: Parquet has columns instead of a format: leave out format and values")
-    return ParquetEncoding(compression)
+    return ParquetEncoding(compression, memory_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -21,8 +22,10 @@ with contextlib.suppress(ImportError):  # the parquet extra does without
     zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 _CODECS: Final = ("none", "gzip", "zstd", "snappy", "lz4", "brotli")
-# Of Parquet, as it is in memory: rows of about a hundred bytes make as many of them as DuckDB puts in one.
-_ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
+_ROW_GROUP_BYTES_AT_LEAST: Final = 1024 * 1024
+# Of a column with more different values than fit in that none is made: it is memory and time, and takes more space.
+_DICTIONARY_BYTES: Final = 128 * 1024
+_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class _Compressor(Protocol):
@@ -115,13 +118,17 @@ class JsonLinesEncoding(Encoding):
 
 
 class ParquetEncoding(Encoding):
-    """Rows in columns of their own; ``aiorepl.formats.arrow.table`` says which types they have."""
+    """Rows in columns of their own; ``aiorepl.formats.arrow.table`` says which types they have.
+
+    :param row_group_bytes: begin a new row group when this much is in one, as it is in memory.
+    """
 
     suffix = ".parquet"
 
-    def __init__(self, compression: str) -> None:
+    def __init__(self, compression: str, row_group_bytes: int) -> None:
         try:
-            self._arrow = import_module("aiorepl.formats.arrow.table")
+            with _plain_memory():
+                self._arrow = import_module("aiorepl.formats.arrow.table")
         except ImportError:
             raise ConfigurationError("Parquet needs pyarrow: pip install 'aiorepl[parquet]'") from None
         if compression not in _CODECS:
@@ -129,6 +136,7 @@ class ParquetEncoding(Encoding):
                 f"Parquet has no compression {compression!r}: it is {', '.join(_CODECS)}"
             )
         self._compression = compression
+        self._row_group_bytes = max(row_group_bytes, _ROW_GROUP_BYTES_AT_LEAST)
         # By oid, the layout that was seen last and what it makes.
         self._tables: dict[int, tuple[Any, Any]] = {}
 
@@ -140,24 +148,29 @@ class ParquetEncoding(Encoding):
             batch = self._arrow.message_batch(run) if table is None else table.batch(run)
             first, last = identity(run[0]), identity(run[-1])
             # As a message: then it is as large as it is said to be, in memory and in the spool.
-            message = batch.serialize()
-            yield Piece(partition, batch.schema, [message], message.size, len(run), first, last)
+            message = batch.serialize().to_pybytes()
+            yield Piece(partition, batch.schema, [message], len(message), len(run), first, last)
 
     def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        out = _Written()
-        with pq.ParquetWriter(out, piece.shape, compression=self._compression) as writer:
+        out, pool = _Written(), pa.default_memory_pool()
+        options: dict[str, Any] = {
+            "compression": self._compression,
+            "dictionary_pagesize_limit": _DICTIONARY_BYTES,
+        }
+        with pq.ParquetWriter(out, piece.shape, **options) as writer:
             batches: list[Any] = []
             size = 0
             for chunk in chunks:
                 batches.append(pa.ipc.read_record_batch(pa.py_buffer(chunk), piece.shape))
                 size += len(chunk)
-                if size >= _ROW_GROUP_BYTES:
+                if size >= self._row_group_bytes:
                     writer.write_table(pa.Table.from_batches(batches))
                     batches, size = [], 0
                     yield out.taken()
+                    pool.release_unused()
             if batches:
                 writer.write_table(pa.Table.from_batches(batches))
         yield out.taken()
@@ -198,6 +211,21 @@ class ParquetEncoding(Encoding):
         if known is not None and known[0].relation.columns == relation.columns:
             return known[1]
         return self._arrow.ArrowTable(None)
+
+
+@contextlib.contextmanager
+def _plain_memory() -> Iterator[None]:
+    """Have Arrow, if it is imported here, take its memory as Python does: what it brings along keeps several times what
+    we ever use at once. Whoever has imported it before, or has set its variable, has chosen.
+    """
+    if _POOL in os.environ:
+        yield
+        return
+    os.environ[_POOL] = "system"
+    try:
+        yield
+    finally:
+        del os.environ[_POOL]
 
 
 class _Written(io.RawIOBase):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from http.client import HTTPException
 from itertools import chain
+from mmap import mmap
 from typing import Any, Final, Protocol
 from xml.etree.ElementTree import ParseError
 
@@ -24,7 +25,7 @@ RETRIES: Final = 5
 RETRY_SECONDS: Final = 30
 CONNECT_SECONDS: Final = 5
 REQUEST_SECONDS: Final = 30
-PART_BYTES: Final = 8 * 1024 * 1024
+PART_BYTES: Final = 5 * 1024 * 1024
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
@@ -192,25 +193,33 @@ class RemoteStore:
 
 
 class _Parts:
-    """Data in parts of one size, but for the last."""
+    """Data in parts of one size, but for the last. Each has memory of its own, which goes back when it has arrived."""
 
     def __init__(self, data: Iterable[bytes]) -> None:
         self.size = 0
         self._data = iter(data)
-        self._held = bytearray()
+        self._left = memoryview(b"")
 
     def __iter__(self) -> Iterator[memoryview]:
         return self
 
     def __next__(self) -> memoryview:
-        while len(self._held) < PART_BYTES and (more := next(self._data, None)) is not None:
-            self._held += more
-        part = memoryview(self._held)[:PART_BYTES]
-        if not part:
+        # No bytearray: what is large and comes and goes is scattered, and the allocator keeps it.
+        part, size = mmap(-1, PART_BYTES), 0
+        while size < PART_BYTES:
+            if not self._left:
+                more = next(self._data, None)
+                if more is None:
+                    break
+                self._left = memoryview(more)
+            taken = self._left[: PART_BYTES - size]
+            part[size : size + len(taken)] = taken
+            size += len(taken)
+            self._left = self._left[len(taken) :]
+        if not size:
             raise StopIteration
-        self._held = self._held[PART_BYTES:]
-        self.size += len(part)
-        return part
+        self.size += size
+        return memoryview(part)[:size]
 
 
 def _made(url: str, config: Mapping[str, Any]) -> Any:
@@ -242,7 +251,9 @@ def _problem(what: str, error: Exception) -> PermanentError | TransientError:
     """The error as the engine has to see it. Texts of stores quote URLs, which may be signed: only codes are passed on."""
     text = str(error)
     if "169.254." in text:
-        advice = next((said for name, said in _CREDENTIALS.items() if f"Generic {name} " in text), "give them")
+        advice = next(
+            (said for name, said in _CREDENTIALS.items() if f"Generic {name} " in text), "give them"
+        )
         return TransientError(f"{what}: no credentials: {advice}, or run where the machine has a role")
     status, code = _STATUS.search(text), _code(error)
     if status is not None:
