@@ -236,10 +236,8 @@ class InLedger:
         self._ledger.durable(self._name, end_lsn)
 
     async def stands(self, lsn: LSN) -> None:
-        confirmed = self._ledger.flushed
-        if lsn < confirmed:
+        if not self._ledger.stand(self._name, lsn):
             raise SlotError(
-                f"sink {self._name} had everything up to {confirmed} and now stands at {lsn}: its target has lost what came "
-                f"between, and the slot is confirmed past it; {HOW}"
+                f"sink {self._name} had everything up to {self._ledger.flushed} and now stands at {lsn}: its target has lost "
+                f"what came between, and the slot is confirmed past it; {HOW}"
             )
-        self._ledger.stand(self._name, lsn)

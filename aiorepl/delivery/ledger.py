@@ -21,8 +21,8 @@ from aiorepl.lsn import LSN
 
 
 class Ledger:
-    """The positions of one pipeline. They never move backwards, whatever a reconnect brings again; but those of a sink
-    that lost what it had.
+    """The positions of one pipeline. They never move backwards, whatever a reconnect brings again, unless a sink has lost
+    what it had; what the server was told never does.
 
     :param start: the position the stream begins at: durable before we came.
     :param sinks: the names of those whose word is needed.
@@ -32,6 +32,7 @@ class Ledger:
         self._received = start
         self._end = start
         self._flushed = start
+        self._told = start
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
         # By gid and the end of the PREPARE: the end before it, and the end LSN that releases it.
@@ -83,14 +84,21 @@ class Ledger:
             self._durable[sink] = end_lsn
             self._advance()
 
-    def stand(self, sink: str, lsn: LSN) -> None:
+    def tell(self) -> LSN:
+        """``flushed``, which the server is told: what ended by then may never come again."""
+        self._told = self._flushed
+        return self._told
+
+    def stand(self, sink: str, lsn: LSN) -> bool:
         """``sink`` was opened again and holds everything up to ``lsn``, be it more or less than it has said before.
 
-        ``flushed`` stays where it is, so ``lsn`` must not lie before it.
+        :returns: whether the server still has what lies behind.
         """
-        assert lsn >= self._flushed
         self._accepted[sink] = self._durable[sink] = lsn
+        # What the server has not heard of it need not hear.
+        self._flushed = max(self._told, min(self._flushed, lsn))
         self._advance()
+        return lsn >= self._told
 
     def hold(self, gid: str, prepared: LSN) -> None:
         """A prepared transaction was received that nobody but us has; it must come again if we end.

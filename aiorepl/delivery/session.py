@@ -149,8 +149,9 @@ class Session:
             ledger = self._ledger
             # A server whose client has all of its WAL sends no keepalive of its own accord for half a minute.
             reply, self._idle_left_out = self._idle_left_out or ask, False
-            self._connection.send_status(ledger.received, ledger.flushed, ledger.flushed, reply=reply)
-            self._feedback.sent(self._now(), ledger.flushed)
+            flushed = ledger.tell()
+            self._connection.send_status(ledger.received, flushed, flushed, reply=reply)
+            self._feedback.sent(self._now(), flushed)
 
     async def stop(self) -> None:
         """The last status, CopyDone both ways, and the end of the connection."""

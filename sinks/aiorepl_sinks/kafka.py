@@ -135,6 +135,8 @@ class Kafka(Sink):
         identity = self._transactional_id or f"aiorepl-{context.position.slot}-{context.name}"
         self._transactional_id = identity
         self._position_topic = self._position_topic or topic_name(f"{identity}.position")
+        await self._give_up()
+        self._parts_held = False
         await self._cluster.create_compacted(self._position_topic)
         await self._connect()
         if self._position is None:
@@ -231,9 +233,8 @@ class Kafka(Sink):
     async def _connect_again(self, end_lsn: LSN | None) -> None:
         """The same after a lost producer, whose last commit may have gone through or not."""
         if self._parts_held:
-            raise PermanentError(
-                "kafka: the Kafka transaction was lost that had parts of a large one in it: start again, from the position "
-                "that is kept"
+            raise TransientError(
+                "kafka: the Kafka transaction was lost that had parts of a large one in it", resend=True
             )
         before = self._position
         await self._connect()

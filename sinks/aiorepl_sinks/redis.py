@@ -264,6 +264,8 @@ class Redis(Sink):
             self._last = last
             return True
         if said == "elsewhere":
+            if _number(rest[0]) < _number(self._last):
+                raise TransientError("redis: it has lost what it had taken", resend=True)
             self._last = rest[0]
             return False
         if said == "foreign":

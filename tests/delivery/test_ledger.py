@@ -109,3 +109,49 @@ def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
     assert LSN(150) == ledger.flushed
     ledger.durable("a", LSN(400))
     assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
+
+
+def test_a_sink_that_lost_what_it_had():
+    """What the server has not heard of is not told; what it has heard of stays, and the loss is known."""
+    ledger = Ledger(LSN(10), ["a", "b"])
+    ledger.ended(LSN(50))
+    ledger.durable("a", LSN(40))
+    ledger.durable("b", LSN(50))
+    assert ledger.stand("a", LSN(10))
+    assert LSN(10) == ledger.flushed
+    ledger.durable("a", LSN(40))
+    assert (LSN(40), True) == (ledger.tell(), ledger.stand("b", LSN(40)))
+    assert (False, LSN(40)) == (ledger.stand("a", LSN(30)), ledger.tell())
+    ledger.durable("b", LSN(50))
+    assert LSN(40) == ledger.flushed
+    ledger.durable("a", LSN(60))
+    assert LSN(50) == ledger.tell()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["end", "durable", "stand", "tell"]), st.sampled_from("ab"), st.integers(0, 9)
+        ),
+        max_size=30,
+    )
+)
+def test_what_is_told_is_durable_and_never_moves_back(steps):
+    """Whatever is lost: the server hears of nothing that a sink has not, and a loss that comes too late is known."""
+    ledger, held, told = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
+    for step, sink, number in steps:
+        if step == "end":
+            ledger.ended(LSN(ledger.end + number))
+        elif step == "durable":
+            held[sink] = min(LSN(held[sink] + number), ledger.end)
+            ledger.durable(sink, held[sink])
+        elif step == "stand":
+            lost = max(LSN(0), LSN(held[sink] - number) if held[sink] >= number else LSN(0))
+            if not ledger.stand(sink, lost):
+                assert lost < told
+                return
+            assert lost >= told
+            held[sink] = lost
+        else:
+            before, told = told, ledger.tell()
+            assert before <= told <= min(held.values())

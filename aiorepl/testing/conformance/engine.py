@@ -57,21 +57,24 @@ class Engine(Conformance):
         """The target is away when some slices of a transaction were written: all of it is there in the end, and as claimed."""
         skip_without(self.outage(), OUTAGE)
         story = Story()
-        story.items(2)
         source = MemorySource(stream=story.stream, read_bytes=500)
 
-        async def life() -> None:
-            source.lose()
+        async def work(away: _AwayAt) -> None:
+            story.items(2)
+            await source.acknowledged()
             story.commit(*(story.item(f"of many {number}") for number in range(100)))
             story.items(2)
+            await away.failed.wait()
+            await source.acknowledged()
+
+        async def life() -> None:
             outage = self.outage()
             assert outage is not None
             away = _AwayAt(call, self.new_sink(), outage)
             delivery = Delivery(away, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
+            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN)
             try:
-                await _beside(
-                    Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN), away.acknowledged(source)
-                )
+                await _beside(pipeline, work(away))
             finally:
                 away.back()
             await self.expect(story.stream.again(), after="an outage within a transaction")
@@ -109,7 +112,8 @@ class _AwayAt(Sink):
         self._writes = call
         self._outage = outage
         self._away = False
-        self._failed = asyncio.Event()
+        self.failed = asyncio.Event()
+        """Set when a call has."""
 
     @property
     def durable_on_write(self) -> bool:
@@ -121,6 +125,8 @@ class _AwayAt(Sink):
     async def write(self, batch: Batch) -> None:
         self._writes -= not batch.transactions[-1].last
         if self._writes == 0:
+            # Some targets cannot be taken away from under what is not flushed.
+            await self._sink.flush()
             self._writes, self._away = -1, True
             self._outage.__enter__()
         await self._call(self._sink.write(batch))
@@ -130,11 +136,6 @@ class _AwayAt(Sink):
 
     async def close(self) -> None:
         await self._sink.close()
-
-    async def acknowledged(self, source: MemorySource) -> None:
-        """Wait until it is away, and then until all there is has been acknowledged."""
-        await self._failed.wait()
-        await source.acknowledged()
 
     def back(self) -> None:
         """The target is there again."""
@@ -146,7 +147,7 @@ class _AwayAt(Sink):
         try:
             await call
         except TransientError:
-            self._failed.set()
+            self.failed.set()
             self.back()
             raise
 

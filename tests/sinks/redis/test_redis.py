@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from aiorepl import (
@@ -142,6 +143,51 @@ async def test_a_redis_that_forgot(items, target):
         client.hset(f"aiorepl:{items.slot}:sink", mapping=kept)
     with pytest.raises(SlotError, match="what lies between is gone"):
         await items.deliver(Redis(target.url))
+
+
+@pytest.mark.parametrize("journal", [True, False])
+async def test_a_redis_that_forgets_under_way(items, target, tmp_path, journal):
+    """A restart without the last it had taken: with a journal that comes again; without one the slot is past it."""
+    pipeline = Pipeline(
+        items.source(), {"sink": Redis(target.url)}, journal=str(tmp_path) if journal else None
+    )
+
+    async def reached(count):
+        async with asyncio.timeout(60):
+            while len(ids(target)) < count:
+                await asyncio.sleep(0.01)
+            connection = await asyncpg.connect(items.dsn)
+            end = await connection.fetchval("SELECT pg_current_wal_insert_lsn()::text")
+            slot = "FROM pg_replication_slots WHERE slot_name = $1"
+            while await connection.fetchval(
+                f"SELECT confirmed_flush_lsn < $2::text::pg_lsn {slot}", items.slot, end
+            ):
+                await asyncio.sleep(0.05)
+            await connection.close()
+
+    running = asyncio.create_task(pipeline.run())
+    await items.execute("INSERT INTO items VALUES (0, 'a'), (1, 'a')")
+    await reached(2)
+    with target.client() as client:
+        kept = {key: client.dump(key) for key in client.scan_iter()}
+    await items.execute("INSERT INTO items VALUES (2, 'a')", "INSERT INTO items VALUES (3, 'a'), (4, 'a')")
+    await reached(5)
+    with target.client() as client, client.pipeline() as at_once:
+        at_once.flushall()
+        for key, value in kept.items():
+            at_once.restore(key, 0, value)
+        at_once.execute()
+    await items.execute("INSERT INTO items VALUES (5, 'a')")
+    if journal:
+        await reached(6)
+        pipeline.stop()
+        await running
+        assert [0, 1, 2, 3, 4, 5] == ids(target)
+        assert 1 == pipeline.statistics().sinks["sink"].resends
+    else:
+        with pytest.raises(SlotError, match="its target has lost what came between"):
+            await running
+        assert [0, 1] == ids(target)
 
 
 async def test_entries_of_somebody_else(source, target):

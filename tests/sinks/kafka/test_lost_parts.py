@@ -1,0 +1,50 @@
+"""A Kafka transaction that is lost with parts of a large one in it: all of it comes again, and is seen once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy
+from aiorepl.testing.faults import FaultySink
+from aiorepl_sinks.kafka import Kafka
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+
+class Losing(FaultySink):
+    """Loses its producer before these calls of ``write``, as after a broker's error, and so the Kafka transaction."""
+
+    def __init__(self, sink, *numbers):
+        super().__init__(sink)
+        self._numbers = numbers
+        self.lost = 0
+
+    async def write(self, batch):
+        if self.calls.count("write") + 1 in self._numbers:
+            self.lost += self.inner._parts_held
+            await self.inner._cluster.disconnect()
+        await super().write(batch)
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
+async def test_parts_of_a_large_transaction(items, broker, name, tmp_path, journal):
+    """Several times, in its middle and before its end; what came before it is not seen twice either."""
+    await items.execute("INSERT INTO items SELECT -g, 'x' FROM generate_series(1, 10) g")
+    await items.execute("INSERT INTO items SELECT g, repeat('x', 500) FROM generate_series(1, 10000) g")
+    sink = Losing(
+        Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}"), 2, 4, 7, 8
+    )
+    pipeline = Pipeline(
+        items.source(),
+        {"sink": Delivery(sink, retry=RetryPolicy(first=0.02, longest=0.2))},
+        until="now",
+        batches=BatchPolicy(bytes=100_000),
+        memory=300_000,
+        journal=str(tmp_path) if journal else None,
+    )
+    await pipeline.run()
+    assert 0 < sink.lost == pipeline.statistics().sinks["sink"].resends
+    found = [json.loads(record.value)["new"]["id"] for record in await broker.read(name)]
+    assert [*range(-10, 0), *range(1, 10001)] == sorted(found)
