@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Column
-from aiorepl.position import Position
+from aiorepl.position import Position, Timelines
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
 from aiorepl.transactions.assembler import Assembler, Resume
@@ -68,7 +68,7 @@ class Stream:
         slot: str = "test",
         binary: bool = False,
     ) -> None:
-        self.position = Position("7000000000000000001", 1, slot, LSN(start))
+        self.position = Position("7000000000000000001", 1, slot, LSN(start), Timelines(1))
         self.ends: list[LSN] = []
         self.types = tuple(types)
         self.binary = binary

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from aiorepl.lsn import LSN
+from aiorepl.position import Timelines
 from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken, cancelled
@@ -111,6 +112,44 @@ class Batches(Conformance):
                 await self.expect(slices, after="a batch without changes")
 
         self.live(life)
+        self.live(again)
+
+    @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+    def test_a_promotion(self, *, running: bool) -> None:
+        """A standby takes the source's place, while the sink is open or before it is again: the position has the timeline
+        of what is behind that.
+        """
+        skip_without(self.exactly_once, "exactly_once = True")
+        story = Story()
+        timelines = story.context.position.timelines
+        assert timelines is not None
+        slices: list[Slice] = []
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                slices.extend(fresh := story.items(2))
+                await self.write(sink, fresh)
+                if timelines.current == 1:
+                    timelines.grow(Timelines(2, [(1, story.stream.ends[-1])]))
+                    if not running:
+                        return
+                slices.extend(fresh := story.items(2))
+                await self.write(sink, fresh)
+
+        async def again() -> None:
+            async with self.opened(story) as (_, held):
+                if held is None or held.timeline != 2:
+                    raise ContractBroken(
+                        f"{story.stream.ends[-1]} of timeline 2 was flushed, and open returned "
+                        f"{None if held is None else held.timeline} for the timeline",
+                        "keep context.position.at(batch.end_lsn): neither the position that was read back nor its "
+                        "timeline know of a promotion",
+                    )
+                await self.expect(slices, after="a promotion")
+
+        self.live(life)
+        if not running:
+            self.live(life)
         self.live(again)
 
     def _cut(self, story: Story, limit: int) -> list[Slice]:
