@@ -204,7 +204,7 @@ def test_spark_on_a_machine_without_java(tmp_path):
         text=True,
         check=False,
         cwd=tmp_path,
-        timeout=150,
+        timeout=280,
     )
 
     assert 0 == result.returncode, result.stderr

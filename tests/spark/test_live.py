@@ -99,7 +99,7 @@ def test_server_to_mirror(spark, database, slot_name, tmp_path) -> None:
             .option("table", "public.things")
             .load()
         )
-        assert apply_changes(changes, target, ["id"], trigger={"availableNow": True}).awaitTermination(120)
+        assert apply_changes(changes, target, ["id"], trigger={"availableNow": True}).awaitTermination(240)
         return DeltaTable(target).to_pyarrow_table().select(COLUMNS).sort_by("id").to_pylist()
 
     asyncio.run(run(database, SETUP))

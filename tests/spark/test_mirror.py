@@ -49,7 +49,7 @@ def run(spark, journal, target: str, **options) -> None:
     query = apply_changes(
         journal.read(spark, stream=True), target, ["id"], trigger={"availableNow": True}, **options
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
 
 
 def test_types_and_changes(spark, journal, target) -> None:
@@ -227,7 +227,7 @@ def test_replayed_batch(spark, journal, target) -> None:
         query = apply_changes(
             journal.read(spark, stream=True, **one_segment), target, ["id"], trigger={"availableNow": True}
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
         assert notes(target) == expected
         done = sorted(Path(target, "_checkpoint", "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         assert len(done) == 3
@@ -259,7 +259,7 @@ def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
             trigger={"availableNow": True},
         )
         with pytest.raises(Exception, match="killed"):
-            query.awaitTermination(120)
+            query.awaitTermination(240)
         assert applied == list(range(number + 1))
     monkeypatch.setattr(Mirror, "apply", original)
     run(spark, journal, target)
@@ -278,7 +278,7 @@ def test_lost_checkpoint(spark, journal, target) -> None:
         ["id"],
         trigger={"availableNow": True},
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert notes(target) == expected
 
 

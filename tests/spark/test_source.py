@@ -289,7 +289,7 @@ def test_bytes_per_trigger(spark, journal) -> None:
     query = df.writeStream.foreachBatch(lambda batch, number: seen.append(batch.count())).trigger(
         availableNow=True
     )
-    assert query.start().awaitTermination(120)
+    assert query.start().awaitTermination(240)
     assert seen == [1, 1, 1]
 
 
@@ -305,7 +305,7 @@ def test_pruned_before_start(spark, journal) -> None:
     query = journal.read(spark, stream=True).writeStream.foreachBatch(
         lambda batch, number: seen.extend(row["id"] for row in batch.collect())
     )
-    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert query.trigger(availableNow=True).start().awaitTermination(240)
     assert seen == [2]
 
 
@@ -366,7 +366,7 @@ def test_foreign_checkpoint(spark, journal, make_journal, tmp_path) -> None:
         writer = (
             df.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         )
-        writer.start().awaitTermination(120)
+        writer.start().awaitTermination(240)
 
     run()
     manifest = journal.folder / "journal.json"

@@ -213,6 +213,7 @@ async def connections(database: str):
 async def tables(connections) -> asyncpg.Connection:
     """Two published tables, by the connection that made them."""
     (connection,) = await connections(1)
+    await connection.execute("SET lock_timeout = 0")  # what autovacuum holds is waited for
     for table in TABLES:
         await connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text)")
     await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
