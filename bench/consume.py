@@ -17,7 +17,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 import aiorepl
-from aiorepl.delivery.plugins import load
 
 
 class Null(aiorepl.Sink):
@@ -25,7 +24,6 @@ class Null(aiorepl.Sink):
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
-        self.ids = 0
 
     async def write(self, batch: aiorepl.Batch) -> None:
         for part in batch.transactions:
@@ -33,17 +31,24 @@ class Null(aiorepl.Sink):
 
 
 class Typed(Null):
-    """Reads all values, and adds up the first column of inserted rows."""
+    """Reads all values, and adds up the first column: of new rows, and of those deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: Counter[str] = Counter()
 
     async def write(self, batch: aiorepl.Batch) -> None:
         await super().write(batch)
+        ids = dict.fromkeys(("insert", "update", "delete"), 0)
         for change in batch.changes:
-            if change.new is not None:
-                first, *_ = change.new.values()
-                if change.kind == "insert" and isinstance(first, int):
-                    self.ids += first
-            if change.old is not None:
-                list(change.old.values())
+            new, old = change.new, change.old
+            first = 0
+            if old is not None:
+                first, *_ = old.values()
+            if new is not None:
+                first, *_ = new.values()
+            ids[change.kind] += first
+        self.ids.update(ids)
 
 
 OURS = {"null": Null, "typed": Typed}
@@ -71,6 +76,8 @@ def main() -> None:
     if arguments.kind in OURS:
         sink = OURS[arguments.kind]()
     elif arguments.kind != "journal":
+        from aiorepl.delivery.plugins import load
+
         sink = load(arguments.kind)(**arguments.sink)
     pipeline = aiorepl.Pipeline(
         source,
@@ -80,7 +87,7 @@ def main() -> None:
     )
     run_async(pipeline.run())
     if isinstance(sink, Null):
-        print(json.dumps({**sink.seen, "ids": sink.ids if arguments.kind == "typed" else None}))
+        print(json.dumps({**sink.seen, "ids": +sink.ids if isinstance(sink, Typed) else None}))
 
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import debezium
+from checking import Written, check_journal, check_lines, check_output
 from measuring import Bench, Run, measured
 from workloads import Workload
 
 HERE = Path(__file__).parent
 PEERS = Path(sys.prefix) / "peers"
 LIMIT = "pg_recvlogical"
-# aiorepl's own, and whether it says how many rows there were (else its files are counted).
-OURS = {"null": True, "typed": True, "tail": False, "jsonl": False, "journal": False}
+OURS = ("null", "typed", "tail", "jsonl", "journal")
 OTHERS = ("psycopg2", "pypgoutput", "debezium")
-# Those that know text and nothing else.
-PLAIN = ("pypgoutput", "debezium")
+# Those that know text and nothing else, and take many times as long.
+SLOW = ("pypgoutput", "debezium")
+# Those that are measured with what takes minutes.
+THOROUGH = (LIMIT, "null", "typed", "jsonl", "journal")
 
 
 @dataclass(frozen=True)
@@ -33,42 +35,39 @@ class Job:
     workload: Workload
     slot: str
     until: str
-    wrote: Mapping[str, int]
+    expected: Written
 
 
-def available(without: Collection[str], *, fetch: bool) -> list[str]:
-    """Those that can be had here.
-
-    :param fetch: Debezium too, if it is not here yet: a minute, and 20 MB.
-    """
-    found = [LIMIT, *OURS]
+def available(names: Collection[str]) -> list[str]:
+    """The limit, and those of ``names`` that can be had here. Debezium is fetched if need be: a minute, and 20 MB."""
+    found = [LIMIT, *(name for name in OURS if name in names)]
     if find_spec("psycopg2") is not None:
-        found.append("psycopg2")
-        if not (PEERS / "pypgoutput").is_dir():
-            # Without what it depends on: its decoder needs nothing, and its reader's dependencies are old.
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-                    *("--no-deps", "--target", str(PEERS), "pypgoutput==0.0.3"),
-                ],
-                check=False,
-                capture_output=True,
-            )
-        if (PEERS / "pypgoutput").is_dir():
+        found += [name for name in ("psycopg2",) if name in names]
+        if "pypgoutput" in names and _pypgoutput():
             found.append("pypgoutput")
-    if "debezium" not in without and debezium.ready(fetch=fetch):
+    if "debezium" in names and debezium.ready():
         found.append("debezium")
-    return [name for name in found if name not in without]
+    return found
 
 
-def suits(name: str, workload: Workload) -> bool:
-    """Whether it can read that: others know neither streaming nor its messages."""
-    if name in PLAIN and workload.options:
-        return False
-    # Minutes a round, in which it does as with a million rows.
-    if name == "debezium" and workload.rows > 1_000_000:
-        return False
-    return not (name in OTHERS and "streaming" in workload.options)
+def _pypgoutput() -> bool:
+    """Have it here, without what it depends on: its decoder needs nothing, and its reader's dependencies are old."""
+    folder = PEERS / "pypgoutput"
+    if not folder.is_dir():
+        command = [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("--no-deps", "--target", str(PEERS), "pypgoutput==0.0.3"),
+        ]
+        subprocess.run(command, check=False, capture_output=True)
+    return folder.is_dir()
+
+
+def suits(name: str, workload: Workload, number: int) -> bool:
+    """Whether it reads that, in that round."""
+    if workload.long:
+        return name in THOROUGH and number == 0
+    # One round tells what there is to tell of those.
+    return name not in SLOW or (number == 0 and not workload.options)
 
 
 def run(name: str, job: Job) -> Run:
@@ -87,13 +86,8 @@ def run(name: str, job: Job) -> Run:
     return done
 
 
-def start(name: str, done: Run) -> float:
-    """The seconds until it had its first rows, of the one for whom that is long."""
-    return float(json.loads(done.output)["start"]) if name == "debezium" else 0.0
-
-
 def _environment(name: str, job: Job) -> dict[str, str]:
-    if name not in PLAIN:
+    if name not in SLOW:
         return {}
     return {**job.bench.environment(), "PYTHONPATH": str(PEERS)}
 
@@ -110,10 +104,10 @@ def _command(name: str, job: Job, out: Path) -> list[str]:
     python = [sys.executable]
     flags = [part for option in options.items() for part in ("--option", "=".join(option))]
     if name == "debezium":
-        return debezium.command(slot, sum(job.wrote.values()))
+        return debezium.command(slot, job.expected.total)
     if name in OTHERS:
         kind = "raw" if name == "psycopg2" else name
-        rows = str(sum(job.wrote.values()))
+        rows = str(job.expected.total)
         return [*python, str(HERE / "raw.py"), kind, "--dsn", dsn, "--slot", slot, "--rows", rows, *flags]
     if name == "tail":
         chosen = ["--binary"] if "binary" in options else []
@@ -131,32 +125,11 @@ def _command(name: str, job: Job, out: Path) -> list[str]:
 
 
 def _check(name: str, job: Job, done: Run, out: Path) -> None:
-    if name == LIMIT:
-        return
+    who = f"{name} on {job.workload.name}"
     if name in ("tail", "jsonl"):
         files = [out] if name == "tail" else sorted(out.iterdir())
-        seen = dict.fromkeys(job.wrote, 0)
-        for file in files:
-            with file.open("rb") as lines:
-                for line in lines:
-                    seen[line[9 : line.index(b'"', 9)].decode()] += 1
+        check_lines(who, files, job.workload, job.expected)
     elif name == "journal":
-        from aiorepl.journal.reader import JournalReader
-
-        reader = JournalReader(out)
-        blocks = (block for segment in reader.segments() for block in reader.index(segment).blocks)
-        rows = sum(sum(block.rows.values()) for block in blocks)
-        _require(name, job, rows, sum(job.wrote.values()))
-        return
-    else:
-        seen = json.loads(done.output)
-        ids = seen.pop("ids")
-        seen.pop("start", None)
-        if ids and job.workload.name != "pgbench":
-            _require(name, job, ids, job.wrote["insert"] * (job.wrote["insert"] + 1) // 2)
-    _require(name, job, seen, dict(job.wrote))
-
-
-def _require(name: str, job: Job, found: object, expected: object) -> None:
-    if found != expected:
-        raise SystemExit(f"{name} on {job.workload.name}: {found} came out, {expected} went in")
+        check_journal(who, out, job.expected)
+    elif name != LIMIT:
+        check_output(who, done.output, job.expected)

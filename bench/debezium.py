@@ -19,13 +19,10 @@ SOURCE = HERE / "Debezium.java"
 OPTIONS = ("-Xms256m", "-Xmx2g", "-XX:+UseParallelGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 
 
-def ready(*, fetch: bool) -> bool:
+def ready() -> bool:
     """Have it here, compiled; if it cannot be had, say why on standard error."""
-    if fetch:
-        subprocess.run([sys.executable, str(HERE.parent / "scripts" / "debezium.py")], check=False)
+    subprocess.run([sys.executable, str(HERE.parent / "scripts" / "debezium.py")], check=False)
     if not FOLDER.is_dir():
-        if not fetch:
-            print("debezium: not here; make bench fetches it, without --quick", file=sys.stderr)
         return False
     try:
         java = ensure_java() / "bin" / "java"

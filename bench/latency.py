@@ -137,14 +137,6 @@ def percentiles(ages: list[float]) -> dict[str, float]:
     }
 
 
-def report(found: dict[str, Any]) -> None:
-    """A table."""
-    print(f"\nlatency, ms{'p50':>16}{'p99':>9}{'max':>9}")
-    for rate, readers in found.items():
-        for name, each in readers.items():
-            print(f"{int(rate):>6,}/s {name:14}{each['p50']:>6}{each['p99']:>9}{each['max']:>9}", flush=True)
-
-
 async def consume(dsn: str, slot: str, rows: int) -> None:
     """Print the age of each row."""
     sink = Ages(rows)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,25 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Run:
-    """What one process took. ``walsender`` is the CPU of the server process that it read from."""
+    """What one process took.
+
+    :param start: the part of ``wall`` before its slot was in use: interpreter, imports, connection, checks.
+    :param cpu: all of it, and ``cpu_to_start`` the part before that.
+    :param walsender: the CPU of the server process that it read from.
+    """
 
     wall: float
+    start: float
     cpu: float
+    cpu_to_start: float
     walsender: float
     memory: int
     output: str
+
+    @property
+    def drain(self) -> float:
+        """Seconds from when the stream began."""
+        return self.wall - self.start
 
 
 class Bench:
@@ -65,6 +78,16 @@ class Bench:
             raise SystemExit(f"{name}: {done.stderr}")
         return done.stdout if output else ""
 
+    def lines(self, sql: str) -> Iterator[bytes]:
+        """What a COPY TO STDOUT gives, line by line."""
+        command = [str(self.server.bin_dir / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-c", sql]
+        environment = {**os.environ, **self.environment()}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            yield from process.stdout
+        if process.returncode:
+            raise SystemExit(f"psql ended with {process.returncode}")
+
     def environment(self) -> dict[str, str]:
         """The database for libpq."""
         from urllib.parse import parse_qs, unquote, urlsplit
@@ -87,8 +110,10 @@ class Bench:
         """What is written from here on is what is measured."""
         if not self._marked:
             self._marked = True
-            for name in self._slots:
-                self.psql(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+            listed = ", ".join(f"'{name}'" for name in self._slots)
+            self.psql(
+                f"SELECT pg_create_logical_replication_slot(s, 'pgoutput') FROM unnest(ARRAY[{listed}]) s"
+            )
 
     def drop(self) -> None:
         """Drop the slots and the database."""
@@ -129,10 +154,10 @@ def measured(
     :param stdout: where its output goes; it is returned unless given.
     """
     out = subprocess.PIPE if stdout is None else stdout.open("wb")
+    watch = _Watch(dsn, slot)
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=out, env={**os.environ, **environment}, text=stdout is None)
-    watch = _Watch(dsn, slot, process.pid)
-    watch.start()
+    watch.follow(process.pid, began)
     output = process.stdout.read() if process.stdout is not None else ""
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
@@ -145,50 +170,70 @@ def measured(
     if process.returncode:
         raise SystemExit(f"{' '.join(command[:3])} … ended with {process.returncode}")
     # Not ru_maxrss, which begins with what this process has.
-    return Run(wall, usage.ru_utime + usage.ru_stime, watch.walsender, watch.memory, output)
+    cpu = usage.ru_utime + usage.ru_stime
+    return Run(wall, watch.start_seconds, cpu, watch.cpu_to_start, watch.walsender, watch.memory, output)
 
 
 class _Watch(threading.Thread):
-    """Looks at the server process that has the slot for its CPU time, and at the reader for its peak memory."""
+    """Looks for when the slot is in use, then at the server process that has it for its CPU time, and at the reader for
+    its peak memory.
+    """
 
-    def __init__(self, dsn: str, slot: str, reader: int) -> None:
+    def __init__(self, dsn: str, slot: str) -> None:
         super().__init__(daemon=True)
+        self.start_seconds = 0.0
+        self.cpu_to_start = 0.0
         self.walsender = 0.0
         self.memory = 0
-        self._dsn = dsn
         self._slot = slot
-        self._reader = reader
+        self._reader = 0
+        self._began = 0.0
         self._ended = threading.Event()
+        # Before the reader is started: its start is what is timed.
+        self._loop = asyncio.new_event_loop()
+        self._connection = self._loop.run_until_complete(asyncpg.connect(dsn))
+
+    def follow(self, reader: int, began: float) -> None:
+        """Begin to look; the reader was started at ``began``."""
+        self._reader, self._began = reader, began
+        self.start()
 
     def run(self) -> None:
-        pid = asyncio.run(self._pid())
-        while not self._ended.is_set():
-            self._look(pid)
-            self._ended.wait(0.02)
+        walsender = self._loop.run_until_complete(self._walsender())
+        while not self._ended.wait(0.02):
+            self._look(walsender)
 
     def _look(self, walsender: int) -> None:
         try:
-            fields = Path(f"/proc/{walsender}/stat").read_text().rpartition(")")[2].split()
-            self.walsender = (int(fields[11]) + int(fields[12])) / _TICK
+            self.walsender = _cpu(walsender)
             status = Path(f"/proc/{self._reader}/status").read_text().splitlines()
         except OSError:
             return
         peak = next((line for line in status if line.startswith("VmHWM")), "VmHWM: 0 kB")
         self.memory = max(self.memory, int(peak.split()[1]) * 1024)
 
-    async def _pid(self) -> int:
-        connection = await asyncpg.connect(self._dsn)
-        try:
-            query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1"
-            while not self._ended.is_set():
-                if pid := await connection.fetchval(query, self._slot):
-                    return int(pid)
-                await asyncio.sleep(0.02)
-        finally:
-            await connection.close()
+    async def _walsender(self) -> int:
+        query = await self._connection.prepare(
+            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1"
+        )
+        while not self._ended.is_set():
+            if pid := await query.fetchval(self._slot):
+                self.start_seconds = time.perf_counter() - self._began
+                with suppress(OSError):
+                    self.cpu_to_start = _cpu(self._reader)
+                return int(pid)
+            await asyncio.sleep(0.005)
         return 0
 
     def stop(self) -> None:
         """Look no more."""
         self._ended.set()
         self.join()
+        self._loop.run_until_complete(self._connection.close())
+        self._loop.close()
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK

@@ -2,7 +2,7 @@
 
     python bench/raw.py raw|pypgoutput --dsn D --slot S --rows N
 
-Ends after N row messages and prints how many there were.
+Ends after N row messages and prints how many there were, with the sums of their first columns where they are decoded.
 """
 
 from __future__ import annotations
@@ -49,16 +49,19 @@ def main() -> None:
     arguments = parser.parse_args()
     decode = pypgoutput() if arguments.kind == "pypgoutput" else None
     seen: Counter[str] = Counter()
+    ids: Counter[str] = Counter()
     left = arguments.rows
 
-    def consume(message: Any) -> None:
+    def consume(received: Any) -> None:
         nonlocal left
-        payload = message.payload
+        payload = received.payload
         kind = payload[:1].decode()
-        if decode is not None:
-            decode(payload)
+        message = None if decode is None else decode(payload)
         if kind in KINDS:
             seen[KINDS[kind]] += 1
+            if message is not None:
+                row = message.old_tuple if kind == "D" else message.new_tuple
+                ids[KINDS[kind]] += int(row.column_data[0].col_data)
             left -= 1
         elif kind == "C" and left <= 0:
             raise Enough
@@ -74,7 +77,7 @@ def main() -> None:
     try:
         cursor.consume_stream(consume)
     except Enough:
-        print(json.dumps({**seen, "ids": None}))
+        print(json.dumps({**seen, "ids": None if decode is None else ids}))
 
 
 if __name__ == "__main__":

@@ -28,34 +28,28 @@ def measure(server: EmbeddedServer, *, pipelines: int) -> dict[str, Any]:
         bench.psql("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION bench FOR ALL TABLES")
         bench.slots(slots)
         bench.mark()
-        imports = _times("import aiorepl")
-        nothing = _times("pass")
+        nothing = _milliseconds("pass")
+        imports = _milliseconds("import aiorepl")
+        everything = _milliseconds("import aiorepl; aiorepl.Pipeline")
         done = subprocess.run(
             [sys.executable, __file__, bench.dsn, str(pipelines)], check=True, capture_output=True, text=True
         )
     finally:
         bench.drop()
     return {
-        "import_ms": round((statistics.median(imports) - statistics.median(nothing)) * 1000, 1),
+        "import_ms": round(imports - nothing, 1),
+        "import_pipeline_ms": round(everything - nothing, 1),
         **json.loads(done.stdout),
     }
 
 
-def _times(code: str) -> list[float]:
+def _milliseconds(code: str) -> float:
     times = []
     for _ in range(7):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], check=True)
         times.append(time.perf_counter() - began)
-    return times
-
-
-def report(found: dict[str, Any]) -> None:
-    """Lines."""
-    print(f"\nimport aiorepl              {found['import_ms']:8.1f} ms")
-    print(f"connected and streaming     {found['start_ms']:8.1f} ms")
-    print(f"{found['pipelines']:3} quiet pipelines, CPU    {found['idle_cpu_percent']:8.2f} % of a core")
-    print(f"{found['pipelines']:3} quiet pipelines, memory {found['memory_mib']:8.1f} MiB", flush=True)
+    return statistics.median(times) * 1000
 
 
 class Null(aiorepl.Sink):

@@ -1,10 +1,12 @@
 """``make bench``: every workload against the limit, us and others, in turns, in one run.
 
-    .venv/bin/python bench/suite.py [--quick] [--only WORD …] [--rounds N] [--json FILE]
+    .venv/bin/python bench/suite.py [--quick] [--only WORD …] [--contestants NAME,…] [--without NAME …] [--rounds N]
+                                    [--json FILE] [--markdown FILE]
 
 pg_recvlogical decodes nothing, so it shows what the walsender can send: the limit. All numbers are medians over the
-rounds; what counts are the ratios, each taken within a round, since the machine is never the same twice. Every run is
-checked: what came out is what went in.
+rounds; what counts are the ratios, each taken within a round, since the machine is never the same twice. Time and CPU
+count from when the slot is in use; what came before it is told by itself. Every run is checked: what came out is what
+went in. In the end it says which goals were reached.
 """
 
 from __future__ import annotations
@@ -17,115 +19,151 @@ from pathlib import Path
 from typing import Any
 
 import latency
+import report
 import standing
-from contestants import LIMIT, OURS, Job, available, run, start, suits
+from checking import written
+from contestants import LIMIT, OTHERS, OURS, Job, available, run, suits
+from goals import goals
 from measuring import SETTINGS, Bench, Run, machine
 from workloads import WORKLOADS, Workload
 
 from aiorepl.testing import EmbeddedServer
 
 MIB = 1024 * 1024
+# What is measured beside the workloads, by the names that --only takes.
+BESIDE = ("latency", "standing")
 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="a tenth of the rows, one round, the main workloads"
-    )
-    parser.add_argument("--only", action="append", default=[], help="workloads whose names have this in them")
-    parser.add_argument("--without", action="append", default=[], help="contestants to leave out")
-    parser.add_argument("--rounds", type=int, help="3 unless given, 1 with --quick")
-    parser.add_argument("--json", type=Path, default=Path("bench-results.json"))
-    arguments = parser.parse_args()
-    rounds = arguments.rounds or (1 if arguments.quick else 3)
+    arguments = parse()
+    rounds = arguments.rounds or (1 if arguments.quick else 2)
     began = time.monotonic()
     results: dict[str, Any] = {"machine": machine(), "workloads": {}}
-    names = available(arguments.without, fetch=not arguments.quick)
+    names = available(arguments.contestants)
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        print(f"{text}\n", flush=True)
+        # After each part, so that a run that is cut short leaves what it found.
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        if arguments.markdown is not None:
+            arguments.markdown.write_text("\n\n".join(told) + "\n")
+
     with EmbeddedServer(settings=SETTINGS) as server:
         for number, workload in enumerate(chosen(arguments.only, quick=arguments.quick)):
             rows = workload.rows // 10 if arguments.quick else workload.rows
             found = drain(server, f"bench{number}", workload, rows, rounds, names)
             results["workloads"][workload.name] = found
-            report(workload, found)
+            tell(report.workload(workload.name, found))
         if not arguments.only or "latency" in arguments.only:
             results["latency"] = latency.measure(server, seconds=3 if arguments.quick else 10)
-            latency.report(results["latency"])
+            tell(report.latency(results["latency"]))
         if not arguments.only or "standing" in arguments.only:
             results["standing"] = standing.measure(server, pipelines=20 if arguments.quick else 200)
-            standing.report(results["standing"])
-    arguments.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\n{time.monotonic() - began:.0f} s; everything is in {arguments.json}")
+            tell(report.standing(results["standing"]))
+    found_goals = goals(results)
+    results["goals"] = [{**vars(goal), "reached": goal.reached} for goal in found_goals]
+    tell(report.goals(found_goals))
+    print(f"{time.monotonic() - began:.0f} s; everything is in {arguments.json}")
+
+
+def parse() -> argparse.Namespace:
+    """The arguments; ``contestants`` are those to run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the rows, one round, the main workloads"
+    )
+    names = "; ".join((*(each.name for each in WORKLOADS), *BESIDE))
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help=f"the workload of that name, or all whose names have this in them: {names}",
+    )
+    parser.add_argument(
+        "--contestants",
+        type=lambda text: text.split(","),
+        metavar="NAME,…",
+        help=f"of {', '.join((*OURS, *OTHERS))}; all unless given, but debezium with --quick; {LIMIT} always takes part",
+    )
+    parser.add_argument("--without", action="append", default=[], help="contestants to leave out")
+    parser.add_argument("--rounds", type=int, help="2 unless given, 1 with --quick")
+    parser.add_argument("--json", type=Path, default=Path("bench-results.json"))
+    parser.add_argument("--markdown", type=Path, help="where the tables go beside standard output")
+    arguments = parser.parse_args()
+    if arguments.contestants is None:
+        arguments.contestants = [
+            name for name in (*OURS, *OTHERS) if name != "debezium" or not arguments.quick
+        ]
+    if unknown := {*arguments.contestants, *arguments.without} - {*OURS, *OTHERS}:
+        parser.error(f"no contestant is called {', '.join(sorted(unknown))}")
+    arguments.contestants = [name for name in arguments.contestants if name not in arguments.without]
+    if unknown := [word for word in arguments.only if word not in BESIDE and not chosen([word], quick=False)]:
+        parser.error(f"no workload is called {', '.join(unknown)}")
+    return arguments
 
 
 def chosen(words: list[str], *, quick: bool) -> list[Workload]:
     """The workloads to run."""
-    if words:
-        return [each for each in WORKLOADS if any(word in each.name for word in words)]
-    return [each for each in WORKLOADS if not quick or each.name in ("mixed", "pgbench", "update, delete")]
+    if not words:
+        return [each for each in WORKLOADS if each.quick or not quick]
+    exact = {each.name for each in WORKLOADS}.intersection(words)
+    parts = [word for word in words if word not in exact]
+    return [each for each in WORKLOADS if each.name in exact or any(part in each.name for part in parts)]
 
 
 def drain(
     server: EmbeddedServer, database: str, workload: Workload, rows: int, rounds: int, names: list[str]
 ) -> dict[str, Any]:
     """Each contestant on the same WAL, in turns."""
-    names = [name for name in names if suits(name, workload)]
+    turns = [
+        (number, name, f"{database}_{name}_{number}")
+        for number in range(rounds)
+        for name in names
+        if suits(name, workload, number)
+    ]
     bench = Bench(server, database)
+    runs: dict[str, list[Run]] = {}
     try:
         bench.psql("CREATE PUBLICATION bench FOR ALL TABLES")
         if workload.tables:
             bench.psql(workload.tables)
-        bench.slots([f"{database}_{name}_{number}" for number in range(rounds) for name in names])
+        bench.slots([slot for _, _, slot in turns])
         if workload.tables:
             bench.mark()
         wrote = workload.write(bench, rows)
         until = bench.psql("SELECT pg_current_wal_lsn()")
-        runs: dict[str, list[Run]] = {name: [] for name in names}
-        for number in range(rounds):
-            for name in names:
-                slot = f"{database}_{name}_{number}"
-                runs[name].append(run(name, Job(bench, workload, slot, until, wrote)))
+        expected = written(bench, workload, wrote)
+        for _, name, slot in turns:
+            runs.setdefault(name, []).append(run(name, Job(bench, workload, slot, until, expected)))
     finally:
         bench.drop()
-    total = sum(wrote.values())
-    return {"rows": total, "contestants": {name: summary(name, runs, total) for name in names}}
+    contestants = {name: summary(each, runs[LIMIT], expected.total) for name, each in runs.items()}
+    return {"rows": expected.total, "contestants": contestants}
 
 
-def summary(name: str, all_runs: dict[str, list[Run]], rows: int) -> dict[str, Any]:
+def summary(runs: list[Run], limit: list[Run], rows: int) -> dict[str, Any]:
     """Medians, and ratios taken round by round."""
-    runs, limit = all_runs[name], all_runs[LIMIT]
-    wall = statistics.median(each.wall for each in runs)
-    cpu = statistics.median(each.cpu for each in runs)
+    drain = statistics.median(each.drain for each in runs)
+    cpu = statistics.median(each.cpu - each.cpu_to_start for each in runs)
+    walsender = statistics.median(each.walsender for each in runs)
+    pairs = list(zip(runs, limit, strict=False))
     return {
-        "seconds": round(wall, 3),
-        "seconds_to_start": round(statistics.median(start(name, each) for each in runs), 3),
-        "rows_per_second": round(rows / wall),
-        "of_limit": [round(ours.wall / theirs.wall, 3) for ours, theirs in zip(runs, limit, strict=True)],
+        "seconds": round(drain, 3),
+        "seconds_to_start": round(statistics.median(each.start for each in runs), 3),
+        "rows_per_second": round(rows / drain),
+        "of_limit": [round(ours.drain / theirs.drain, 3) for ours, theirs in pairs],
+        "of_limit_with_start": [round(ours.wall / theirs.wall, 3) for ours, theirs in pairs],
         "cpu_microseconds_per_row": round(cpu / rows * 1e6, 2),
-        "cpu_of_walsender": [round(each.cpu / each.walsender, 3) for each in runs if each.walsender],
+        "walsender_microseconds_per_row": round(walsender / rows * 1e6, 2),
+        "cpu_of_walsender": [
+            round((each.cpu - each.cpu_to_start) / each.walsender, 3) for each in runs if each.walsender
+        ],
         "peak_mib": round(max(each.memory for each in runs) / MIB, 1),
     }
-
-
-def report(workload: Workload, found: dict[str, Any]) -> None:
-    """A table."""
-    print(f"\n{workload.name}: {found['rows']:,} rows")
-    print(
-        f"{'':16}{'s':>8}{'rows/s':>12}{'of limit':>10}{'µs CPU/row':>12}{'of walsender':>14}{'peak MiB':>10}"
-    )
-    for name, each in found["contestants"].items():
-        ratio = statistics.median(each["of_limit"])
-        cpu = each["cpu_of_walsender"]
-        share = f"{statistics.median(cpu):.2f}" if cpu else ""
-        label = f"aiorepl {name}" if name in OURS else name
-        print(
-            f"{label:16}{each['seconds']:8.2f}{each['rows_per_second']:12,}{ratio:10.2f}"
-            f"{each['cpu_microseconds_per_row']:12.2f}{share:>14}{each['peak_mib']:10.1f}",
-            flush=True,
-        )
-        if began := each["seconds_to_start"]:
-            rate = found["rows"] / (each["seconds"] - began)
-            print(f"{'':16}{began:8.2f}{rate:12,.0f}  until its first rows, and from then on", flush=True)
 
 
 if __name__ == "__main__":

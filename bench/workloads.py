@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from measuring import Bench
 
@@ -14,8 +15,12 @@ class Workload:
 
     :param tables: DDL; the publication is ``FOR ALL TABLES``.
     :param write: writes the load, and returns what it wrote: how many inserts, updates and deletes.
-    :param rows: at full size; ``--quick`` takes a tenth.
+    :param rows: at full size, for which the limit takes some seconds; ``--quick`` takes a tenth.
     :param options: of the source, for whoever has such.
+    :param proof: columns that JSON shows as PostgreSQL does: what was inserted into them is compared as well.
+    :param source: where SQL finds those afterwards.
+    :param quick: whether it belongs to ``--quick``.
+    :param long: so much that one round has to do, of those who are compared in earnest.
     """
 
     name: str
@@ -23,6 +28,15 @@ class Workload:
     write: Callable[[Bench, int], dict[str, int]]
     rows: int
     options: dict[str, str] = field(default_factory=dict)
+    proof: tuple[str, ...] = ()
+    source: str = "rows"
+    quick: bool = False
+    long: bool = False
+
+    @property
+    def binary(self) -> Workload:
+        """The same with columns in binary form."""
+        return replace(self, name=f"{self.name}, binary", options={**self.options, "binary": "true"})
 
 
 MIXED = (
@@ -105,35 +119,63 @@ def one_transaction(bench: Bench, rows: int) -> dict[str, int]:
 
 
 def fat(width: int) -> Callable[[Bench, int], dict[str, int]]:
-    """Rows of ``width`` bytes that do not compress, not more than 1 MB to a transaction."""
-    letters = f"(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {max(width // 32, 1)}) WHERE i = i)"
-    return in_transactions(f"i, {letters}", "rows", max(1, 1_000_000 // width))
+    """Rows of ``width`` bytes, stored as they are, not more than 1 MB to a transaction."""
+    body = f"repeat(md5(i::text), {width // 32})"
+    return in_transactions(f"i, {body}", "rows", max(1, 1_000_000 // width))
 
 
-ROWS = f"CREATE TABLE rows ({MIXED})"
-FAT = "CREATE TABLE rows (id bigint PRIMARY KEY, body text); ALTER TABLE rows ALTER body SET STORAGE EXTERNAL"
-WIDE = "CREATE TABLE rows (id bigint PRIMARY KEY, " + ", ".join(f"c{n} int" for n in range(99)) + ")"
-WIDE_ROW = "i, " + ", ".join(f"(i + {n}) % 1000" for n in range(99))
+ROWS: Final = f"CREATE TABLE rows ({MIXED})"
+FAT: Final = (
+    "CREATE TABLE rows (id bigint PRIMARY KEY, body text); ALTER TABLE rows ALTER body SET STORAGE EXTERNAL"
+)
+WIDE: Final = "CREATE TABLE rows (id bigint PRIMARY KEY, " + ", ".join(f"c{n} int" for n in range(99)) + ")"
+WIDE_ROW: Final = "i, " + ", ".join(f"(i + {n}) % 1000" for n in range(99))
+OLD: Final = f"{ROWS}; ALTER TABLE rows REPLICA IDENTITY FULL"
 
-WORKLOADS = (
-    Workload("mixed", ROWS, in_transactions(MIXED_ROW.format(i="i"), "rows", 10_000), 1_000_000),
-    Workload(
-        "mixed, binary",
-        ROWS,
-        in_transactions(MIXED_ROW.format(i="i"), "rows", 10_000),
-        1_000_000,
-        {"binary": "true"},
-    ),
-    Workload("pgbench", "", pgbench, 400_000),
-    Workload(
-        "update, delete", f"{ROWS}; ALTER TABLE rows REPLICA IDENTITY FULL", updates_and_deletes, 600_000
-    ),
-    Workload("wide", WIDE, in_transactions(WIDE_ROW, "rows", 1_000), 100_000),
-    Workload("fat, 2 kB", FAT, fat(2_000), 100_000),
-    Workload("fat, 1 MB", FAT, fat(1_000_000), 400),
-    Workload("types", f"CREATE TABLE rows ({TYPES})", in_transactions(TYPES_ROW, "rows", 1_000), 200_000),
-    Workload("one transaction", ROWS, one_transaction, 5_000_000),
-    Workload("one transaction, streamed", ROWS, one_transaction, 5_000_000, {"streaming": "on"}),
+mixed = Workload(
+    "mixed",
+    ROWS,
+    in_transactions(MIXED_ROW.format(i="i"), "rows", 10_000),
+    1_000_000,
+    proof=("id", "name", "n"),
+    quick=True,
+)
+small = Workload("pgbench", "", pgbench, 400_000, quick=True)
+old = Workload(
+    "update, delete",
+    OLD,
+    updates_and_deletes,
+    600_000,
+    proof=("id", "name", "n"),
+    # They are gone by then.
+    source="(SELECT i AS id, 'customer name ' || i AS name, i % 100000 AS n FROM generate_series(1, {inserts}) i) i",
+    quick=True,
+)
+wide = Workload("wide", WIDE, in_transactions(WIDE_ROW, "rows", 1_000), 300_000, proof=("id", "c0", "c98"))
+types = Workload(
+    "types",
+    f"CREATE TABLE rows ({TYPES})",
+    in_transactions(TYPES_ROW, "rows", 1_000),
+    300_000,
+    proof=("id", "a", "d", "l", "m", "t", "x"),
+)
+huge = Workload("one transaction", ROWS, one_transaction, 5_000_000, proof=("id", "name", "n"), long=True)
+
+WORKLOADS: Final = (
+    mixed,
+    mixed.binary,
+    small,
+    replace(small.binary, quick=False),
+    old,
+    replace(old.binary, quick=False),
+    wide,
+    wide.binary,
+    Workload("fat, 2 kB", FAT, fat(2_000), 400_000, proof=("id", "body")),
+    Workload("fat, 1 MB", FAT, fat(1_000_000), 2_000, proof=("id", "body")),
+    types,
+    types.binary,
+    huge,
+    replace(huge, name="one transaction, streamed", options={"streaming": "on"}),
 )
 # For sinks whose work it is to put changes together.
-INTERLEAVED = Workload("interleaved", ROWS, interleaved_changes, 1_000_000)
+INTERLEAVED: Final = Workload("interleaved", ROWS, interleaved_changes, 1_000_000)
