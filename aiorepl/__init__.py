@@ -7,7 +7,6 @@ pipeline's journal. Names are imported when they are first used.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,7 +142,9 @@ __all__ = [  # noqa: RUF022 - by theme
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version("aiorepl")
+        from importlib.metadata import version  # takes longer to import than all that stands here
+
+        return version("aiorepl")
     try:
         home = _HOME_OF[name]
     except KeyError:

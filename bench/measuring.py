@@ -29,6 +29,8 @@ SETTINGS = {
     "max_wal_senders": "256",
     "max_connections": "500",
 }
+# Modules have their bytecode beside them, as whatever is installed has.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -156,7 +158,7 @@ def measured(
     out = subprocess.PIPE if stdout is None else stdout.open("wb")
     watch = _Watch(dsn, slot)
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=out, env={**os.environ, **environment}, text=stdout is None)
+    process = subprocess.Popen(command, stdout=out, env={**ENVIRONMENT, **environment}, text=stdout is None)
     watch.follow(process.pid, began)
     output = process.stdout.read() if process.stdout is not None else ""
     _, status, usage = os.wait4(process.pid, 0)

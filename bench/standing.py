@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import asyncpg
-from measuring import Bench
+from measuring import ENVIRONMENT, Bench
 
 import aiorepl
 from aiorepl.testing import EmbeddedServer
@@ -32,7 +32,11 @@ def measure(server: EmbeddedServer, *, pipelines: int) -> dict[str, Any]:
         imports = _milliseconds("import aiorepl")
         everything = _milliseconds("import aiorepl; aiorepl.Pipeline")
         done = subprocess.run(
-            [sys.executable, __file__, bench.dsn, str(pipelines)], check=True, capture_output=True, text=True
+            [sys.executable, __file__, bench.dsn, str(pipelines)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
         )
     finally:
         bench.drop()
@@ -47,7 +51,7 @@ def _milliseconds(code: str) -> float:
     times = []
     for _ in range(7):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True)
+        subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
         times.append(time.perf_counter() - began)
     return statistics.median(times) * 1000
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.concurrency import Order, by_key, order
-from aiorepl.delivery.dead_letters import DeadLetters
 from aiorepl.delivery.retry import RetryPolicy
-from aiorepl.delivery.selection import Selection
 from aiorepl.delivery.threads import ThreadedSink
 from aiorepl.delivery.transforming import Transform, load
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey, Sink, SyncSink
+
+if TYPE_CHECKING:
+    from aiorepl.delivery.selection import Selection
 
 OnError = Literal["halt", "dead_letter", "skip"]
 
@@ -120,7 +121,6 @@ def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:
     # Their names were looked up when the delivery was made.
     assert not isinstance(transform, str)
     assert not isinstance(routing_key, str)
-    letters = choices.dead_letters
     return Served(
         _asynchronous(choices.sink),
         choices.batches or _as_it_likes(choices.sink, batches),
@@ -132,10 +132,17 @@ def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:
         concurrency=choices.concurrency,
         order=order(choices.order, routing_key),
         on_error=choices.on_error,
-        dead_letters=None
-        if letters is None
-        else _asynchronous(DeadLetters(letters) if isinstance(letters, (str, Path)) else letters),
+        dead_letters=_letters(choices.dead_letters),
     )
+
+
+def _letters(given: Sink | SyncSink | Path | str | None) -> Sink | None:
+    if isinstance(given, (str, Path)):
+        # Imported here: it brings half of the journal.
+        from aiorepl.delivery.dead_letters import DeadLetters
+
+        given = DeadLetters(given)
+    return None if given is None else _asynchronous(given)
 
 
 def _as_it_likes(sink: Sink | SyncSink, batches: BatchPolicy) -> BatchPolicy:
