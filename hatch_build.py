@@ -20,8 +20,9 @@ DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,  # types stand in the .pxd files, and nowhere else
 }
-# Debug symbols are most of an extension module's size and of the time to make it.
-FLAGS = [] if os.name == "nt" else ["-O2", "-g0"]
+# Debug symbols are most of an extension module's size and of the time to make it. GCC looks at many bytes at once, where a
+# loop allows it (``octets.is_plain``), from -O3 on.
+FLAGS = [] if os.name == "nt" else ["-O3", "-g0"]
 
 
 class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]

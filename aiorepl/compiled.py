@@ -31,6 +31,7 @@ MODULES: Final = (
     "values.strings",
     "values.json",
     "transactions.changes",
+    "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",
 )

@@ -38,8 +38,7 @@ class Typed(Null):
         self.ids: Counter[str] = Counter()
 
     async def write(self, batch: aiorepl.Batch) -> None:
-        await super().write(batch)
-        ids = dict.fromkeys(("insert", "update", "delete"), 0)
+        seen, ids = self.seen, dict.fromkeys(("insert", "update", "delete"), 0)
         for change in batch.changes:
             new, old = change.new, change.old
             first = 0
@@ -47,6 +46,7 @@ class Typed(Null):
                 first, *_ = old.values()
             if new is not None:
                 first, *_ = new.values()
+            seen[change.kind] += 1
             ids[change.kind] += first
         self.ids.update(ids)
 

@@ -35,6 +35,7 @@ cdef class Decoder:
     @cython.locals(oid=Py_ssize_t, data="const unsigned char*")
     cdef object _relation_at(self, bytes payload, Py_ssize_t at, str message)
 
+    @cython.locals(data="const unsigned char*")
     cdef object _xid_of(self, bytes payload)
 
 

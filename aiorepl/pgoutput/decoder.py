@@ -151,7 +151,10 @@ class Decoder:
 
     def _xid_of(self, payload: bytes) -> int | None:
         """The xid that a content message begins with inside a block."""
-        return None if self._xid is None else int(_UINT32(payload, 1)[0])
+        if self._xid is None:
+            return None
+        data: Any = payload  # a pointer in the compiled form
+        return octets.uint32(data, 1)
 
     def _truncate(self, payload: bytes) -> m.Truncate:
         xid, at = self._prefix(payload, "Truncate", 5)

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, overload
 
+from aiorepl import octets
 from aiorepl.errors import SpoolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.framing import framed, unframed
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.framing import frame_length
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.pgoutput.relations import Relation, Type
+from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
+from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.spool import SpoolFile
 from aiorepl.transactions.transaction import Transaction
 
@@ -28,12 +32,18 @@ LayoutOf = Callable[[Relation], c.Layout]
 SLICE_BYTES: Final = 1024 * 1024
 # What a change costs in memory beside its message's bytes: the message, the change, their places in lists.
 OVERHEAD: Final = 400
+# C's own numbers in the compiled form.
+_SLICE_BYTES, _OVERHEAD = SLICE_BYTES, OVERHEAD
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """A stretch of the spool file that decodes alone: ``count`` changes from the ``first`` on."""
+    """A stretch of the spool file that decodes alone: ``count`` changes from the ``first`` on.
 
+    :param xid: of the stream block that they came in, ``None`` if they did not.
+    """
+
+    xid: int | None
     first: int
     count: int
     offset: int
@@ -67,10 +77,11 @@ class Pending:
 
     def add(self, message: c.Content) -> int:
         """Take a change, and return what it costs in memory."""
-        if message.xid is not None and message.xid != self.xid and message.xid not in self._firsts:
-            self._firsts[message.xid] = len(self)
+        xid = message.xid
+        if xid is not None and xid != self.xid and xid not in self._firsts:
+            self._firsts[xid] = self._spooled + len(self._messages)
         self._messages.append(message)
-        cost = len(message.payload) + OVERHEAD
+        cost = len(message.payload) + _OVERHEAD
         self.memory += cost
         return cost
 
@@ -116,22 +127,30 @@ class Pending:
         self.memory = 0
 
     def _write(self, spool: SpoolFile, first: int, starts: dict[int, int], offsets: dict[int, int]) -> _Chunk:
-        chunk = _Chunk(first, 0, spool.size, 0, 0)
+        xid = None if self._messages[first - self._spooled].xid is None else self.xid
+        begin, length, size = spool.size, 0, 0
         parts: list[bytes] = []
         known: set[int] = set()
-        for place in range(first, len(self)):
+        last: Any = None
+        place, behind = first, self._spooled + len(self._messages)
+        while place < behind and length < _SLICE_BYTES:
             message = self._messages[place - self._spooled]
-            if place in starts:
-                offsets[starts[place]] = chunk.offset + chunk.length
-            written = b"".join(framed(payload) for payload in _described(message, known))
-            parts.append(written)
-            chunk.length += len(written)
-            chunk.count += 1
-            chunk.size += len(message.payload) + OVERHEAD
-            if chunk.length >= SLICE_BYTES:
-                break
+            if starts and place in starts:
+                offsets[starts[place]] = begin + length
+            # Asked of each row, so by the last one's first.
+            if not isinstance(message, RowMessage) or message.relation is not last:
+                for described in _descriptions(message, known, xid):
+                    parts += (frame_length(len(described)), described)
+                    length += 4 + len(described)
+                last = message.relation if isinstance(message, RowMessage) else None
+            payload = message.payload
+            parts.append(frame_length(len(payload)))
+            parts.append(payload)
+            length += 4 + len(payload)
+            size += len(payload) + _OVERHEAD
+            place += 1
         spool.append(b"".join(parts))
-        return chunk
+        return _Chunk(xid, first, place - first, begin, length, size)
 
     def slices(
         self, transaction: Transaction, layout: LayoutOf, *, known: int = 0
@@ -144,18 +163,32 @@ class Pending:
             skip = max(0, known - chunk.first)
             if skip < chunk.count and self._spool is not None:
                 yield SpooledChanges(self._spool, chunk, transaction, layout, skip), chunk.size
+        ordinal = max(known, self._spooled)
+        while ordinal < len(self):
+            part, size = self._portion(ordinal, transaction, layout)
+            yield part, size
+            ordinal += len(part)
+
+    def _portion(
+        self, ordinal: int, transaction: Transaction, layout_of: LayoutOf
+    ) -> tuple[list[c.Change], int]:
+        """A slice of what is in memory, from ``ordinal`` on."""
         part: list[c.Change] = []
         size = 0
-        for ordinal, message in enumerate(self._messages, self._spooled):
-            if ordinal < known:
-                continue
-            part.append(c.change_of(transaction, ordinal, message, layout))
-            size += len(message.payload) + OVERHEAD
-            if size >= SLICE_BYTES:
-                yield part, size
-                part, size = [], 0
-        if part:
-            yield part, size
+        relation: Any = None
+        layout: Any = None
+        behind = self._spooled + len(self._messages)
+        while ordinal < behind and size < _SLICE_BYTES:
+            message = self._messages[ordinal - self._spooled]
+            if isinstance(message, RowMessage):
+                if message.relation is not relation:
+                    relation, layout = message.relation, layout_of(message.relation)
+                part.append(row_change(transaction, ordinal, layout, message))
+            else:
+                part.append(c.change_of(transaction, ordinal, message, layout_of))
+            size += len(message.payload) + _OVERHEAD
+            ordinal += 1
+        return part, size
 
     def _cut(self, first: int, offset: int) -> None:
         assert self._spool is not None
@@ -193,31 +226,33 @@ class SpooledChanges(Sequence[c.Change]):
         return self._chunk.count - self._skip
 
     def __iter__(self) -> Iterator[c.Change]:
-        chunk = self._chunk
-        decode = Decoder().decode
-        layouts: dict[Relation, c.Layout] = {}
-        ordinal = chunk.first
-        last = chunk.first + chunk.count
-        for payload in self._payloads():
-            message = decode(payload)
-            if isinstance(message, Relation):
-                layouts[message] = self._layout(message)
-            elif isinstance(message, c.Content) and ordinal < last:
-                if ordinal >= chunk.first + self._skip:
-                    yield c.change_of(self._transaction, ordinal, message, layouts.__getitem__)
-                ordinal += 1
+        return iter(self._between(self._skip, self._chunk.count))
 
-    def _payloads(self) -> Iterator[bytes]:
-        try:
-            yield from unframed(self._spool.read(self._chunk.offset, self._chunk.length))
-        except ValueError as error:
-            raise SpoolError(f"the spool holds something else than what was written to it: {error}") from None
+    def _between(self, first: int, behind: int) -> list[c.Change]:
+        chunk = self._chunk
+        data = self._spool.read(chunk.offset, chunk.length)
+        decoder = Decoder()
+        if chunk.xid is not None:
+            decoder.streaming = Streaming.ON
+            decoder.decode(b"S" + chunk.xid.to_bytes(4, "big") + b"\x01")
+        return _read(
+            data,
+            decoder,
+            self._transaction,
+            self._layout,
+            chunk.first,
+            chunk.first + first,
+            chunk.first + behind,
+        )
 
     @overload
     def __getitem__(self, place: int) -> c.Change: ...
     @overload
     def __getitem__(self, place: slice) -> list[c.Change]: ...
     def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, int) and 0 <= place < len(self):
+            # Who asks for the first shall not read the others.
+            return self._between(self._skip + place, self._skip + place + 1)[0]
         return list(self)[place]
 
     def __repr__(self) -> str:
@@ -233,15 +268,64 @@ def _forget(places: dict[int, int], least: int) -> None:
             return
 
 
-def _described(message: c.Content, known: set[int]) -> Iterator[bytes]:
-    """The message's bytes, and before them the descriptions of its relations that are not ``known`` yet."""
+def _read(
+    data: bytes,
+    decoder: Decoder,
+    transaction: Transaction,
+    layout_of: LayoutOf,
+    ordinal: int,
+    first: int,
+    behind: int,
+) -> list[c.Change]:
+    """The changes of a chunk from the ``first`` to before ``behind``; ``ordinal`` is that of the first in ``data``.
+
+    A list, a chunk being small: a generator would cost as much again.
+
+    :raises SpoolError: when there is something else in it.
+    """
+    changes: list[c.Change] = []
+    layouts: dict[int, c.Layout] = {}
+    relation: Any = None
+    layout: Any = None
+    octets_: Any = data  # a pointer in the compiled form
+    at, size = 0, len(data)
+    while at < size and ordinal < behind:
+        start = at + 4
+        at = start + octets.uint32(octets_, at) if start <= size else size + 1
+        if at > size:
+            break
+        message = decoder.decode(octets.cut(octets_, start, at))
+        if isinstance(message, RowMessage):
+            row = message  # known to be one in the compiled form, too
+            if row.relation is not relation:
+                relation = row.relation
+                layout = layouts[id(relation)]
+            if ordinal >= first:
+                changes.append(row_change(transaction, ordinal, layout, row))
+            ordinal += 1
+        elif isinstance(message, Relation):
+            layouts[id(message)] = layout_of(message)
+        elif isinstance(message, (m.Truncate, m.Message)):
+            if ordinal >= first:
+                changes.append(c.change_of(transaction, ordinal, message, layout_of))
+            ordinal += 1
+    if ordinal != behind:
+        raise SpoolError("the spool holds something else than what was written to it")
+    return changes
+
+
+def _descriptions(message: c.Content, known: set[int], xid: int | None) -> list[bytes]:
+    """The descriptions of the message's relations that are not ``known`` yet, as a block of ``xid`` has them."""
     if isinstance(message, m.Truncate):
-        relations = message.relations
+        relations: tuple[Relation, ...] = message.relations
     else:
         relations = () if isinstance(message, m.Message) else (message.relation,)
+    parts: list[bytes] = []
     for relation in relations:
         if id(relation) not in known:
             known.add(id(relation))
-            yield from (m.without_xid(named.payload, named.xid) for named in relation.types)
-            yield m.without_xid(relation.payload, relation.xid)
-    yield m.without_xid(message.payload, message.xid)
+            needed: tuple[Relation | Type, ...] = (*relation.types, relation)
+            for described in needed:
+                plain = m.without_xid(described.payload, described.xid)
+                parts.append(plain if xid is None else plain[:1] + xid.to_bytes(4, "big") + plain[1:])
+    return parts

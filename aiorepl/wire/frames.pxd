@@ -20,6 +20,7 @@ cpdef list sort(list frames, list inbox)
 cdef class FrameBuffer:
     cdef Py_ssize_t _least, _start, _end
     cdef bytearray _memory
+    cdef bint _large
     cdef public object damage
 
     @cython.locals(

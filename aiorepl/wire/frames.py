@@ -20,6 +20,8 @@ from aiorepl.errors import ProtocolError
 # The largest frame a server can send: a message buffer of PostgreSQL ends at 1 GiB (MaxAllocSize).
 LARGEST_FRAME: Final = 0x3FFF_FFFF
 _SMALLEST_BUFFER: Final = 64 * 1024
+# A buffer that grew stays as it is, up to this size, while frames are large.
+_LARGEST_KEPT: Final = 4 * 1024 * 1024
 
 _COPY_DATA: Final = ord("d")
 _XLOG: Final = ord("w")
@@ -118,6 +120,8 @@ class FrameBuffer:
         self._memory = bytearray(self._least)
         self._start = 0
         self._end = 0
+        # Whether the frames of the last read were such that the next will need as much room.
+        self._large = False
         self.damage: ProtocolError | None = None
         """Why no frame can be told behind those that were given out: a length or a message that makes no sense."""
 
@@ -162,10 +166,12 @@ class FrameBuffer:
                 at = behind
         except ProtocolError as error:
             self.damage = error
+        if frames:
+            self._large = at - self._start > len(frames) * (self._least // 4)
         self._start = at
         if at == end:
             self._start = self._end = 0
-            if len(memory) > self._least:
+            if len(memory) > self._least and not self._stays():
                 self._memory = bytearray(self._least)
         return frames
 
@@ -175,11 +181,21 @@ class FrameBuffer:
         return self._end - self._start
 
     def _make_room(self) -> None:
-        kept = self._memory[self._start : self._end]
+        before = self._memory
+        kept = self._end - self._start
         # Doubling bounds both the copies of a large frame and the memory: twice what has arrived of it.
-        size = max(self._least, 2 * len(kept))
-        self._memory = kept + bytearray(size - len(kept))
-        self._start, self._end = 0, len(kept)
+        size = max(self._least, 2 * kept)
+        if size <= len(before) and self._stays():
+            size = len(before)
+        if size != len(before):
+            self._memory = bytearray(size)
+        # As memoryviews: a slice of a bytearray would be one more copy.
+        memoryview(self._memory)[:kept] = memoryview(before)[self._start : self._end]
+        self._start, self._end = 0, kept
+
+    def _stays(self) -> bool:
+        """Whether memory that has grown is kept for the frames to come: growing costs some copies of each."""
+        return self._large and len(self._memory) <= _LARGEST_KEPT
 
 
 def _letter(kind: int) -> str:

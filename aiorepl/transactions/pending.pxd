@@ -1,0 +1,39 @@
+cimport cython
+
+from aiorepl cimport octets
+from aiorepl.pgoutput.decoder cimport Decoder
+from aiorepl.pgoutput.rows cimport RowMessage
+from aiorepl.transactions.changes cimport Layout, row_change
+
+cdef Py_ssize_t _SLICE_BYTES, _OVERHEAD
+
+
+cdef class Pending:
+    cdef public object xid, origin
+    cdef public Py_ssize_t memory
+    cdef list _messages, _chunks
+    cdef Py_ssize_t _spooled
+    cdef object _spool
+    cdef dict _firsts, _offsets
+
+    @cython.locals(payload=bytes, cost=Py_ssize_t)
+    cpdef Py_ssize_t add(self, object message) except -1
+
+    @cython.locals(
+        begin=Py_ssize_t, length=Py_ssize_t, size=Py_ssize_t, parts=list, place=Py_ssize_t, behind=Py_ssize_t, payload=bytes,
+        described=bytes,
+    )
+    cpdef object _write(self, object spool, Py_ssize_t first, dict starts, dict offsets)
+
+    @cython.locals(part=list, size=Py_ssize_t, behind=Py_ssize_t, layout=Layout)
+    cpdef tuple _portion(self, Py_ssize_t ordinal, object transaction, object layout_of)
+
+
+@cython.locals(
+    changes=list, layouts=dict, layout=Layout, octets_="const unsigned char*", at=Py_ssize_t, size=Py_ssize_t,
+    start=Py_ssize_t, row=RowMessage,
+)
+cpdef list _read(
+    bytes data, Decoder decoder, object transaction, object layout_of, Py_ssize_t ordinal, Py_ssize_t first,
+    Py_ssize_t behind,
+)
