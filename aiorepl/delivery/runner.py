@@ -120,6 +120,9 @@ class SinkRunner:
                 await self._flush()
             if batch is None:
                 await self._wait()
+            else:
+                # A sink that never waits would keep statuses from the server until a huge transaction is written.
+                await asyncio.sleep(0)
 
     def _next_batch(self) -> Batch | None:
         while not self._batcher.full:
