@@ -119,7 +119,7 @@ def credentials(jwt, seed, end="\n"):
 def sink(server, name, scheme="tls", host="localhost", **options):
     """Into a stream of this name, by the name that the certificate is for."""
     url = f"{scheme}://{host}:{server.port}"
-    return Nats(name, url, subject=f"{name}.{{table}}", create_stream=True, timeout=5.0, **options)
+    return Nats(name, url, subject=f"{name}.{{table}}", create_stream=True, timeout=60.0, **options)
 
 
 async def delivered(ours, source, name):
