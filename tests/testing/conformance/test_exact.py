@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -25,8 +26,8 @@ class Exact(Sink):
 
     async def open(self, context):
         await asyncio.sleep(0)
-        self.at = self.target.position or context.position
-        return self.at
+        self.at = context.position
+        return self.target.position or self.at
 
     async def write(self, batch):
         await asyncio.sleep(0)
@@ -160,6 +161,15 @@ class PositionApart(Exact):
         self.ready = []
 
 
+class GoesOnFromWhatWasReadBack(Exact):
+    """Keeps the timeline that it once began with."""
+
+    async def open(self, context):
+        held = await super().open(context)
+        self.at = dataclasses.replace(held, timelines=None)
+        return held
+
+
 class PositionOnlyWithChanges(Exact):
     """Does not keep up with WAL that has nothing for it."""
 
@@ -240,6 +250,12 @@ def case_of(sink: type, base: type) -> type:
             TestExact,
             "test_a_crash_between_write_and_flush test_cancellation",
             "are in the target more than once",
+        ),
+        (
+            GoesOnFromWhatWasReadBack,
+            TestExact,
+            "test_a_promotion",
+            "of timeline 2 was flushed, and open returned 1",
         ),
         (
             PositionOnlyWithChanges,
