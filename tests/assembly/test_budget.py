@@ -244,6 +244,39 @@ def test_a_spool_that_is_damaged(wired, say):
         list(part.changes)
 
 
+def test_changes_by_their_places(wired, say):
+    """One change of a spooled transaction, or some, without a walk over all."""
+    wire = wired(budget=1)
+    wire.feed(say.block(5, say.row("a", 5), say.row("b", 5), say.row("c", 6)))
+    slices = [part for part in wire.feed(say.commit(5, 0x10)) if part.changes]
+    changes = [part.changes[place] for part in slices for place in range(len(part.changes))]
+
+    assert ["a", "b", "c"] == [change.new["id"] for change in changes]
+    assert [0, 1, 2] == [change.ordinal for change in changes]
+    last = slices[-1].changes
+    assert changes[-1].ordinal == last[-1].ordinal == last[-1:][0].ordinal
+    with pytest.raises(IndexError):
+        last[len(last)]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["as it was", "described again"])
+def test_descriptions_of_another_kind_of_transaction(wired, say, again):
+    """What a stream block described, with its xid, describes rows that are spooled without one, and the other way round."""
+    wire = wired(budget=1)
+    wire.feed(say.block(5, say.table(xid=5), say.row("streamed", 5, note="n")), say.commit(5, 0x10))
+    described = [say.table()] if again else []
+
+    wire.feed(say.prepare("g", 6, 0x20, *described, say.row("prepared", note="n")))
+    assert wire.waiting.spooled
+    (prepared,) = wire.feed(say.commit_prepared("g", 6, 0x30))
+    wire.feed(say.block(7, say.row("again", 7, note="n")))
+    assert wire.waiting.spooled
+    (streamed,) = wire.feed(say.commit(7, 0x40))
+
+    rows = [change.new for part in (prepared, streamed) for change in part.changes]
+    assert [("prepared", "n"), ("again", "n")] == [tuple(row.values()) for row in rows]
+
+
 def test_reserve(tmp_path, monkeypatch):
     """Some space is left for others on the same disk."""
     usage = shutil.disk_usage(tmp_path)

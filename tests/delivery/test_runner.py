@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -44,6 +45,30 @@ async def test_a_sink_that_only_writes_is_durable_on_return(lane):
         WriteOnly.written.clear()
         await asyncio.sleep(0)
         assert end == lane.ledger.flushed
+
+
+async def test_a_sink_that_never_waits_lets_others_run(lane):
+    """Between two of its batches there is a turn for everybody else, however much there is to write."""
+    turns = []
+
+    class Busy(Sink):
+        async def write(self, batch):
+            turns.append("write")
+
+    async def other():
+        while turns.count("write") < 3:
+            turns.append("other")
+            await asyncio.sleep(0)
+
+    lane = lane(Busy(), batches=BatchPolicy(bytes=1, flush_seconds=60))
+    for number in range(3):
+        lane.commit(number)
+    lane.start()
+    await asyncio.gather(other(), lane.finish())
+
+    writes = [place for place, what in enumerate(turns) if what == "write"]
+    assert 3 == len(writes)
+    assert all("other" in turns[before:after] for before, after in pairwise(writes))
 
 
 async def test_what_came_together_is_a_batch(lane, ids):

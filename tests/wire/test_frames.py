@@ -117,6 +117,29 @@ def test_a_huge_frame(backend, size):
     assert [XLogData(1, 2, 3, payload), Keepalive(9, 0, False)] == frames
 
 
+def test_room_stays_while_frames_are_large(backend):
+    """Memory that one large frame needed is there for the next, and is given back with the first small ones."""
+    buffer = FrameBuffer()
+    usual = len(buffer.space())
+    large = backend.xlog(bytes(MIB))
+
+    assert 3 == len(feed(buffer, large + large + large))
+    assert len(large) < len(buffer.space())
+    feed(buffer, backend.xlog(b"small"))
+
+    assert usual == len(buffer.space())
+
+
+def test_room_for_the_largest_does_not_stay(backend):
+    """Past some megabytes memory is given back at once, however large the frames are that follow."""
+    buffer = FrameBuffer()
+    usual = len(buffer.space())
+
+    assert 1 == len(feed(buffer, backend.xlog(bytes(9 * MIB))))
+
+    assert usual == len(buffer.space())
+
+
 def test_memory_follows_what_arrived():
     """A frame that claims a gigabyte costs what came of it, not what it claims."""
     buffer = FrameBuffer()

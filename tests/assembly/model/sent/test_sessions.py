@@ -117,9 +117,7 @@ def machine(world, agree) -> type[RuleBasedStateMachine]:
 
 def test_searched(machine):
     """Searched by hypothesis, which finds the smallest world that is told wrongly."""
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=150, stateful_step_count=40)
-    )
+    run_state_machine_as_test(machine, settings=settings(max_examples=150, stateful_step_count=40))
 
 
 @pytest.mark.parametrize("block", range(4))
