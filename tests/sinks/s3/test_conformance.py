@@ -29,7 +29,9 @@ class TestFolder(Objects):
         self.folder, self.reader = tmp_path, read
 
     def make_sink(self):
-        return S3(self.folder.as_uri(), compression="gzip", object_bytes=4000, memory_bytes=2000, spool_bytes=20000)
+        return S3(
+            self.folder.as_uri(), compression="gzip", object_bytes=4000, memory_bytes=2000, spool_bytes=20000
+        )
 
     def read(self):
         """The lines of the objects in the manifest."""
@@ -53,7 +55,9 @@ class TestBucket(Objects):
         self.layer.faults.clear()
 
     def make_sink(self):
-        return self.bucket.sink(endpoint=self.layer.endpoint, object_bytes=4000, memory_bytes=2000, spool_bytes=20000)
+        return self.bucket.sink(
+            endpoint=self.layer.endpoint, object_bytes=4000, memory_bytes=2000, spool_bytes=20000
+        )
 
     def read(self):
         """The lines of the objects in the manifest."""

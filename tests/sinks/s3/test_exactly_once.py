@@ -251,6 +251,39 @@ def test_a_second_process_that_was_started_by_mistake(read):
     require_exactly_once(store, stream, read)
 
 
+def test_a_writer_that_was_asleep_in_its_claim(read):
+    """Another one took over meanwhile, and has objects that it is about to list: they are left alone."""
+    stream, store = told([3, 3]), Memory()
+    batch = Batch(tuple(stream.again()))
+    slow, quick = Sink(store), Sink(store)
+    slow.open(SinkContext("s", stream.position))
+    create = store.create
+
+    def refuse(name: str, data: bytes) -> bool:
+        raise TransientError("refused")
+
+    def asleep(name: str, data: bytes) -> bool:
+        created = create(name, data)
+        store.create = create
+        quick.open(SinkContext("s", stream.position))
+        quick.write(batch)
+        store.create = refuse
+        with pytest.raises(TransientError):
+            quick.flush()
+        store.create = create
+        return created
+
+    store.create = asleep
+    slow.write(batch)
+    quick.flush()
+    with pytest.raises(PermanentError, match="another process writes there"):
+        slow.flush()
+    slow.close()
+    quick.close()
+
+    require_exactly_once(store, stream, read)
+
+
 class _Frozen(Memory):
     def __init__(self, objects: dict[str, bytes]) -> None:
         super().__init__()

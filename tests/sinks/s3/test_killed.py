@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 WORKER = Path(__file__).with_name("worker.py")
+LARGE = Path(__file__).with_name("large.py")
 
 
 def stream():
@@ -91,6 +92,41 @@ def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
     assert Life(bucket, layer, seed=100 + nth).wait() == 0
     for names in (read.listed(bucket), read.data(bucket)):
         assert once(read, bucket, names) == EXPECTED
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("method", "path"), [("PUT", "partNumber=3&"), ("POST", "uploadId=")])
+def test_killed_in_the_middle_of_an_upload(bucket, layer, read, monkeypatch, method, path, lost):
+    """Its parts are aborted by the next process, and nobody else's: not another's of the bucket, not a stranger's."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", layer.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    others = ["some/prefix-2/schema=public/x.jsonl", "some/prefix/schema=public/table=t0/x.jsonl"]
+    for key in others:
+        bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
+    command = [sys.executable, LARGE, bucket.url, "jsonl", "1", "12000", "compression=none"]
+    lives: list[subprocess.Popen] = []
+
+    def kill() -> None:
+        lives[0].kill()
+        lives[0].wait()
+
+    deadly = read.Fault(method, path, lost=lost, meanwhile=kill)
+    layer.faults.append(deadly)
+    lives.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    assert lives[0].wait(60) == -9
+    assert deadly.hits == 1
+    completed = method == "POST" and lost
+    assert len(bucket.uploads()) == len(others) + (not completed)
+    assert read.listed(bucket) == []
+
+    assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+    assert sorted(upload["Key"] for upload in bucket.uploads()) == others
+    (name,) = read.listed(bucket)
+    # S3Proxy keeps an object for each upload, too.
+    assert [found for found in read.data(bucket) if found.startswith("schema")] == [name]
+    assert [event["ordinal"] for event in read.lines(bucket, [name])] == list(range(12_000))
 
 
 def test_readers_beside_the_writer(bucket, layer, read):

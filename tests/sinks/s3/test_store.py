@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,11 @@ import pytest
 from aiorepl import Batch, ConfigurationError, PermanentError, Refusal, SinkContext, TransientError
 from aiorepl_sinks.objects.store import _problem as problem
 from aiorepl_sinks.s3 import S3
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SECRET = "test-secret"
 
@@ -68,6 +74,12 @@ def test_compressions_and_formats(bucket, read, source, compression, ending):
     assert name.startswith("public.items/")
     assert name.endswith(ending)
     assert ["c", "c"] == [event["op"] for event in read.lines(bucket, [name])]
+    if compression == "zstd":
+        # One frame, which says how much is in it: there are readers that need either.
+        content = bucket.read(name)
+        whole = zstd.decompress(content)
+        assert len(whole) == zstd.get_frame_info(content).decompressed_size
+        assert zstd.get_frame_size(content) == len(content)
 
 
 def test_large_objects_go_up_in_parts(bucket, layer, read, source):
@@ -77,7 +89,7 @@ def test_large_objects_go_up_in_parts(bucket, layer, read, source):
 
     (name,) = read.listed(bucket)
     assert list(range(20)) == [event["new"]["id"] for event in read.lines(bucket, [name])]
-    assert 3 == sum("partNumber=" in path for _, path in layer.requests)
+    assert 4 == sum("partNumber=" in path for _, path in layer.requests)
     assert [] == bucket.uploads()
 
 
@@ -240,3 +252,94 @@ def test_dead_letters_of_another_sink(bucket, read, source):
     sink.close()
 
     assert 1 == len(read.lines(bucket, read.listed(bucket)))
+
+
+@pytest.mark.parametrize("files", ["jsonl", "parquet"])
+def test_parts_go_up_while_the_rest_is_made(bucket, layer, read, source, files):
+    """A part that is answered too late, or twice, is sent again; the object is whole, and nothing is left."""
+    layer.faults += [
+        read.Fault("PUT", "partNumber=1&", status=503, times=2),
+        read.Fault("PUT", "partNumber=2&", lost=True),
+    ]
+    dice = random.Random(1)
+    notes = [dice.randbytes(500_000).hex() for _ in range(12)]
+    source.stream.transaction(*(source.table.insert(str(number), note) for number, note in enumerate(notes)))
+    sink = bucket.sink(endpoint=layer.endpoint, files=files, compression="none", memory_bytes=1 << 20)
+    life(sink, source, Batch(tuple(source.stream.slices())))
+
+    (name,) = read.listed(bucket)
+    assert [3, 2, 1] == [sum(f"partNumber={n}&" in path for _, path in layer.requests) for n in (1, 2, 3)]
+    events = read.lines(bucket, [name]) if files == "jsonl" else read.rows(bucket, [name])
+    assert notes == [event["note"] if files == "parquet" else event["new"]["note"] for event in events]
+    assert [] == bucket.uploads()
+
+
+def test_a_part_that_is_refused_for_long(bucket, layer, read, source):
+    """Is a transient error; the same flush makes the object again, from what was gathered, however large it is."""
+    sink = bucket.sink(endpoint=layer.endpoint, compression="none", memory_bytes=1 << 20)
+    sink.open(source.context)
+    sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
+    layer.faults.append(read.Fault("PUT", "partNumber=3&", status=503, times=1000))
+    for _ in range(2):
+        with pytest.raises(TransientError, match="writing: the store says 503 SlowDown"):
+            sink.flush()
+        assert [] == bucket.uploads()
+        assert [] == read.data(bucket)
+
+    layer.faults.clear()
+    sink.flush()
+    sink.close()
+    assert list(range(20)) == [event["new"]["id"] for event in read.lines(bucket, read.listed(bucket))]
+
+
+def test_an_upload_that_nobody_could_abort(bucket, layer, read, source):
+    """Is aborted when the object has been written after all."""
+    sink = bucket.sink(endpoint=layer.endpoint, compression="none")
+    sink.open(source.context)
+    sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
+    layer.faults += [
+        read.Fault("PUT", "partNumber=2&", status=400, code="RequestTimeout"),
+        read.Fault("DELETE", "uploadId=", status=403, code="AccessDenied"),
+    ]
+    with pytest.raises(PermanentError):
+        sink.flush()
+    assert 1 == len(bucket.uploads())
+
+    sink.flush()
+    sink.close()
+    assert [] == bucket.uploads()
+    assert 20 == len(read.lines(bucket, read.listed(bucket)))
+
+
+def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
+    """Are left to the bucket's lifecycle, and the log says so, without a signature."""
+    sink = bucket.sink(endpoint=layer.endpoint, compression="none")
+    sink.open(source.context)
+    sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
+    layer.faults += [
+        read.Fault("PUT", "partNumber=2&", status=400, code="RequestTimeout"),
+        read.Fault("GET", "uploads=", status=403, code="AccessDenied"),
+    ]
+    with pytest.raises(PermanentError):
+        sink.flush()
+    sink.flush()
+    sink.close()
+
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"]
+    assert "uploads that were broken off may be left there, invisible (HTTPError)" in said
+    assert "Signature" not in said
+    assert 20 == len(read.lines(bucket, read.listed(bucket)))
+
+
+def test_a_completion_whose_answer_was_lost(bucket, layer, read, source):
+    """Is repeated by the client, and the upload is not there any more: the object is written again."""
+    sink = bucket.sink(endpoint=layer.endpoint, compression="none")
+    sink.open(source.context)
+    sink.write(source.batch(list(range(12)), note="x" * 1_000_000))
+    layer.faults.append(read.Fault("POST", "uploadId=", lost=True))
+    with pytest.raises(TransientError, match="the store has no such upload any more"):
+        sink.flush()
+    sink.flush()
+    sink.close()
+
+    assert list(range(12)) == [event["new"]["id"] for event in read.lines(bucket, read.data(bucket))]
