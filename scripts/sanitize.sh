@@ -13,6 +13,11 @@ CC=gcc CFLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-
 "$bin/python" -m zipfile -e "$scratch"/*.whl "$scratch/wheel"
 test $# -gt 0 ||
   set -- tests/wire tests/pgoutput tests/transactions tests/assembly/model tests/formats tests/values tests/fuzz/test_decoder.py
-# Python keeps what it allocated until it ends, and has its own allocator, which hides what lies behind an object.
-LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 PYTHONMALLOC=malloc \
-  AIOREPL_PURE_PYTHON=0 PYTHONPATH="$scratch/wheel" "$bin/pytest" -p no:cacheprovider --timeout=0 "$@"
+# Python keeps what it allocated until it ends, and has its own allocator, which hides what lies behind an object. Reports go
+# to files, for pytest catches what is printed, and dies with the process.
+status=0
+LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS="detect_leaks=0:log_path=$scratch/report" \
+  UBSAN_OPTIONS="print_stacktrace=1:log_path=$scratch/report" PYTHONMALLOC=malloc \
+  AIOREPL_PURE_PYTHON=0 PYTHONPATH="$scratch/wheel" "$bin/pytest" -p no:cacheprovider --timeout=0 "$@" || status=$?
+cat "$scratch"/report* 2>/dev/null || exit "$status"
+exit 1
