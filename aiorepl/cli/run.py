@@ -48,6 +48,7 @@ create_slot = true
 # [journal]
 # url = "/var/lib/aiorepl/journal"
 # snapshot = true               # begin with the rows that are there when the slot is created
+# retain = "7d 100gb"           # delete what all consumers have passed, past this age or size; else: aiorepl journal prune
 
 # [pipeline]
 # grace = 10                    # seconds that sinks have to finish when we are stopped
@@ -167,6 +168,7 @@ def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, b
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.delivery.pipeline import FOR_EVER, Pipeline
     from aiorepl.delivery.retry import RetryPolicy
+    from aiorepl.journal.retention import Retention
     from aiorepl.journal.store import open_store
 
     for key in document:
@@ -181,10 +183,12 @@ def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, b
 
     options: dict[str, Any] = {}
     if "journal" in document:
-        journal = Options({"url": str, "snapshot": bool}, frozenset({"url"}))
+        journal = Options({"url": str, "snapshot": bool, "retain": str}, frozenset({"url"}))
         given = checker.arguments("journal", document["journal"], journal)
         if given is not None:
             checker.call("journal.url", open_store, {"url": given["url"]})
+            if "retain" in given:
+                options["retain"] = checker.call("journal.retain", Retention.parse, {"text": given["retain"]})
             options |= {"journal": given["url"], "snapshot": given.get("snapshot", False)}
 
     hints = {"grace": float, "memory": int, "reconnect": bool, "batches": BatchPolicy, "retry": RetryPolicy}

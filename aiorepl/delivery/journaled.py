@@ -21,6 +21,7 @@ from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.gaps import Gaps
 from aiorepl.delivery.lanes import JOURNAL, SOURCE, InLedger, Lanes, first_of, lag
 from aiorepl.delivery.overview import Lag
+from aiorepl.delivery.pruning import keep_pruned
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.source import Readied
@@ -28,6 +29,7 @@ from aiorepl.delivery.window import Window
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.retention import Retention
 from aiorepl.journal.sink import JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -56,6 +58,7 @@ class JournaledLanes(Lanes):
         retry: RetryPolicy,
         snapshot: bool,
         resnapshot: bool,
+        retain: Retention | str | None,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
@@ -65,6 +68,7 @@ class JournaledLanes(Lanes):
         self._journal = Served(self._sink, batches, retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
+        self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}
 
@@ -93,6 +97,10 @@ class JournaledLanes(Lanes):
             JOURNAL, self._journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
         )
         outward = [await self._outward(name, serve, begin, cleanup) for name, serve in self._sinks.items()]
+        if self._retain is not None:
+            # Only now: every sink of ours has its cursor, and keeps what it needs.
+            pruning = asyncio.create_task(keep_pruned(self._url, self._retain), name="aiorepl retention")
+            cleanup.push_async_callback(_ended, pruning)
         self.started.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._inward(window, runner, load))
@@ -253,6 +261,11 @@ class _AtCursor:
     async def durable(self, end_lsn: LSN) -> None:
         """Keep the position."""
         await asyncio.to_thread(self._cursors.advance, self._name, self._at.at(end_lsn))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _close(connection: object) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anyio import CancelScope
 
@@ -29,6 +29,9 @@ from aiorepl.delivery.watchdog import watching
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 
+if TYPE_CHECKING:
+    from aiorepl.journal.retention import Retention
+
 _log = logging.getLogger("aiorepl.pipeline")
 
 FOR_EVER = RetryPolicy(seconds=None)
@@ -41,6 +44,8 @@ class Pipeline:
         position is kept under: do not change it.
     :param journal: the folder (or ``file://`` URL) of a journal.
     :param snapshot: if the slot is created now, begin with the rows that are in the tables already. Needs a journal.
+    :param retain: delete segments of the journal once all its consumers have passed them, and they are older than this or
+        the journal is larger: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. Unless given, only ``aiorepl journal prune`` does.
     :param resnapshot: make the slot anew, whatever became of it, and load the tables again, behind what the journal has.
         The load is one transaction that begins with a truncate of the tables. For one start, not for every.
     :param accept_gap: if the slot is ahead of the journal, or of a sink that keeps its position, go on without what is
@@ -60,6 +65,7 @@ class Pipeline:
         *,
         journal: str | None = None,
         snapshot: bool = False,
+        retain: Retention | str | None = None,
         resnapshot: bool = False,
         accept_gap: bool = False,
         until: LSN | str | None = None,
@@ -75,6 +81,8 @@ class Pipeline:
             raise ConfigurationError(
                 "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
             )
+        if retain is not None and journal is None:
+            raise ConfigurationError("retain is about a journal, and there is none")
         if resnapshot and accept_gap:
             raise ConfigurationError("resnapshot leaves no gap to accept: choose one of the two")
         self._source = source
@@ -100,6 +108,7 @@ class Pipeline:
                 retry=retry,
                 snapshot=snapshot,
                 resnapshot=resnapshot,
+                retain=retain,
             )
         self._heartbeat = None if source.heartbeat is None else Heartbeat(source)
         self._stopping = asyncio.Event()

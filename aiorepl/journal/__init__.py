@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader, Segment
-from aiorepl.journal.retention import prune
+from aiorepl.journal.retention import Retention, prune
 from aiorepl.journal.sink import JournalSink
 
-__all__ = ["Cursors", "JournalReader", "JournalSink", "Segment", "prune"]
+__all__ = ["Cursors", "JournalReader", "JournalSink", "Retention", "Segment", "prune"]

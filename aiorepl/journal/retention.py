@@ -1,22 +1,77 @@
-"""Which segments can go: those that every registered consumer has passed."""
+"""Which segments can go: those that every registered consumer has passed, and of these the ones that nobody retains."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
+from dataclasses import dataclass
+from typing import Final, Self
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.manifest import INDEX, SEGMENT, segment_names, segment_range
 from aiorepl.journal.store import Store, open_store
 from aiorepl.lsn import LSN
 
+_AMOUNT: Final = re.compile(r"(\d+)\s*([a-z]+)")
+_SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_BYTES: Final = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
-def prune(url: str | os.PathLike[str], *, store: Store | None = None, until: LSN | None = None) -> list[str]:
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What to keep of what every consumer has passed: for reading it again, or for those that come later.
+
+    :param seconds: segments go when they are older.
+    :param bytes: the oldest go while all segments together are larger.
+    :raises ConfigurationError: for neither, and for less than nothing.
+    """
+
+    seconds: float | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = [limit for limit in (self.seconds, self.bytes) if limit is not None]
+        if not limits or min(limits) < 0:
+            raise ConfigurationError(
+                "a retention is an age in seconds, a number of bytes, or both; 0 keeps nothing"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``"7d"``, ``"100gb"``, or both, ``"7d 100gb"``: what exceeds either goes.
+
+        :raises ConfigurationError: for other text.
+        """
+        found: dict[str, int] = {}
+        for word in text.lower().replace(",", " ").split():
+            match = _AMOUNT.fullmatch(word)
+            number, unit = (0, "") if match is None else (int(match[1]), match[2])
+            name = "seconds" if unit in _SECONDS else "bytes"
+            if unit not in _SECONDS | _BYTES or name in found:
+                raise ConfigurationError(
+                    f"retain {text!r} is no retention: it is an age in s, min, h or d, a size in kb, mb, gb or tb, or one "
+                    'of each, as in "7d 100gb"'
+                )
+            found[name] = number * (_SECONDS | _BYTES)[unit]
+        return cls(**found)
+
+
+def prune(
+    url: str | os.PathLike[str],
+    *,
+    store: Store | None = None,
+    until: LSN | None = None,
+    retain: Retention | None = None,
+) -> list[str]:
     """Delete the segments that all cursors have passed. Safe beside a writer and readers.
 
     The newest segment stays, for it tells where the journal ends. Without any cursor nothing is deleted: nobody has
     said that he has read it.
 
     :param until: keep what ends behind this, too.
+    :param retain: keep this much of it; nothing unless given.
     :returns: the names of the segments that are gone, oldest first.
     :raises OSError: when a file cannot be deleted; those before it are gone.
     :raises JournalError: when a cursor is damaged.
@@ -27,12 +82,36 @@ def prune(url: str | os.PathLike[str], *, store: Store | None = None, until: LSN
     if not held:
         return []
     passed = min(held) if until is None else min(*held, until)
+    names = segment_names(store)
+    retained = None if retain is None else _Retained(store, names, retain)
     gone = []
-    for name in segment_names(store)[:-1]:
-        if segment_range(name)[1] > passed:
+    for name in names[:-1]:
+        if segment_range(name)[1] > passed or (retained is not None and retained.keeps(name)):
             break
         # The index first: from then on the segment does not exist, whatever happens to the rest.
         store.delete(name + INDEX)
         store.delete(name + SEGMENT)
         gone.append(name)
     return gone
+
+
+class _Retained:
+    """What a retention keeps of a journal, asked from its oldest segment on until the first that is kept."""
+
+    def __init__(self, store: Store, names: list[str], retention: Retention) -> None:
+        self._store = store
+        self._retention = retention
+        self._now = time.time()
+        # Only a limit in bytes needs all of them looked at.
+        self._left = 0 if retention.bytes is None else sum(map(self._size, names))
+
+    def keeps(self, name: str) -> bool:
+        """Whether this one stays; if not, it counts as gone."""
+        size, published = self._store.about(name + SEGMENT)
+        old = self._retention.seconds is not None and self._now - published > self._retention.seconds
+        large = self._retention.bytes is not None and self._left > self._retention.bytes
+        self._left -= size
+        return not (old or large)
+
+    def _size(self, name: str) -> int:
+        return self._store.about(name + SEGMENT)[0]

@@ -51,6 +51,9 @@ class Store(Protocol):
     def read(self, name: str, offset: int = 0, length: int = -1) -> bytes:
         """Some of a file, or all of it. FileNotFoundError when there is none of that name."""
 
+    def about(self, name: str) -> tuple[int, float]:
+        """How large a file is, and when it was published, in seconds since 1970. FileNotFoundError as ``read``."""
+
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a small file, atomically; durable on return."""
 
@@ -115,6 +118,11 @@ class LocalStore:
             if offset:
                 file.seek(offset)
             return file.read(length) if length >= 0 else file.readall()
+
+    def about(self, name: str) -> tuple[int, float]:
+        """Size and time of the last write, which was just before it got its name."""
+        found = (self.path / name).stat()
+        return found.st_size, found.st_mtime
 
     def write(self, name: str, data: bytes) -> None:
         """A small file, folder and all."""

@@ -10,6 +10,7 @@ import pytest
 
 from aiorepl import BatchPolicy, Delete, Insert, Pipeline, SlotError, Update
 from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.reader import JournalReader
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -132,3 +133,39 @@ async def test_a_second_start_does_not_load_again(published, tmp_path):
 
     assert [1, 2, 3] == [change.key["id"] for change in sink.changes]
     assert [0, *[sink.changes[1].transaction.xid]] == [change.transaction.xid for change in sink.changes[:2]]
+
+
+async def test_what_is_passed_goes_while_it_runs(published, tmp_path):
+    """Under a retention of nothing only the newest segment is left, but for what a slow sink has still to get."""
+    quick, slow, hang = MemorySink(), MemorySink(), Hang()
+    sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
+    options = {"journal": str(tmp_path), "batches": BatchPolicy(flush_seconds=0.01), "retain": "0s"}
+    reader = JournalReader(tmp_path)
+
+    async def segments():
+        return len(reader.segments())
+
+    async with Pipeline(published.source(), sinks, **options):
+        for number in range(5):
+            await published.execute(f"INSERT INTO items VALUES ({number})")
+            await quick.wait_for_changes(number + 1, durable=True)
+        await hang.reached.wait()
+        held = reader.segments()
+        assert 5 == len(held)
+        hang.release()
+        await published.until(segments, lambda count: count == 1)
+    assert held[-1:] == reader.segments()
+    assert list(range(5)) == [change.key["id"] for change in slow.changes]
+
+
+async def test_a_journal_that_cannot_be_pruned_goes_on(published, tmp_path, caplog):
+    """Told once, and nothing else."""
+    sink = MemorySink()
+    options = {"journal": str(tmp_path), "batches": SOON, "retain": "0s"}
+    await Pipeline(published.source(), [sink], until="now", **options).run()
+    (tmp_path / "cursors" / "odd.json").write_text("{")
+    async with Pipeline(published.source(), [sink], **options):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        await published.until(lambda: asyncio.sleep(0, caplog.text), lambda text: "cannot be pruned" in text)
+    assert "cursor 'odd'" in caplog.text

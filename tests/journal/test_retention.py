@@ -1,0 +1,96 @@
+"""What is retained of a journal: what a consumer needs, always; and of the rest as much as was asked for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from aiorepl import ConfigurationError
+from aiorepl.journal import Cursors, JournalReader, Retention, prune
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+NOW = 2_000_000_000.0
+
+
+@pytest.fixture
+async def journal(tmp_path, tools, monkeypatch):
+    """Five segments of the same size, an hour apart; the last an hour ago. A consumer has passed four."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    batches = []
+    for number in range(5):
+        stream.transaction(table.insert(str(number)))
+        batches.append(stream.slices())
+    await tools.write(tmp_path, stream.position, *batches, segment_bytes=1)
+    for hours, segment in enumerate(reversed(JournalReader(tmp_path).segments()), 1):
+        os.utime(tmp_path / f"{segment.name}.segment", times=(NOW - 3600 * hours,) * 2)
+    monkeypatch.setattr("aiorepl.journal.retention.time.time", lambda: NOW)
+    Cursors(tmp_path).advance("all", stream.position.at(stream.ends[3]))
+    return tmp_path, stream
+
+
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        (None, 1),
+        (Retention(seconds=0), 1),
+        (Retention(seconds=2.5 * 3600), 2),
+        (Retention(seconds=86_400), 5),
+        (Retention(bytes=0), 1),
+        (Retention(seconds=86_400, bytes=0), 1),
+        (Retention(seconds=4.5 * 3600, bytes=1 << 20), 4),
+    ],
+)
+async def test_what_is_left(journal, retention, left) -> None:
+    """What exceeds either limit goes, the oldest first; the newest segment stays whatever is asked."""
+    folder, _ = journal
+    before = JournalReader(folder).segments()
+    gone = prune(folder, retain=retention)
+    assert [segment.name for segment in before[: 5 - left]] == gone
+    assert before[5 - left :] == JournalReader(folder).segments()
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3, 4])
+async def test_bytes(journal, kept) -> None:
+    """As many of the newest segments as fit."""
+    folder, _ = journal
+    sizes = [path.stat().st_size for path in sorted(folder.glob("*.segment"))]
+    prune(folder, retain=Retention(bytes=sum(sizes[-kept:])))
+    assert kept == len(JournalReader(folder).segments())
+    assert [] == prune(folder, retain=Retention(bytes=sum(sizes[-kept:])))
+
+
+@pytest.mark.parametrize("retention", [Retention(seconds=0), Retention(bytes=0)])
+async def test_what_a_consumer_needs(journal, retention) -> None:
+    """Is kept, however old and large; and all of it where nobody is registered."""
+    folder, stream = journal
+    Cursors(folder).advance("slow", stream.position.at(stream.ends[0]))
+    prune(folder, retain=retention)
+    assert 4 == len(JournalReader(folder).segments())
+    Cursors(folder).remove("slow")
+    Cursors(folder).remove("all")
+    assert [] == prune(folder, retain=retention)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7d", Retention(seconds=604_800)),
+        ("90min", Retention(seconds=5400)),
+        ("100gb", Retention(bytes=100 << 30)),
+        ("1d, 5MB", Retention(seconds=86_400, bytes=5 << 20)),
+        ("0s", Retention(seconds=0)),
+    ],
+)
+def test_as_text(text, expected) -> None:
+    """In a file."""
+    assert expected == Retention.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "7", "30m", "1d 2h", "5g", "-1d", "for ever", "1.5d"])
+def test_other_text(text) -> None:
+    """Is refused; of 30m nobody knows whether these are minutes."""
+    with pytest.raises(ConfigurationError, match="retention"):
+        Retention.parse(text)
