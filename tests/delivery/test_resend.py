@@ -71,7 +71,7 @@ class Holding(Sink):
         for part in batch.transactions:
             if part.first:
                 self.begun = self.begun if batch.transactions[0] is not part else []
-            self.begun += [(part.transaction.commit_lsn, change.ordinal) for change in part.changes]
+            self.begun += [(change.transaction.commit_lsn, change.ordinal) for change in part.changes]
             self.seen.append(part)
         if batch.transactions[-1].last:
             self.target.rows += self.begun
@@ -145,6 +145,19 @@ async def test_lost_at_any_slice(write):
     assert (2, 1) == (sink.opened, pipeline.statistics().sinks["holding"].resends)
     assert pipeline.statistics().flushed == told.stream.lsn == told.source.confirmed
     assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
+
+
+@pytest.mark.parametrize("write", [3, 12])
+async def test_the_end_comes_again(write):
+    """Where the reading ends behind all that is read: that is told again to the one that has lost the rest."""
+    told = Told()
+    until = LSN(told.commit(60) + 8)
+    told.commit(1)
+    target = Target()
+    pipeline = told.pipeline(Holding(target, at_writes(write)), until=until)
+    await ended(pipeline)
+    assert 60 == len(target.rows)
+    assert (until, until) == (target.lsn, pipeline.statistics().flushed)
 
 
 @pytest.mark.parametrize("seed", range(12))
