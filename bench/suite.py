@@ -1,7 +1,7 @@
 """``make bench``: every workload against the limit, us and others, in turns, in one run.
 
-    .venv/bin/python bench/suite.py [--quick] [--only WORD …] [--contestants NAME,…] [--without NAME …] [--rounds N]
-                                    [--json FILE] [--markdown FILE]
+    .venv/bin/python bench/suite.py [--quick] [--only WORD …] [--skip WORD …] [--rounds N]
+                                    [--contestants NAME,…] [--without NAME …] [--json FILE] [--markdown FILE]
 
 pg_recvlogical decodes nothing, so it shows what the walsender can send: the limit. All numbers are medians over the
 rounds; what counts are the ratios, each taken within a round, since the machine is never the same twice. Time and CPU
@@ -51,16 +51,19 @@ def main() -> None:
         if arguments.markdown is not None:
             arguments.markdown.write_text("\n\n".join(told) + "\n")
 
+    def beside(name: str) -> bool:
+        return (not arguments.only or name in arguments.only) and name not in arguments.skip
+
     with EmbeddedServer(settings=SETTINGS) as server:
-        for number, workload in enumerate(chosen(arguments.only, quick=arguments.quick)):
+        for number, workload in enumerate(chosen(arguments.only, arguments.skip, quick=arguments.quick)):
             rows = workload.rows // 10 if arguments.quick else workload.rows
             found = drain(server, f"bench{number}", workload, rows, rounds, names)
             results["workloads"][workload.name] = found
             tell(report.workload(workload.name, found))
-        if not arguments.only or "latency" in arguments.only:
+        if beside("latency"):
             results["latency"] = latency.measure(server, seconds=3 if arguments.quick else 10)
             tell(report.latency(results["latency"]))
-        if not arguments.only or "standing" in arguments.only:
+        if beside("standing"):
             results["standing"] = standing.measure(server, pipelines=20 if arguments.quick else 200)
             tell(report.standing(results["standing"]))
     found_goals = goals(results)
@@ -81,8 +84,9 @@ def parse() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="WORD",
-        help=f"the workload of that name, or all whose names have this in them: {names}",
+        help=f"what has this in its name, of {names}",
     )
+    parser.add_argument("--skip", action="append", default=[], metavar="WORD", help="and what not")
     parser.add_argument(
         "--contestants",
         type=lambda text: text.split(","),
@@ -101,18 +105,21 @@ def parse() -> argparse.Namespace:
     if unknown := {*arguments.contestants, *arguments.without} - {*OURS, *OTHERS}:
         parser.error(f"no contestant is called {', '.join(sorted(unknown))}")
     arguments.contestants = [name for name in arguments.contestants if name not in arguments.without]
-    if unknown := [word for word in arguments.only if word not in BESIDE and not chosen([word], quick=False)]:
+    if unknown := [
+        word for word in arguments.only if word not in BESIDE and not chosen([word], [], quick=False)
+    ]:
         parser.error(f"no workload is called {', '.join(unknown)}")
     return arguments
 
 
-def chosen(words: list[str], *, quick: bool) -> list[Workload]:
+def chosen(words: list[str], skip: list[str], *, quick: bool) -> list[Workload]:
     """The workloads to run."""
-    if not words:
-        return [each for each in WORKLOADS if each.quick or not quick]
-    exact = {each.name for each in WORKLOADS}.intersection(words)
-    parts = [word for word in words if word not in exact]
-    return [each for each in WORKLOADS if each.name in exact or any(part in each.name for part in parts)]
+    return [
+        each
+        for each in WORKLOADS
+        if (any(word in each.name for word in words) if words else each.quick or not quick)
+        and not any(word in each.name for word in skip)
+    ]
 
 
 def drain(
