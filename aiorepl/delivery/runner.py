@@ -120,7 +120,7 @@ class SinkRunner:
                 await self._flush()
             if batch is None:
                 await self._wait()
-            else:
+            elif self._cursor.waiting:
                 # A sink that never waits would keep statuses from the server until a huge transaction is written.
                 await asyncio.sleep(0)
 
