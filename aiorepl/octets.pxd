@@ -1,7 +1,13 @@
 # octets.py in C, for the modules that are compiled. Lengths were compared by the caller.
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING,
+    PyByteArray_FromStringAndSize,
+    PyByteArray_GET_SIZE,
+    PyByteArray_Resize,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport fabs, isfinite, signbit
 from libc.string cimport memcpy
 
@@ -88,6 +94,23 @@ cdef inline bint has_long_number(bytes data) noexcept:
 
 cdef inline bytes cut(const unsigned char* data, Py_ssize_t start, Py_ssize_t end):
     return PyBytes_FromStringAndSize(<const char*>data + start, end - start)
+
+
+# Bytes that nobody else has seen yet.
+cdef inline bytes blank(Py_ssize_t size):
+    return PyBytes_FromStringAndSize(NULL, size)
+
+
+cdef inline bytes done(bytes blank):
+    return blank
+
+
+cdef inline bytearray buffer():
+    return PyByteArray_FromStringAndSize(NULL, 0)
+
+
+cdef inline str text(bytearray out):
+    return PyUnicode_DecodeUTF8(PyByteArray_AS_STRING(out), PyByteArray_GET_SIZE(out), NULL)
 
 
 # ``out`` grows by an eighth more than is needed each time, so appending costs a comparison and a copy.

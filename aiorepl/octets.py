@@ -104,6 +104,26 @@ def cut(data: Octets, start: int, end: int) -> bytes:
     return bytes(data[start:end])
 
 
+def blank(size: int) -> bytearray:
+    """So many bytes to be set, which ``done`` makes immutable."""
+    return bytearray(size)
+
+
+def done(blank: bytearray) -> bytes:
+    """What a ``blank`` was filled with."""
+    return bytes(blank)
+
+
+def buffer() -> bytearray:
+    """An empty one, to append to."""
+    return bytearray()
+
+
+def text(out: bytearray) -> str:
+    """All that was appended, which is UTF-8."""
+    return out.decode()
+
+
 def put(out: bytearray, data: bytes) -> None:
     """Append."""
     out += data

@@ -160,7 +160,7 @@ def to_json(recorded: Recorded) -> int:
 
 def to_journal(recorded: Recorded) -> int:
     """Blocks of a segment."""
-    builder = SegmentBuilder(LSN(0), 1, 1024 * 1024)
+    builder = SegmentBuilder(LSN(0), 1024 * 1024)
     size = 0
     for parts in slices(recorded):
         for part in parts:

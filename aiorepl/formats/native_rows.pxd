@@ -16,10 +16,11 @@ cdef class NativeRows:
 
     cpdef int lines(self, bytearray out, object changes, object other) except -1
 
-    @cython.locals(table=_Table, new=list, old=list, whole=bint, left_out=bint)
+    @cython.locals(table=_Table, new=list, old=list, new_kinds=bytes, old_kinds=bytes, whole=bint, left_out=bint)
     cpdef int row(self, bytearray out, RowChange change) except -1
 
-    cdef bint _key(self, bytearray out, RowChange change, _Table table) except -1
+    @cython.locals(table=_Table, out=bytearray)
+    cpdef object key(self, RowChange change)
 
     @cython.locals(table=_Table)
     cdef _Table _table(self, Layout layout)

@@ -61,25 +61,30 @@ class NativeRows:
         if change.transaction is not self._transaction:
             self.enter(change.transaction)
         new, old = change.raw_new, change.raw_old
+        new_kinds, old_kinds = change.new_kinds, change.old_kinds
         whole = change.message.old_kind == "O"
         octets.put(out, table.heads[change.kind])
         octets.put(out, self.header)
         octets.put_number(out, change.ordinal)
         octets.put(out, self.stamp)
         octets.put(out, b',"key":')
-        if not self._key(out, change, table):
+        if not table.key:
             octets.put(out, b"null")
+        elif old is not None:
+            table.write(out, old, old_kinds, table.key)
+        else:
+            table.write(out, new or [], new_kinds, table.key)
         left_out = False
         octets.put(out, b',"new":')
         if new is None:
             octets.put(out, b"null")
         else:
-            left_out = table.write(out, new, change.new_kinds, table.all)
+            left_out = table.write(out, new, new_kinds, table.all)
         octets.put(out, b',"old":')
         if old is None:
             octets.put(out, b"null")
         else:
-            table.write(out, old, change.old_kinds, table.all if whole else table.key)
+            table.write(out, old, old_kinds, table.all if whole else table.key)
         octets.put(out, b',"unchanged":')
         if new is not None and (left_out or whole):
             octets.put(out, orjson.dumps(change.unchanged))
@@ -89,17 +94,15 @@ class NativeRows:
 
     def key(self, change: RowChange) -> bytes | None:
         """The ``key`` of a row's event by itself; ``None`` where no column identifies the row."""
-        out = bytearray()
-        return bytes(out) if self._key(out, change, self._table(change.layout)) else None
-
-    def _key(self, out: bytearray, change: RowChange, table: _Table) -> bool:
+        table = self._table(change.layout)
         if not table.key:
-            return False
+            return None
+        out = bytearray()
         if change.raw_old is not None:
             table.write(out, change.raw_old, change.old_kinds, table.key)
         else:
             table.write(out, change.raw_new or [], change.new_kinds, table.key)
-        return True
+        return bytes(out)
 
     def enter(self, transaction: Transaction | None) -> None:
         """The events that follow are of this transaction."""

@@ -17,7 +17,8 @@ cpdef Py_ssize_t skip(bytes payload, Py_ssize_t position, str message, object co
 cpdef list columns_of(bytes payload, Py_ssize_t position)
 
 @cython.locals(
-    size=Py_ssize_t, count=Py_ssize_t, column=Py_ssize_t, data="const unsigned char*", kind="unsigned char", found=bytearray,
+    size=Py_ssize_t, count=Py_ssize_t, column=Py_ssize_t, data="const unsigned char*", kind="unsigned char", found=bytes,
+    kinds="unsigned char*",
 )
 cpdef bytes kinds_of(bytes payload, Py_ssize_t position)
 

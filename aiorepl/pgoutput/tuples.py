@@ -124,18 +124,19 @@ def kinds_of(payload: bytes, position: int) -> bytes:
     data: Any = payload  # a pointer in the compiled form
     count = octets.uint16(data, position)
     position += 2
-    found = bytearray(count)
+    found = octets.blank(count)
+    kinds: Any = found  # a pointer, too
     for column in range(count):
         if position >= size:
             raise _torn()
-        kind = found[column] = data[position]
+        kind = kinds[column] = data[position]
         if kind == _TEXT or kind == _BINARY:
             if position + 5 > size:
                 raise _torn()
             position += 5 + octets.uint32(data, position + 1)
         else:
             position += 1
-    return bytes(found)
+    return octets.done(found)
 
 
 def _torn() -> ProtocolError:

@@ -24,6 +24,15 @@ cdef class Layout:
     cpdef list read_all(self, list columns, bytes kinds, tuple places)
 
 
+cdef class _Columns:
+    cdef Layout _layout
+    cdef list _columns
+    cdef bytes _kinds
+    cdef tuple _places
+
+    cpdef list read_all(self)
+
+
 cdef class Change:
     cdef readonly object transaction
     cdef readonly Py_ssize_t ordinal

@@ -54,13 +54,13 @@ class Binary(Form):
 
     def text(self, raw: bytes) -> str:
         """PostgreSQL's own text."""
-        out = bytearray()
+        out = octets.buffer()
         self.put(out, raw)
-        return out.decode()
+        return octets.text(out)
 
     def json(self, raw: bytes) -> bytes:
         """The JSON of ``--values typed``."""
-        out = bytearray()
+        out = octets.buffer()
         self.put_json(out, raw)
         return bytes(out)
 

@@ -1,3 +1,5 @@
+cimport cython
+
 from aiorepl cimport octets
 from aiorepl.values cimport forms
 from aiorepl.values.forms cimport Binary, Form
@@ -12,6 +14,7 @@ cpdef bytes one_line(bytes raw)
 cdef class Document(Binary):
     cdef Py_ssize_t _start
 
+    @cython.locals(data="const unsigned char*")
     cdef bytes body(self, bytes raw)
 
 

@@ -23,6 +23,7 @@ from aiorepl.values import forms
 from aiorepl.values.codec import Malformed, form_codec, versioned
 from aiorepl.values.forms import Binary, Form
 
+_loads: Final = orjson.loads
 _LF, _CR = b"\n\r"
 _LINE_ENDS: Final = bytes.maketrans(b"\n\r", b"  ")
 
@@ -49,7 +50,7 @@ def read_json(raw: bytes) -> Any:
     # it refuses (numbers beyond a float, halves of surrogate pairs, 1,024 levels) is for json to decide.
     if not octets.has_long_number(raw):
         try:
-            return orjson.loads(raw)
+            return _loads(raw)
         except ValueError:
             pass
     text = raw.decode()
@@ -86,7 +87,8 @@ class Document(Binary):
             raise ValueError
         if raw[0] != 1:
             raise Malformed(f"version {raw[0]} of the binary form is not known")
-        return raw[1:]
+        data: Any = raw  # a pointer in the compiled form
+        return octets.cut(data, 1, len(raw))
 
     def read(self, raw: bytes) -> Any:
         return read_json(self.body(raw))
@@ -98,7 +100,8 @@ class Document(Binary):
         forms.put_string(out, self.body(raw))
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, one_line(self.body(raw)))
+        document = self.body(raw)
+        octets.put(out, one_line(document) if _LF in document or _CR in document else document)
 
 
 class DocumentText(Form):
