@@ -13,10 +13,10 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.manifest import INDEX, SEGMENT, segment_names, segment_range
 from aiorepl.journal.store import Store, open_store
 from aiorepl.lsn import LSN
+from aiorepl.sizes import parse_size
 
-_AMOUNT: Final = re.compile(r"(\d+)\s*([a-z]+)")
+_AGE: Final = re.compile(r"(\d{1,9})(s|min|h|d)")
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_BYTES: Final = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,23 @@ class Retention:
 
         :raises ConfigurationError: for other text.
         """
-        found: dict[str, int] = {}
-        for word in text.lower().replace(",", " ").split():
-            match = _AMOUNT.fullmatch(word)
-            number, unit = (0, "") if match is None else (int(match[1]), match[2])
-            name = "seconds" if unit in _SECONDS else "bytes"
-            if unit not in _SECONDS | _BYTES or name in found:
+        found: dict[str, int | None] = {}
+        for word in text.lower().replace(",", " ").split() or [""]:
+            limit, amount = _read(word)
+            if amount is None or limit in found:
                 raise ConfigurationError(
-                    f"retain {text!r} is no retention: it is an age in s, min, h or d, a size in kb, mb, gb or tb, or one "
-                    'of each, as in "7d 100gb"'
+                    f"retain {text!r} is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or one of "
+                    'each, as in "7d 100gb"'
                 )
-            found[name] = number * (_SECONDS | _BYTES)[unit]
-        return cls(**found)
+            found[limit] = amount
+        return cls(found.get("seconds"), found.get("bytes"))
+
+
+def _read(word: str) -> tuple[str, int | None]:
+    if (age := _AGE.fullmatch(word)) is not None:
+        return "seconds", int(age[1]) * _SECONDS[age[2]]
+    # Of 30m nobody knows whether these are minutes.
+    return "bytes", parse_size(word) if word.endswith("b") else None
 
 
 def prune(

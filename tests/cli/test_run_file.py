@@ -10,6 +10,7 @@ from aiorepl import BatchPolicy, RetryPolicy, Selection
 from aiorepl.cli import main
 from aiorepl.cli.run import EXAMPLE, load
 from aiorepl.delivery.pipeline import FOR_EVER
+from aiorepl.journal import Retention
 
 SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
 ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
@@ -100,6 +101,7 @@ def test_everything_else(made):
         [journal]
         url = "file:///var/lib/journal"
         snapshot = true
+        retain = "7d 1gb"
         [pipeline]
         grace = 3
         memory = "32mb"
@@ -127,6 +129,7 @@ def test_everything_else(made):
     assert {
         "journal": "file:///var/lib/journal",
         "snapshot": True,
+        "retain": Retention(seconds=604_800, bytes=1 << 30),
         "grace": 3,
         "memory": 32 * 1024**2,
         "reconnect": None,

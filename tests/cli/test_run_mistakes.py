@@ -77,6 +77,15 @@ def command(capsys, *arguments):
         (SOURCE + "waiting_bytes = 0" + ARCHIVE, ["source.waiting_bytes: wants at least 1"]),
         ("[source]\nslot=''\npublication='p'" + ARCHIVE, ["source: name a replication slot"]),
         (SOURCE + "[journal]\nsnapshot = true", ["journal.url: missing"]),
+        (
+            SOURCE + '[journal]\nurl = "j"\nretain = "30m"',
+            [
+                (
+                    "journal.retain: retain '…' is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or "
+                    'one of each, as in "7d 100gb"'
+                )
+            ],
+        ),
         ("journal = 1\n" + SOURCE, ["journal: wants a table"]),
         (
             SOURCE + "[journal]\nurl = 's3://bucket/key'",
