@@ -160,6 +160,8 @@ class ParquetEncoding(Encoding):
             "compression": self._compression,
             "dictionary_pagesize_limit": _DICTIONARY_BYTES,
         }
+        if piece.size > self._row_group_bytes:
+            pool.release_unused()  # what was gathered is in the spool now
         with pq.ParquetWriter(out, piece.shape, **options) as writer:
             batches: list[Any] = []
             size = 0

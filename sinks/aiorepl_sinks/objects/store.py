@@ -204,7 +204,7 @@ class _Parts:
         return self
 
     def __next__(self) -> memoryview:
-        # No bytearray: what is large and comes and goes is scattered, and the allocator keeps it.
+        # No bytearray: of what is large, and comes and goes, the allocator keeps some.
         part, size = mmap(-1, PART_BYTES), 0
         while size < PART_BYTES:
             if not self._left:
