@@ -137,33 +137,6 @@ async def _nothing():
     yield
 
 
-async def test_the_sql_route_reads_in_rounds(pair):
-    """A round ends with the transaction that fills it; one that is read again knows nothing of those behind it."""
-    await pair.both(LOG)
-    await pair.slotted()
-    await pair.source.execute("INSERT INTO log SELECT i, 'x' FROM generate_series(1, 50001) i")
-    await pair.source.execute(rows(5, "y"))
-    end = await pair.wal()
-
-    class Late(Severed):
-        async def lose(self):
-            while pipeline.statistics().received < end:
-                await asyncio.sleep(0.01)
-            await super().lose()
-
-    pipeline = Pipeline(
-        Source(pair.source_dsn, slot=pair.slot, publication="p", route="sql"),
-        {"mirror": Delivery(Late(pair, 2), retry=PATIENT)},
-        batches=SMALL,
-        memory=200 * 1024 * 1024,
-        until="now",
-    )
-    async with watched(pair), asyncio.timeout(120):
-        await pipeline.run()
-    assert 1 == pipeline.statistics().sinks["mirror"].resends
-    assert 50006 == await pair.target.fetchval("SELECT count(*) FROM log")
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_cut_anywhere(pair, server, seed):
     """Any answer of the target's may be the last, also one to COMMIT, while another sink is served beside it."""
