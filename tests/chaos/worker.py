@@ -15,7 +15,6 @@ from functools import partial
 
 from aiorepl import BatchPolicy, Pipeline, Source
 from aiorepl.delivery.session import Session
-from aiorepl_sinks import jsonl
 from aiorepl_sinks.jsonl import JsonLines
 
 dsn, slot, folder, journal, moment, count = sys.argv[1:]
@@ -53,7 +52,7 @@ def reported(report, self, **options):
 
 
 JsonLines._put = put
-jsonl.os.fsync = partial(synced, os.fsync)
+os.fsync = partial(synced, os.fsync)
 Session.report = lambda self, report=Session.report, **options: reported(report, self, **options)
 
 
