@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
@@ -174,7 +175,7 @@ class Broker:
         )
         await consumer.start()
         try:
-            topics = sorted(topic for topic in await consumer.topics() if topic.startswith(begin))
+            topics = sorted(topic for topic in await self._topics(consumer) if topic.startswith(begin))
             partitions = [
                 TopicPartition(described["topic"], partition["partition"])
                 for described in await self._described(topics)
@@ -194,6 +195,14 @@ class Broker:
             return [record for partition in partitions for record in found[partition]]
         finally:
             await consumer.stop()
+
+    async def _topics(self, consumer: AIOKafkaConsumer) -> set[str]:
+        # A broker that stood still for nine seconds has to make itself known again.
+        async with asyncio.timeout(90):
+            while True:
+                with suppress(KafkaError):
+                    return await consumer.topics()
+                await asyncio.sleep(0.1)
 
     async def _settled(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
         """Wait a little until what was committed can be seen: brokers mark it when they have answered."""

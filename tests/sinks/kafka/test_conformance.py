@@ -22,7 +22,7 @@ class TestKafka(SinkConformance):
         self.broker = broker
         self.name = name
         # An outage is waited out; nothing else is to be taken for one.
-        self.timeout = 5.0 if {"outage", "away", "told"} & set(request.node.name.split("_")) else 60.0
+        self.timeout = 4.0 if {"outage", "away", "told"} & set(request.node.name.split("_")) else 60.0
 
     def make_sink(self) -> Kafka:
         return Kafka(self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=self.timeout)
