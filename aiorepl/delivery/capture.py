@@ -2,7 +2,7 @@
 
 After a loss it connects again, checks that it is still the same slot of the same cluster, and asks for the stream
 from the last transaction that was received whole; of one that was under way it drops the changes that are known.
-So downstream nothing comes twice within a process.
+So downstream nothing comes twice within a process, unless somebody there has lost it and asks (``go_back``).
 """
 
 from __future__ import annotations
