@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.concurrency import Order, by_key, order
 from aiorepl.delivery.retry import RetryPolicy
+
+# Not for type checkers alone: a file's tables are read by the hints of Delivery.
+from aiorepl.delivery.selection import Selection
 from aiorepl.delivery.threads import ThreadedSink
 from aiorepl.delivery.transforming import Transform, load
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey, Sink, SyncSink
-
-if TYPE_CHECKING:
-    from aiorepl.delivery.selection import Selection
 
 OnError = Literal["halt", "dead_letter", "skip"]
 
