@@ -19,6 +19,6 @@ test $# -gt 0 || set -- --ignore=tests/values/test_live.py --ignore=tests/wire/t
 status=0
 LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS="detect_leaks=0:log_path=$scratch/report" \
   UBSAN_OPTIONS="print_stacktrace=1:log_path=$scratch/report" PYTHONMALLOC=malloc \
-  AIOREPL_PURE_PYTHON=0 PYTHONPATH="$scratch/wheel" "$bin/pytest" -p no:cacheprovider --timeout=0 "$@" || status=$?
+  AIOREPL_PURE_PYTHON=0 PYTHONSAFEPATH=1 PYTHONPATH="$scratch/wheel" "$bin/pytest" -p no:cacheprovider --timeout=0 "$@" || status=$?
 cat "$scratch"/report* 2>/dev/null || exit "$status"
 exit 1
