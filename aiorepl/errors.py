@@ -196,6 +196,20 @@ class JournalError(AioreplError):
     """The journal is damaged, belongs to another source, or is locked by another process."""
 
 
+class DamagedJournal(JournalError):
+    """A file of the journal is not what was written.
+
+    :param place: which file, and where in it.
+    :param reason: what is wrong with it.
+    """
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(
+            f"{place} is damaged: {reason}. Put back a copy of the file; if there is none, begin with an empty journal and "
+            "resnapshot=True (--resnapshot), for the server does not send again what was confirmed"
+        )
+
+
 class SinkError(AioreplError):
     """A sink failed for good: retries are spent, or it said that trying again is pointless."""
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from aiorepl.errors import JournalError
+from aiorepl.errors import DamagedJournal
 from aiorepl.journal.store import Store, open_store
 from aiorepl.position import Position
 
@@ -44,7 +44,7 @@ class Cursors:
         try:
             return Position.from_json(orjson.loads(data))
         except (ValueError, TypeError) as error:
-            raise JournalError(f"cursor {name!r} in {self._store.url} is damaged: {error}") from None
+            raise DamagedJournal(f"cursor {name!r} in {self._store.url}", str(error)) from None
 
     def advance(self, name: str, position: Position) -> Position:
         """Register ``name``, or move it forward; durable on return. It never moves back.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl.errors import AioreplError, JournalError
+from aiorepl.errors import AioreplError, DamagedJournal, JournalError
 from aiorepl.journal.format import checksum
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
@@ -142,7 +142,7 @@ def load(data: bytes, name: str) -> SegmentIndex:
     """
     body, _, tail = data.partition(b"\n")
     if tail != b"%08x\n" % checksum(body):
-        raise JournalError(f"{name} is damaged: its checksum does not match")
+        raise DamagedJournal(name, "its checksum does not match")
     fields = orjson.loads(body)
     if fields["format"] != FORMAT:
         raise JournalError(f"{name} has format {fields['format']}; this version reads format {FORMAT}")

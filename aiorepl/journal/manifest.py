@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl.errors import JournalError
+from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.journal.index import FORMAT, SegmentIndex, load
 from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN, ZERO
@@ -69,7 +69,7 @@ def read_gaps(store: Store) -> list[tuple[LSN, LSN]]:
     try:
         return [(LSN.parse(gap["after"]), LSN.parse(gap["until"])) for gap in fields["gaps"]]
     except (KeyError, TypeError, ValueError):
-        raise JournalError(f"{GAPS} in {store.url} is damaged: it is no list of gaps") from None
+        raise DamagedJournal(f"{GAPS} in {store.url}", "it is no list of gaps") from None
 
 
 def add_gap(store: Store, after: LSN, until: LSN) -> None:
@@ -136,9 +136,9 @@ def _read_json(store: Store, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except orjson.JSONDecodeError:
-        raise JournalError(f"{name} in {store.url} is damaged: it is no JSON") from None
+        raise DamagedJournal(f"{name} in {store.url}", "it is no JSON") from None
     if not isinstance(fields, dict):
-        raise JournalError(f"{name} in {store.url} is damaged: it is no object")
+        raise DamagedJournal(f"{name} in {store.url}", "it is no object")
     return fields
 
 
@@ -146,4 +146,4 @@ def _position(store: Store, name: str, fields: dict[str, Any]) -> Position:
     try:
         return Position.from_json(fields)
     except ValueError as error:
-        raise JournalError(f"{name} in {store.url} is damaged: {error}") from None
+        raise DamagedJournal(f"{name} in {store.url}", str(error)) from None

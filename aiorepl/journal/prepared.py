@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from aiorepl.errors import JournalError, ProtocolError
+from aiorepl.errors import DamagedJournal, ProtocolError
 from aiorepl.journal.builder import SegmentBuilder
 from aiorepl.journal.format import checksum, frames
 from aiorepl.journal.index import SegmentIndex, dump, load
@@ -121,12 +121,12 @@ class PreparedTransactions:
         for block in index.blocks:
             data = self._store.read(name + CONTENT, block.offset, block.length)
             if len(data) != block.length or checksum(data) != block.checksum:
-                raise JournalError(f"{place} is damaged: its checksum does not match")
+                raise DamagedJournal(place, "its checksum does not match")
             decode = decoder(index, block).decode
             try:
                 yield from assembler.feed(decode(payload) for payload in frames(data))
             except ProtocolError as error:
-                raise JournalError(f"{place} is damaged: {error}") from None
+                raise DamagedJournal(place, str(error)) from None
 
 
 def _hash(gid: str) -> str:

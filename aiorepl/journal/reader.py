@@ -13,7 +13,7 @@ from typing import Final
 
 from anyio import to_thread
 
-from aiorepl.errors import JournalError, ProtocolError
+from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal import notify
 from aiorepl.journal.format import checksum, frames
 from aiorepl.journal.index import Block, SegmentIndex
@@ -124,7 +124,7 @@ class JournalReader:
         with reading(self._store):
             data = self._store.read(segment.name + SEGMENT, block.offset, block.length)
         if len(data) != block.length or checksum(data) != block.checksum:
-            raise JournalError(f"{self._place(segment, block)} is damaged: its checksum does not match")
+            raise DamagedJournal(self._place(segment, block), "its checksum does not match")
         return data
 
     def messages(self, segment: Segment, block: Block) -> Iterator[AnyMessage]:
@@ -137,7 +137,7 @@ class JournalReader:
             for payload in frames(self.read(segment, block)):
                 yield decode(payload)
         except ProtocolError as error:
-            raise JournalError(f"{self._place(segment, block)} is damaged: {error}") from None
+            raise DamagedJournal(self._place(segment, block), str(error)) from None
 
     async def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> AsyncGenerator[Slice]:
         """All that is and will be behind ``after``, as the slices that were written, though cut elsewhere.
@@ -180,7 +180,7 @@ class JournalReader:
         try:
             return assembler.feed(self.messages(segment, block))
         except ProtocolError as error:
-            raise JournalError(f"{self._place(segment, block)} is damaged: {error}") from None
+            raise DamagedJournal(self._place(segment, block), str(error)) from None
 
     def _load(self, name: str) -> SegmentIndex:
         with reading(self._store):
