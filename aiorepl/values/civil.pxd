@@ -1,5 +1,5 @@
 # civil.py in C, for the modules that are compiled: nothing of Python's but the constructors of datetime's C interface.
-# So a timestamptz is read in 0.06 µs, from either form; ``fromisoformat`` takes 0.2, and ``timedelta`` as much.
+# So a timestamptz is read in 0.04 µs, from either form; ``fromisoformat`` takes 0.2, and ``timedelta`` as much.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.datetime cimport PyDateTimeAPI, date_new, datetime_new, import_datetime, time_new
@@ -10,6 +10,8 @@ cdef enum:
     # 0001-01-01 and 9999-12-31, as days since 2000-01-01.
     FIRST_DAY = -730119
     LAST_DAY = 2921939
+    # Twenty times 400 years and those since 0000-03-01, which is before all that PostgreSQL has.
+    BEFORE_ALL = 20 * 146097 + 730425
 
 
 cdef struct Date:
@@ -18,20 +20,25 @@ cdef struct Date:
     int day
 
 
-# Howard Hinnant's civil_from_days: eras of 400 years, each beginning with the first of a March, 0000-03-01 one of them.
-# Divisions round down, as Python's do.
+# Howard Hinnant's civil_from_days: eras of 400 years, each beginning with the first of a March. Without signs, for a
+# division by a constant is then a multiplication: 0.02 µs, and 0.1 as Python divides.
 cdef inline Date split(long long days) noexcept nogil:
-    cdef long long shifted = days + 730425
-    cdef long long era = shifted // 146097
-    cdef int of_era = <int>(shifted - era * 146097)
-    cdef int year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
-    cdef int of_year = of_era - (365 * year + year // 4 - year // 100)
-    cdef int month = (5 * of_year + 2) // 153
+    cdef unsigned int shifted = <unsigned int>(days + BEFORE_ALL)
+    cdef unsigned int era = shifted // 146097
+    cdef unsigned int of_era = shifted - era * 146097
+    cdef unsigned int year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    cdef unsigned int of_year = of_era - (365 * year + year // 4 - year // 100)
+    cdef unsigned int month = (5 * of_year + 2) // 153
     cdef Date date
     date.day = of_year - (153 * month + 2) // 5 + 1
     date.month = month + 3 if month < 10 else month - 9
-    date.year = era * 400 + year + (date.month <= 2)
+    date.year = <long long>era * 400 + year + (date.month <= 2) - 8000
     return date
+
+
+# The day of a moment that PostgreSQL has.
+cdef inline long long day_at(long long microseconds) noexcept nogil:
+    return <long long>((<unsigned long long>microseconds + BEFORE_ALL * 86400000000ULL) // 86400000000ULL) - BEFORE_ALL
 
 
 cdef inline int ready() except -1:
@@ -49,25 +56,25 @@ cdef inline object day(long long days):
 
 
 cdef inline object moment(long long microseconds, object zone):
-    cdef long long days = microseconds // 86400000000
-    if not FIRST_DAY <= days <= LAST_DAY:
+    if not FIRST_DAY * 86400000000LL <= microseconds < (LAST_DAY + 1) * 86400000000LL:
         raise OverflowError
     ready()
+    cdef long long days = day_at(microseconds)
     cdef Date date = split(days)
-    cdef long long rest = microseconds - days * 86400000000
-    cdef int seconds = <int>(rest // 1000000)
+    cdef unsigned long long rest = microseconds - days * 86400000000LL
+    cdef unsigned int seconds = <unsigned int>(rest // 1000000)
     return datetime_new(
         <int>date.year, date.month, date.day,
-        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(rest - seconds * 1000000LL),
+        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(rest - seconds * 1000000ULL),
         zone,
     )
 
 
-cdef inline object clock(long long microseconds):
-    cdef int seconds = <int>(microseconds // 1000000)
+cdef inline object clock(unsigned long long microseconds):
+    cdef unsigned int seconds = <unsigned int>(microseconds // 1000000)
     ready()
     return time_new(
-        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(microseconds - seconds * 1000000LL), None
+        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(microseconds - seconds * 1000000ULL), None
     )
 
 
@@ -131,7 +138,7 @@ cdef inline object moment_of(bytes text, object zone):
     return datetime_new(<int>date.year, date.month, date.day, hour, minute, second, fraction, zone)
 
 
-cdef inline void set_two(char* place, int number) noexcept nogil:
+cdef inline void set_two(char* place, unsigned int number) noexcept nogil:
     place[0] = c'0' + <char>(number // 10)
     place[1] = c'0' + <char>(number % 10)
 
@@ -150,9 +157,17 @@ cdef inline bint put_day(bytearray out, long long days) except -1:
     return date.year <= 0
 
 
-cdef inline int put_clock(bytearray out, long long microseconds) except -1:
-    cdef int seconds = <int>(microseconds // 1000000)
-    cdef int fraction = <int>(microseconds - seconds * 1000000LL)
+cdef inline bint put_moment(bytearray out, long long microseconds) except -1:
+    cdef long long days = day_at(microseconds)
+    cdef bint before_christ = put_day(out, days)
+    octets.put(out, b" ")
+    put_clock(out, microseconds - days * 86400000000LL)
+    return before_christ
+
+
+cdef inline int put_clock(bytearray out, unsigned long long microseconds) except -1:
+    cdef unsigned int seconds = <unsigned int>(microseconds // 1000000)
+    cdef unsigned int fraction = <unsigned int>(microseconds - seconds * 1000000ULL)
     cdef int places = 6
     cdef char* place = octets.more(out, 8)
     set_two(place, seconds // 3600)

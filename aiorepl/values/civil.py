@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Final
 
+_DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(2000, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 # The Gregorian calendar repeats itself, so any year is printed by way of one that Python has.
@@ -56,6 +57,15 @@ def put_day(out: bytearray, days: int) -> bool:
     year = value.year + cycles * _YEARS
     out += b"%04d-%02d-%02d" % (year if year > 0 else 1 - year, value.month, value.day)
     return year <= 0
+
+
+def put_moment(out: bytearray, microseconds: int) -> bool:
+    """Append date and time; says whether it is one before Christ."""
+    days, rest = divmod(microseconds, _DAY)
+    before_christ = put_day(out, days)
+    out += b" "
+    put_clock(out, rest)
+    return before_christ
 
 
 def put_clock(out: bytearray, microseconds: int) -> None:

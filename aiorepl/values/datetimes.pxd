@@ -11,7 +11,7 @@ cdef class Moment(Binary):
     cdef object _zone
     cdef bytes _suffix
 
-    @cython.locals(microseconds="long long", days="long long", before_christ=bint)
+    @cython.locals(microseconds="long long", before_christ=bint)
     cpdef void put(self, bytearray out, bytes raw) except *
 
 

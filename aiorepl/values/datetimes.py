@@ -87,10 +87,7 @@ class Moment(Binary):
         if not _FIRST_MOMENT <= microseconds < _END_OF_MOMENTS:
             octets.put(out, _infinity(microseconds, -(2**63), 2**63 - 1))
             return
-        days = microseconds // _DAY
-        before_christ = civil.put_day(out, days)
-        octets.put(out, b" ")
-        civil.put_clock(out, microseconds - days * _DAY)
+        before_christ = civil.put_moment(out, microseconds)
         octets.put(out, self._suffix)
         if before_christ:
             octets.put(out, b" BC")
