@@ -14,7 +14,7 @@ demo: $(STAMP)
 # What compiles in plain Python first, unless ARGS choose; then everything, as it is installed.
 test: lint servers compiled
 	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 2 --dist loadgroup \
-	  tests/wire tests/pgoutput tests/transactions tests/assembly tests/formats tests/journal tests/fuzz
+	  tests/wire tests/pgoutput tests/values tests/transactions tests/assembly tests/formats tests/journal tests/fuzz
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
