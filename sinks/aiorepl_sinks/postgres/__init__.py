@@ -143,7 +143,8 @@ class Postgres(Sink):
             # A standby took over that was behind, or a backup was restored: what lies between would be missing for good.
             self._drop()
             raise TransientError(
-                f"postgres: the target had everything up to {self._had}, and now stands at {held.lsn}", resend=True
+                f"postgres: the target had everything up to {self._had}, and now stands at {held.lsn}",
+                resend=True,
             )
 
     async def _failed(self, writer: Writer, failure: Exception) -> Exception:
