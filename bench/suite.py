@@ -27,6 +27,7 @@ from goals import goals
 from measuring import SETTINGS, Bench, Run, machine
 from workloads import WORKLOADS, Workload
 
+from aiorepl import LSN
 from aiorepl.testing import EmbeddedServer
 
 MIB = 1024 * 1024
@@ -141,11 +142,13 @@ def drain(
         bench.slots([slot for _, _, slot in turns])
         if workload.tables:
             bench.mark()
+        begin = bench.psql("SELECT pg_current_wal_lsn()")
         wrote = workload.write(bench, rows)
         until = bench.psql("SELECT pg_current_wal_lsn()")
+        size = LSN.parse(until) - LSN.parse(begin)
         expected = written(bench, workload, wrote)
         for _, name, slot in turns:
-            runs.setdefault(name, []).append(run(name, Job(bench, workload, slot, until, expected)))
+            runs.setdefault(name, []).append(run(name, Job(bench, workload, slot, until, expected, size)))
     finally:
         bench.drop()
     contestants = {name: summary(each, runs[LIMIT], expected.total) for name, each in runs.items()}
@@ -168,6 +171,11 @@ def summary(runs: list[Run], limit: list[Run], rows: int) -> dict[str, Any]:
         "walsender_microseconds_per_row": round(walsender / rows * 1e6, 2),
         "cpu_of_walsender": [
             round((each.cpu - each.cpu_to_start) / each.walsender, 3) for each in runs if each.walsender
+        ],
+        "cpu_of_limits_walsender": [
+            round((ours.cpu - ours.cpu_to_start) / theirs.walsender, 3)
+            for ours, theirs in pairs
+            if theirs.walsender
         ],
         "peak_mib": round(max(each.memory for each in runs) / MIB, 1),
     }
