@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from aiorepl.errors import PermanentError
+from aiorepl.errors import JournalError, PermanentError
 from aiorepl.journal import notify
 from aiorepl.journal.builder import SegmentBuilder
 from aiorepl.journal.index import SegmentIndex, dump
@@ -50,6 +50,8 @@ class JournalWriter:
         self._block_bytes = block_bytes
         # A cancelled call goes on in its thread; close must not pull the file from under it.
         self._lock = threading.Lock()
+        # Nor must an open that was cancelled before it came to anything take the lock once nobody is left to release it.
+        self._closed = False
         self._source: Position | None = None
         self._durable = ZERO
         self._chain = ZERO
@@ -66,11 +68,13 @@ class JournalWriter:
     def open(self, source: Position, holder: str = "journal") -> Position | None:
         """Take the lock, throw away what a crash left, and return how far the journal goes; ``None`` when empty.
 
-        :raises JournalError: when it is damaged, or another process writes it.
+        :raises JournalError: when it is damaged, or another process writes it, or this writer was closed.
         :raises SlotError: when it is the journal of another source.
         """
         with self._lock:
             store = self._store
+            if self._closed:
+                raise JournalError(f"this writer of the journal in {store.url} was closed: make another")
             store.lock()
             known = read_manifest(store)
             if known is None:
@@ -136,8 +140,9 @@ class JournalWriter:
                 self._seal()
 
     def close(self) -> None:
-        """Throw away what was not flushed, and release the lock."""
+        """Throw away what was not flushed, and release the lock. The last call."""
         with self._lock:
+            self._closed = True
             if self._upload is not None:
                 self._upload.discard()
             self._upload = self._builder = self._index = None

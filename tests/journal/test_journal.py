@@ -266,3 +266,14 @@ async def test_one_writer(tmp_path, tools) -> None:
         await tools.write(tmp_path, stream.position)
     await sink.close()
     await tools.write(tmp_path, stream.position)
+
+
+async def test_an_open_behind_close(tmp_path, tools) -> None:
+    """A thread that comes too late, since its call was cancelled, takes no lock that nobody would release."""
+    stream = tools.shop()
+    late, other = JournalSink(tmp_path), JournalSink(tmp_path)
+    await late.close()
+    with pytest.raises(JournalError, match="was closed"):
+        await late.open(SinkContext("journal", stream.position))
+    await other.open(SinkContext("journal", stream.position))
+    await other.close()
