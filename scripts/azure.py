@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from s3 import STARTS_WITHIN, _die_with_parent, answers, free_port
-from servers import CannotBeHad
+from servers import CannotBeHad, run_npm
 
 LOCKED = Path(__file__).with_name("azurite")
 FOLDER = Path(sys.prefix, "servers", "azure")
@@ -70,25 +70,8 @@ def fetch() -> None:
         folder = Path(temporary)
         for path in LOCKED.iterdir():
             shutil.copy(path, folder)
-        settings = {
-            "npm_config_cache": str(folder / "cache"),
-            "npm_config_logs_max": "0",
-            "npm_config_update_notifier": "false",
-            "npm_config_fetch_retries": "1",
-            "npm_config_fetch_retry_mintimeout": "1000",
-        }
-        command = [npm, "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env={**os.environ, **settings},
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CannotBeHad(f"npm ci: {type(error).__name__}") from None
+        arguments = ("ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund")
+        done = run_npm(npm, *arguments, folder=folder, seconds=SECONDS)
         if done.returncode != 0:
             raise CannotBeHad("npm ci failed in scripts/azurite; run it to see why")
         said = subprocess.run([node, folder / PROGRAM, "version"], capture_output=True, check=False)

@@ -103,7 +103,16 @@ def fetch(version: int, servers: Path) -> None:
 
 
 def download(npm: str, package: str, folder: Path) -> Path:
-    """The package's archive, fetched by npm, which keeps nothing outside of ``folder``."""
+    """The package's archive, fetched by npm."""
+    done = run_npm(npm, "pack", "--silent", package, folder=folder, seconds=SECONDS)
+    archives = list(folder.glob("*.tgz"))
+    if done.returncode != 0 or len(archives) != 1:
+        raise CannotBeHad(f"npm pack {package} failed; run it to see why")
+    return archives[0]
+
+
+def run_npm(npm: str, *arguments: str, folder: Path, seconds: float) -> subprocess.CompletedProcess[bytes]:
+    """Run it in ``folder``, outside of which it keeps nothing."""
     settings = {
         "npm_config_cache": str(folder / "cache"),
         "npm_config_logs_max": "0",
@@ -112,21 +121,17 @@ def download(npm: str, package: str, folder: Path) -> Path:
         "npm_config_fetch_retry_mintimeout": "1000",
     }
     try:
-        done = subprocess.run(
-            [npm, "pack", "--silent", package],
+        return subprocess.run(
+            [npm, *arguments],
             cwd=folder,
             env={**os.environ, **settings},
             capture_output=True,
-            text=True,
-            timeout=SECONDS,
+            timeout=seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotBeHad(f"npm pack {package}: {type(error).__name__}") from None
-    archives = list(folder.glob("*.tgz"))
-    if done.returncode != 0 or len(archives) != 1:
-        raise CannotBeHad(f"npm pack {package} failed; run it to see why")
-    return archives[0]
+        asked = " ".join(word for word in arguments if not word.startswith("-"))
+        raise CannotBeHad(f"npm {asked}: {type(error).__name__}") from None
 
 
 def link(native: Path) -> None:

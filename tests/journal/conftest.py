@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aiorepl.journal import JournalSink
+from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -84,3 +84,17 @@ async def read(reader: Any, after: Any, until: Any) -> list[Slice]:
 def tools() -> SimpleNamespace:
     """These functions."""
     return SimpleNamespace(shop=shop, flat=flat, write=write, read=read)
+
+
+@pytest.fixture
+async def journal(tmp_path: Any) -> tuple[Any, Stream]:
+    """Five segments, of a transaction with one row each."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    batches = []
+    for number in range(5):
+        stream.transaction(table.insert(str(number)))
+        batches.append(stream.slices())
+    await write(tmp_path, stream.position, *batches, segment_bytes=1)
+    assert len(JournalReader(tmp_path).segments()) == 5
+    return tmp_path, stream

@@ -8,22 +8,7 @@ from aiorepl.errors import JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
-from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-
-
-@pytest.fixture
-async def journal(tmp_path, tools):
-    """Five segments."""
-    stream = Stream()
-    table = stream.table("t", column("id", 23, key=True))
-    batches = []
-    for number in range(5):
-        stream.transaction(table.insert(str(number)))
-        batches.append(stream.slices())
-    await tools.write(tmp_path, stream.position, *batches, segment_bytes=1)
-    assert len(JournalReader(tmp_path).segments()) == 5
-    return tmp_path, stream
 
 
 async def test_forward_only(journal) -> None:

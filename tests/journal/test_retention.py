@@ -8,27 +8,19 @@ import pytest
 
 from aiorepl import ConfigurationError
 from aiorepl.journal import Cursors, JournalReader, Retention, prune
-from aiorepl.testing.messages import column
-from aiorepl.testing.stream import Stream
 
 NOW = 2_000_000_000.0
 
 
 @pytest.fixture
-async def journal(tmp_path, tools, monkeypatch):
+def journal(journal, monkeypatch):
     """Five segments of the same size, an hour apart; the last an hour ago. A consumer has passed four."""
-    stream = Stream()
-    table = stream.table("t", column("id", 23, key=True))
-    batches = []
-    for number in range(5):
-        stream.transaction(table.insert(str(number)))
-        batches.append(stream.slices())
-    await tools.write(tmp_path, stream.position, *batches, segment_bytes=1)
-    for hours, segment in enumerate(reversed(JournalReader(tmp_path).segments()), 1):
-        os.utime(tmp_path / f"{segment.name}.segment", times=(NOW - 3600 * hours,) * 2)
+    folder, stream = journal
+    for hours, segment in enumerate(reversed(JournalReader(folder).segments()), 1):
+        os.utime(folder / f"{segment.name}.segment", times=(NOW - 3600 * hours,) * 2)
     monkeypatch.setattr("aiorepl.journal.retention.time.time", lambda: NOW)
-    Cursors(tmp_path).advance("all", stream.position.at(stream.ends[3]))
-    return tmp_path, stream
+    Cursors(folder).advance("all", stream.position.at(stream.ends[3]))
+    return journal
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,20 @@ def read() -> Any:
         folder=FolderStore,
         Fault=Fault,
     )
+
+
+@pytest.fixture
+def life() -> Callable[..., Any]:
+    """Open, write, flush, close: a whole life of a sink; the position that was held."""
+
+    def live(sink: Any, source: Any, *batches: Any) -> Any:
+        try:
+            held = sink.open(source.context)
+            for batch in batches:
+                sink.write(batch)
+            sink.flush()
+            return held
+        finally:
+            sink.close()
+
+    return live

@@ -92,20 +92,8 @@ def container(azurite, request):
     return Container(azurite, f"{name}-{id(request):x}")
 
 
-def life(sink, source, *batches):
-    """Open, write, flush, close; the position that was held."""
-    try:
-        held = sink.open(source.context)
-        for batch in batches:
-            sink.write(batch)
-        sink.flush()
-        return held
-    finally:
-        sink.close()
-
-
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
-def test_objects_and_a_manifest_over_a_restart(container, read, source, files):
+def test_objects_and_a_manifest_over_a_restart(container, read, life, source, files):
     """The second sink begins where the first one ended, and the manifest holds each event once."""
     first, second = source.batch([1, 2], [3]), source.batch([4])
     assert source.context.position == life(container.sink(files=files), source, first)
@@ -118,7 +106,7 @@ def test_objects_and_a_manifest_over_a_restart(container, read, source, files):
     assert [1, 2, 3, 4] == [entry["sequence"] for entry in read.entries(container)]
 
 
-def test_large_objects_go_up_in_blocks(container, read, source):
+def test_large_objects_go_up_in_blocks(container, read, life, source):
     """And arrive whole."""
     batch = source.batch(list(range(20)), note="x" * 1_000_000)
     life(container.sink(compression="none"), source, batch)
@@ -141,7 +129,7 @@ def test_two_writers(container, read, source):
     assert [1, 2] == [event["new"]["id"] for event in read.lines(container, read.data(container))]
 
 
-def test_what_a_dead_writer_announced_and_never_wrote(container, read, source):
+def test_what_a_dead_writer_announced_and_never_wrote(container, read, life, source):
     """Is deleted though it is not there, and what it wrote besides is gone, too."""
     dead = container.sink(object_bytes=4000, memory_bytes=8000)
     dead.open(source.context)

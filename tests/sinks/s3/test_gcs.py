@@ -167,20 +167,8 @@ def sink(google, bucket, private):
     return make
 
 
-def life(sink, source, *batches):
-    """Open, write, flush, close; the position that was held."""
-    try:
-        held = sink.open(source.context)
-        for batch in batches:
-            sink.write(batch)
-        sink.flush()
-        return held
-    finally:
-        sink.close()
-
-
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
-def test_objects_and_a_manifest_over_a_restart(bucket, google, sink, read, source, files):
+def test_objects_and_a_manifest_over_a_restart(bucket, google, sink, read, life, source, files):
     """The second sink begins where the first one ended, and the manifest holds each event once."""
     first, second = source.batch([1, 2], [3]), source.batch([4])
     assert source.context.position == life(sink(files=files), source, first)
@@ -197,7 +185,7 @@ def test_objects_and_a_manifest_over_a_restart(bucket, google, sink, read, sourc
     assert all("_aiorepl/manifest/" in path for path in created)
 
 
-def test_large_objects_go_up_in_parts(bucket, google, sink, read, source):
+def test_large_objects_go_up_in_parts(bucket, google, sink, read, life, source):
     """And arrive whole."""
     batch = source.batch(list(range(20)), note="x" * 1_000_000)
     life(sink(compression="none"), source, batch)
@@ -222,7 +210,7 @@ def test_two_writers(bucket, sink, read, source):
     assert [1, 2] == [event["new"]["id"] for event in read.lines(bucket, read.data(bucket))]
 
 
-def test_what_a_dead_writer_announced_and_never_wrote(bucket, sink, read, source):
+def test_what_a_dead_writer_announced_and_never_wrote(bucket, sink, read, life, source):
     """Is deleted though it is not there, and what it wrote besides is gone, too."""
     dead = sink(object_bytes=4000, memory_bytes=8000)
     dead.open(source.context)

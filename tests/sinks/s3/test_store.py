@@ -21,18 +21,7 @@ else:
 SECRET = "test-secret"
 
 
-def life(sink, source, *batches):
-    """Open, write, flush, close."""
-    try:
-        sink.open(source.context)
-        for batch in batches:
-            sink.write(batch)
-        sink.flush()
-    finally:
-        sink.close()
-
-
-def test_objects_and_a_manifest(bucket, read, source):
+def test_objects_and_a_manifest(bucket, read, life, source):
     """By table and date of the commit, named by the first event; the entry says what is in them."""
     batch = source.batch([1, 2], [3])
     life(bucket.sink(), source, batch)
@@ -65,7 +54,7 @@ def test_objects_and_a_manifest(bucket, read, source):
 @pytest.mark.parametrize(
     ("compression", "ending"), [("none", ".jsonl"), ("gzip", ".jsonl.gz"), ("zstd", ".jsonl.zst")]
 )
-def test_compressions_and_formats(bucket, read, source, compression, ending):
+def test_compressions_and_formats(bucket, read, life, source, compression, ending):
     """Lines are the events of the chosen format, in the chosen compression."""
     sink = bucket.sink(compression=compression, format="debezium", layout="{schema}.{table}")
     life(sink, source, source.batch([1, 2]))
@@ -82,7 +71,7 @@ def test_compressions_and_formats(bucket, read, source, compression, ending):
         assert zstd.get_frame_size(content) == len(content)
 
 
-def test_large_objects_go_up_in_parts(bucket, layer, read, source):
+def test_large_objects_go_up_in_parts(bucket, layer, read, life, source):
     """And arrive whole; no upload is left."""
     batch = source.batch(list(range(20)), note="x" * 1_000_000)
     life(bucket.sink(endpoint=layer.endpoint, compression="none"), source, batch)
@@ -94,7 +83,7 @@ def test_large_objects_go_up_in_parts(bucket, layer, read, source):
 
 
 @pytest.mark.parametrize("size", [10, 2_000_000])
-def test_parquet(bucket, read, source, size):
+def test_parquet(bucket, read, life, source, size):
     """Small and in parts."""
     batch = source.batch(list(range(10)), note="x" * size)
     life(bucket.sink(files="parquet", compression="none"), source, batch)
@@ -121,7 +110,7 @@ def test_an_upload_that_fails_is_aborted(bucket, layer, read, source):
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_a_store_that_is_busy_is_asked_again(bucket, layer, read, source, status):
+def test_a_store_that_is_busy_is_asked_again(bucket, layer, read, life, source, status):
     """A few times, without anybody noticing."""
     layer.faults.append(read.Fault("PUT", "", status=status, times=3))
     life(bucket.sink(endpoint=layer.endpoint), source, source.batch([1, 2]))
@@ -147,7 +136,7 @@ def test_a_store_that_stays_busy(bucket, layer, read, source):
     assert [1, 2] == [event["new"]["id"] for event in read.lines(bucket, read.listed(bucket))]
 
 
-def test_an_entry_whose_answer_was_lost(bucket, layer, read, source):
+def test_an_entry_whose_answer_was_lost(bucket, layer, read, life, source):
     """It is there, and the store says so when it is written again: it is ours."""
     layer.faults.append(read.Fault("PUT", "manifest/0+2", lost=True))
     life(bucket.sink(endpoint=layer.endpoint), source, source.batch([1, 2]))
@@ -255,7 +244,7 @@ def test_dead_letters_of_another_sink(bucket, read, source):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
-def test_parts_go_up_while_the_rest_is_made(bucket, layer, read, source, files):
+def test_parts_go_up_while_the_rest_is_made(bucket, layer, read, life, source, files):
     """A part that is answered too late, or twice, is sent again; the object is whole, and nothing is left."""
     layer.faults += [
         read.Fault("PUT", "partNumber=1&", status=503, times=2),
