@@ -41,7 +41,7 @@ dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
 slot = "orders"
 publication = ["shop"]          # CREATE PUBLICATION shop FOR ALL TABLES;
 create_slot = true
-# temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, route, heartbeat,
+# temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, source, heartbeat,
 # receive_timeout, spool, waiting_bytes
 
 # With a journal the slot waits for nobody else, and every sink goes at its own pace.
@@ -220,7 +220,7 @@ def _source_options() -> Options:
         "proto_version": Literal[1, 2, 3, 4],
         "streaming": Literal["off", "on", "parallel"],
         "origin": Literal["any", "none"],
-        "route": Literal["walsender", "sql"],
+        "source": Literal["walsender", "sql"],
     }
     return replace(known, hints=hints, required=known.required - {"dsn"})
 

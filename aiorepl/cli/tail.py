@@ -123,7 +123,7 @@ def tail(
             proto_version=proto_version,
             streaming=streaming,
             two_phase=two_phase,
-            route=source,
+            source=source,
             binary=binary,
             messages=messages,
             origin=origin,

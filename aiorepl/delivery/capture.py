@@ -61,8 +61,8 @@ class Capture:
 
     @property
     def quiet_for(self) -> float | None:
-        """Seconds since the server's last sign of life; ``None`` without a stream, and on the SQL route."""
-        if self._session is None or self.source.route == "sql":
+        """Seconds since the server's last sign of life; ``None`` without a stream, and with ``source="sql"``."""
+        if self._session is None or self.source.source == "sql":
             return None
         return self._session.quiet_for()
 

@@ -34,7 +34,7 @@ class PipelineStatistics:
 
     :param received: how far the server has sent; then what every sink has taken, and what the slot is confirmed with.
     :param reconnects: how often the connection was lost and made again; ``last_error`` is why, or why it cannot be.
-    :param quiet_for: seconds since the server's last sign of life; ``None`` without a stream, and on the SQL route.
+    :param quiet_for: seconds since the server's last sign of life; ``None`` without a stream, and with ``source="sql"``.
     :param waiting: what cannot be delivered yet.
     :param windows: what waits for sinks. One that is held back names the ``slowest`` of its readers.
     :param lags: how far behind every sink is.

@@ -36,7 +36,7 @@ class Source:
     :param proto_version: 1 to 4, or ``None`` for the server's best.
     :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
     :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too.
-    :param route: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
+    :param source: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: prepared transactions are given out when they are prepared. A pipeline sets it when all
         its sinks take them so.
     :param waiting_bytes: memory for transactions in progress and prepared ones; the rest goes to ``spool``.
@@ -61,7 +61,7 @@ class Source:
     binary: bool = False
     messages: bool = False
     origin: str | None = None
-    route: str = "walsender"
+    source: str = "walsender"
     deliver_prepared: bool = False
     waiting_bytes: int = WAITING_BYTES
     spool: Path | None = None
@@ -75,8 +75,8 @@ class Source:
             raise ConfigurationError("name a replication slot")
         if self.temporary and not self.create_slot:
             raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
-        if self.route not in ("walsender", "sql"):
-            raise ConfigurationError(f"route {self.route!r} does not exist: it is walsender or sql")
+        if self.source not in ("walsender", "sql"):
+            raise ConfigurationError(f"source {self.source!r} does not exist: it is walsender or sql")
         if self.deliver_prepared and not self.two_phase:
             raise ConfigurationError("prepared transactions can be delivered only under two_phase")
         if self.heartbeat is not None and self.heartbeat <= 0:
@@ -112,11 +112,11 @@ class Source:
         )
 
     async def open(self) -> Connection:
-        """Connect by the route.
+        """Connect to the walsender, or for its SQL functions.
 
         :raises ConnectionFailed, ConfigurationError: with what to do.
         """
-        if self.route == "sql":
+        if self.source == "sql":
             return await SqlConnection.open(self.dsn, **self.connect)
         return await ReplicationConnection.open(self.dsn, **self.connect)
 
@@ -213,7 +213,10 @@ async def ready(
             raise _missing(source, system.timeline, followed)
         # PostgreSQL 17 makes no slot with both, but lets one become so.
         later = (
-            source.failover and source.two_phase and connection.server_version == 17 and source.route != "sql"
+            source.failover
+            and source.two_phase
+            and connection.server_version == 17
+            and source.source != "sql"
         )
         # The last command before the stream: any other would end an exported snapshot.
         created = await connection.create_slot(

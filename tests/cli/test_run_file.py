@@ -79,7 +79,7 @@ def test_everything_of_the_source(made, monkeypatch):
         "binary": True,
         "messages": True,
         "origin": "none",
-        "route": "sql",
+        "source": "sql",
         "spool": "/tmp",
         "waiting_bytes": 8000,
     }

@@ -59,14 +59,14 @@ def command(capsys, *arguments):
         ("zzz = 1\n" + SOURCE + ARCHIVE, ["zzz: unknown, there are journal, pipeline, sinks, source"]),
         (
             SOURCE
-            + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\nroute = true\nspool = 1"
+            + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\nsource = true\nspool = 1"
             + ARCHIVE,
             [
                 "source.slt: unknown, did you mean slot?",
                 "source.proto_version: wants 1, 2, 3 or 4",
                 "source.streaming: wants off, on or parallel",
                 "source.origin: wants any or none",
-                "source.route: wants walsender or sql",
+                "source.source: wants walsender or sql",
                 "source.spool: wants a path",
             ],
         ),

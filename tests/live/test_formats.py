@@ -226,9 +226,9 @@ async def test_events_name_the_database(published, tmp_path, route):
     sink = MemorySink()
     options = {"journal": str(tmp_path / "journal"), "until": "now"}
     files = load("jsonl")(path=tmp_path / "events", format="debezium")
-    await Pipeline(published.source(route=route), [sink, files], **options).run()
+    await Pipeline(published.source(source=route), [sink, files], **options).run()
     await published.execute("INSERT INTO items VALUES (1)")
-    await Pipeline(published.source(route=route), [sink, files], **options).run()
+    await Pipeline(published.source(source=route), [sink, files], **options).run()
     name = await published.connection.fetchval("SELECT current_database()")
     assert sink.context is not None
     assert name == sink.context.database

@@ -89,6 +89,6 @@ async def test_without_reconnect_silence_is_the_error(published, proxy):
 async def test_a_server_that_never_answers(published, proxy, route):
     """A connection that is accepted and then not spoken to is given up."""
     proxy.stall()
-    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", route=route)
+    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", source=route)
     with pytest.raises(ConnectionFailed, match="no answer from the server in time"):
         await Pipeline(source, [MemorySink()]).run()

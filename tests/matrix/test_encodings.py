@@ -46,7 +46,7 @@ async def test_latin1(latin1, slot_name, version):
             latin1,
             slot=f"{slot_name[:50]}_{number}",
             publication="Öffentlich",
-            route=route,
+            source=route,
             binary=binary,
             messages=version >= 14,
             create_slot=True,

@@ -51,7 +51,7 @@ async def test_an_option_the_server_lacks(database, slot_name, client, version, 
     for route in ("walsender", "sql"):
         with pytest.raises(ConfigurationError) as caught:
             async with connect(
-                database, slot=slot_name, publication="p", create_slot=True, route=route, **asked
+                database, slot=slot_name, publication="p", create_slot=True, source=route, **asked
             ):
                 pass
         assert f"{name} needs PostgreSQL {first} or later; this server is {version}" == str(caught.value)
@@ -97,7 +97,7 @@ async def test_an_option_the_version_lacks(database, slot_name, client, asked, n
 async def test_the_best_is_chosen(database, slot_name, client, route, version):
     """Who asks for nothing asks for the server's best version, and reads any publication of any server."""
     await client.execute('CREATE PUBLICATION "a,b ""c"" É\'s" FOR TABLE items')
-    source = Source(database, slot=slot_name, publication='a,b "c" É\'s', create_slot=True, route=route)
+    source = Source(database, slot=slot_name, publication='a,b "c" É\'s', create_slot=True, source=route)
     assert str(best_version(version)) == source.options().negotiate(version)["proto_version"]
     await Pipeline(source, [MemorySink()], until="now").run()
     await client.execute("INSERT INTO items VALUES (1)")

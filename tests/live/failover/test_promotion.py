@@ -46,7 +46,7 @@ async def under_load(pair, sink):
 async def test_a_promotion(published, pair, route):
     """Killed under load: what the promoted server has is delivered once and in order, and nothing that it has not."""
     sink = MemorySink()
-    source = published.source(pair.dsn, failover=True, route=route)
+    source = published.source(pair.dsn, failover=True, source=route)
     async with AsyncExitStack() as stack:
         pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
         await stack.enter_async_context(pipeline)

@@ -77,7 +77,7 @@ class Stage:
             two_phase=way.prepared != "no",
             messages=self.version >= 14,
             origin=way.origin,
-            route=way.route,
+            source=way.route,
             **options,
         )
 

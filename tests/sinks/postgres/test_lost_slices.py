@@ -116,7 +116,7 @@ async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
     await pair.source.execute(rows(1, "y"))
     # A slice is what one read brings, or a megabyte of what was spooled or is in the journal.
     sink = Severed(pair, 1, 2, 4, 7, 13, 15, 40)
-    source = {"plain": {}, "streamed": {"streaming": "on"}, "sql": {"route": "sql"}}[way]
+    source = {"plain": {}, "streamed": {"streaming": "on"}, "sql": {"source": "sql"}}[way]
     if way == "streamed":
         await pair.source.execute(
             f"ALTER DATABASE \"{pair.source_dsn.rpartition('/')[2]}\" SET logical_decoding_work_mem = '64kB'"
