@@ -56,14 +56,16 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
         )
         await sink.wait_for_changes(5000, durable=True)
 
-        window = pipeline.statistics().windows["source"]
-        assert (0, 0, False) == (window.bytes, window.slices, window.held_back)
+        # The end may come behind the last change, and WAL of others at any time.
+        await published.until(
+            lambda: asyncio.sleep(0, pipeline.statistics().windows["source"]),
+            lambda window: (0, 0, False) == (window.bytes, window.slices, window.held_back),
+        )
 
 
 async def test_a_large_transaction_comes_in_slices(published):
     """A transaction of many batches keeps its order, is confirmed by its last slice and not before."""
     await published.create_slot()
-    begin = await published.confirmed()
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[None, None, hang])
     policy = BatchPolicy(bytes=64 * 1024, flush_seconds=0.1)
@@ -73,7 +75,8 @@ async def test_a_large_transaction_comes_in_slices(published):
         )
         await hang.reached.wait()
         assert [None, None] == [batch.end_lsn for batch in memory.batches]
-        assert begin == pipeline.statistics().flushed
+        # WAL of others may move it up to the transaction, and no further.
+        assert pipeline.statistics().flushed <= memory.changes[0].transaction.commit_lsn
         hang.release()
         changes = await memory.wait_for_changes(3000, durable=True)
         # The end may come behind the last change, in a slice of its own.
