@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from aiorepl import LSN, ConnectionLost, Position, Source
+from aiorepl.delivery import session as session_module
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Readied
@@ -117,8 +118,9 @@ async def test_a_keepalive_within_a_transaction_ends_nothing(begin):
     assert LSN(210) == part.end_lsn == ledger.end
 
 
-async def test_keepalives_in_quick_succession_are_made_good(begin):
+async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
     """Those that are left out have the next status ask for another."""
+    monkeypatch.setattr(session_module, "_IDLE_SECONDS", 3600.0)
     session, connection, ledger = await begin()
     connection.reads = [[keepalive(150)], [keepalive(160)], [keepalive(170)]]
     assert [1, 0, 0] == [len(await session.receive()) for _ in range(3)]
