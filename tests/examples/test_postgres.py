@@ -46,7 +46,7 @@ async def test_the_example(connection, mirror, running, tmp_path):
             )
             await until_equal(connection, target)
             example.process.send_signal(signal.SIGTERM)
-            said, _ = await asyncio.wait_for(example.process.communicate(), 30)
+            said, _ = await asyncio.wait_for(example.process.communicate(), 90)
             assert 130 == example.process.returncode, said.decode()
         await connection.execute("DELETE FROM orders WHERE id > 950")
     assert ["mirror"] == [row["sink"] for row in await target.fetch("SELECT sink FROM aiorepl.positions")]
@@ -56,6 +56,6 @@ async def test_the_example(connection, mirror, running, tmp_path):
 async def until_equal(source, target):
     """Wait until both tables are the same on both sides."""
     query = "SELECT * FROM orders o FULL JOIN lines l ON o.id = l.order_id ORDER BY o.id, l.id"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while await source.fetch(query) != await target.fetch(query):
             await asyncio.sleep(0.05)

@@ -28,8 +28,11 @@ async def test_consume(running, connection, slot, number):
         await process.line("insert items", "'note': 'first'")
         await process.line("update items", "'note': 'second'")
         await process.line("delete items {'id': 1}")
+        await connection.execute("INSERT INTO items VALUES (2, 'last')")
+        await process.line("insert items", "'note': 'last'")
         await process.interrupt(number)
-    assert 0 == await slot("consume")
+    # The end of the last one may not have come yet. Then it comes again: its begin, its table, its row and its end.
+    assert await slot("consume") in (0, 4)
 
 
 async def test_task_group(running, connection, slot):
