@@ -30,6 +30,7 @@ MODULES: Final = (
     "values.identifiers",
     "values.strings",
     "values.json",
+    "transactions.rows",
     "transactions.changes",
     "transactions.pending",
     "transactions.assembler",
@@ -37,7 +38,13 @@ MODULES: Final = (
 )
 VOCABULARY: Final = ("octets", "values/civil")
 """Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""
-WITHOUT_CYCLES: Final = ("wire.frames", "pgoutput.tuples", "pgoutput.rows", "transactions.changes")
+WITHOUT_CYCLES: Final = (
+    "wire.frames",
+    "pgoutput.tuples",
+    "pgoutput.rows",
+    "transactions.rows",
+    "transactions.changes",
+)
 """Those of whose objects there is one or more a row. They hold bytes and what they belong to, which never leads back to
 them, so they are kept from the garbage collector, which else takes a fifth of the time.
 """

@@ -13,7 +13,8 @@ from dataclasses import replace
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.sink import Batch, RoutingKey
-from aiorepl.transactions.changes import Change, Message, Raw, RowChange, Truncate
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.schema_changes import SchemaChange
 
 Places = tuple[Hashable, ...] | None

@@ -28,6 +28,7 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Refusal, SinkContext, SyncSink
 from aiorepl.transactions import changes as c
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.registry import Types
@@ -185,7 +186,7 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
         None if header is None else Transaction(**{**header, "commit_lsn": LSN.parse(header["commit_lsn"])})
     )
     decoder, types = Decoder(), Types(map(load_type, fields["types"]))
-    layouts: dict[bytes, c.Layout] = {}
+    layouts: dict[bytes, Layout] = {}
     changes = []
     for entry in fields["changes"]:
         for payload in entry["described"]:
@@ -193,8 +194,8 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
         message = decoder.decode(base64.b64decode(entry["message"]))
         assert isinstance(message, c.Content)
 
-        def layout(relation: Relation) -> c.Layout:
-            return layouts.setdefault(relation.payload, c.Layout(relation, types, binary=fields["binary"]))
+        def layout(relation: Relation) -> Layout:
+            return layouts.setdefault(relation.payload, Layout(relation, types, binary=fields["binary"]))
 
         changes.append(c.change_of(transaction, entry["ordinal"], message, layout))
     told = fields["refusal"]

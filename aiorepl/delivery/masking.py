@@ -16,8 +16,9 @@ from aiorepl.errors import DataError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT
-from aiorepl.transactions.changes import Layout, RowChange
+from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
+from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 
 _TEXT_OID: Final = 25

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Column
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
-from aiorepl.transactions.changes import Layout, Raw, RowChange
+from aiorepl.transactions.changes import RowChange
+from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.values.codec import Encoder
 
 

@@ -22,7 +22,8 @@ from aiorepl.formats.debezium_counts import Counts
 from aiorepl.formats.format import Format, by_table, commit_lsn, only_table
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.transactions.changes import Change, Delete, Insert, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 

@@ -1,7 +1,8 @@
 cimport cython
 
 from aiorepl cimport octets
-from aiorepl.transactions.changes cimport Change, Layout, RowChange
+from aiorepl.transactions.changes cimport Change, RowChange
+from aiorepl.transactions.rows cimport Layout
 from aiorepl.values.forms cimport Binary
 
 cdef unsigned char _TEXT, _COPY, _QUOTE, _STRING, _NUMBER, _BOOLEAN, _DOCUMENT, _NINE, _LF, _CR

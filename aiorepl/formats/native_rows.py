@@ -16,7 +16,8 @@ from aiorepl import octets
 from aiorepl.errors import DataError
 from aiorepl.formats.format import iso_time
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
-from aiorepl.transactions.changes import Change, Layout, Raw, RowChange
+from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.codec import Style
 

@@ -13,7 +13,8 @@ from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column
-from aiorepl.transactions.changes import Change, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, Update
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.codec import Encoder

@@ -12,7 +12,8 @@ from typing import Final
 
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
-from aiorepl.transactions.changes import Change, Message, Raw, RowChange, Truncate
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.schema_changes import SchemaChange
 
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import BINARY, TupleData
-from aiorepl.transactions.changes import Raw
+from aiorepl.transactions.rows import Raw
 from aiorepl.values.registry import Types
 
 

@@ -18,7 +18,8 @@ from aiorepl.formats.format import Format, by_table, commit_lsn, event_id, only_
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput.relations import Column
-from aiorepl.transactions.changes import Change, Delete, Layout, Message, RowChange, Truncate, Update
+from aiorepl.transactions.changes import Change, Delete, Message, RowChange, Truncate, Update
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.codec import Encoder

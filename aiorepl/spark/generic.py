@@ -22,7 +22,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.blocks import Span
 from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
 from aiorepl.spark.walk import Walk
-from aiorepl.transactions.changes import Raw
+from aiorepl.transactions.rows import Raw
 from aiorepl.values.registry import Types
 
 _OPS: Final = {m.Insert: "insert", m.Update: "update", m.Delete: "delete"}

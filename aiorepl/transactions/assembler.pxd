@@ -1,7 +1,8 @@
 cimport cython
 
 from aiorepl.pgoutput.rows cimport RowMessage
-from aiorepl.transactions.changes cimport Layout, RowChange, row_change
+from aiorepl.transactions.changes cimport RowChange, row_change
+from aiorepl.transactions.rows cimport Layout
 
 cdef Py_ssize_t _OVERHEAD
 

@@ -17,8 +17,9 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
-from aiorepl.transactions.changes import Layout, row_change
+from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.pending import OVERHEAD, Pending
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.states import TRANSITIONS, State, guard
 from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
 from aiorepl.transactions.waiting import Waiting

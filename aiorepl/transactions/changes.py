@@ -1,176 +1,22 @@
 """Changes as users see them: a message, the transaction it belongs to, and its place in it.
 
-A change holds bytes. Values are read from them when a column is asked for, by the types that ``Layout`` brings,
-so that a change which is only counted, forwarded or filtered costs next to nothing.
+A change holds bytes. Its rows read values from them when a column is asked for (``rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, ClassVar, Final, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
-from aiorepl.errors import DataError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import Insert as InsertMessage
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pgoutput.rows import Update as UpdateMessage
-from aiorepl.pgoutput.tuples import (
-    BINARY,
-    TEXT,
-    TOAST,
-    UNCHANGED,
-    Unchanged,
-    any_unchanged,
-    columns_of,
-    kinds_of,
-)
+from aiorepl.pgoutput.tuples import TOAST, UNCHANGED, any_unchanged, columns_of, kinds_of
+from aiorepl.transactions.rows import Layout, Raw, Row
 from aiorepl.transactions.transaction import Transaction
-from aiorepl.values.forms import Called, Form
-from aiorepl.values.registry import Types
-
-_TEXT: Final = TEXT  # C's own number in the compiled form
-Raw = bytes | Unchanged | None
-
-
-class Layout:
-    """A relation together with the types of its columns: what it takes to read its tuples."""
-
-    __slots__ = ("_binaries", "_texts", "_version", "all", "binary", "derived", "places", "relation", "types")
-
-    def __init__(self, relation: Relation, types: Types, *, binary: bool = False) -> None:
-        self.relation = relation
-        self.types = types
-        self.binary = binary
-        self.places: dict[str, int] = {name: place for place, name in enumerate(relation.names)}
-        self.all: Final = tuple(range(len(relation.columns)))
-        self.derived: dict[tuple[tuple[str, int], ...], Layout] = {}
-        """What it becomes with columns added, by their names and types (``rewriting``)."""
-        self._texts: list[Form] = []
-        self._binaries: list[Form] = []
-        self._version = -1
-
-    def read(self, place: int, raw: bytes, kind: int) -> Any:
-        """The Python value of the column at ``place``.
-
-        :raises DataError: naming relation, column and type, when the bytes are not what the type says.
-        """
-        column = self.relation.columns[place]
-        try:
-            return self.types.decoder(column.type_oid, kind)(raw)
-        except ValueError as error:
-            raise DataError(f"{self.relation}.{column.name}: {error}") from None
-
-    def read_all(self, columns: list[Raw], kinds: bytes | None, places: tuple[int, ...]) -> list[Any]:
-        """The Python values of the columns at ``places``, in half the time that each by itself takes.
-
-        :raises DataError: as ``read``.
-        """
-        if self._version != self.types.version:
-            self._version = self.types.version
-            oids = [column.type_oid for column in self.relation.columns]
-            self._texts = [_form(self.types, oid, TEXT) for oid in oids]
-            self._binaries = [_form(self.types, oid, BINARY) for oid in oids]
-        values = []
-        for place in places:
-            raw = columns[place]
-            if raw is None or raw is UNCHANGED:
-                values.append(raw)
-                continue
-            kind = _TEXT if kinds is None else kinds[place]
-            form = self._texts[place] if kind == _TEXT else self._binaries[place]
-            try:
-                values.append(form.read(raw))
-            except Exception:  # noqa: BLE001 - ``read`` raises it again, and says what it is
-                values.append(self.read(place, raw, kind))
-        return values
-
-
-class _Columns:
-    """Of a row what is C's in the compiled form, so that one is made in 0.15 µs, not in 0.26."""
-
-    __slots__ = ("_columns", "_kinds", "_layout", "_places")
-
-    def __init__(
-        self, layout: Layout, columns: list[Raw], kinds: bytes | None, places: tuple[int, ...] | None = None
-    ) -> None:
-        self._layout = layout
-        self._columns = columns
-        self._kinds = kinds
-        self._places = layout.all if places is None else places
-
-    def read_all(self) -> list[Any]:
-        """The values, in the order of the columns."""
-        return self._layout.read_all(self._columns, self._kinds, self._places)
-
-    def __getitem__(self, name: str) -> Any:
-        place = self._layout.places[name]
-        if place not in self._places:
-            raise KeyError(name)
-        raw = self._columns[place]
-        if raw is None or raw is UNCHANGED:
-            return raw
-        return self._layout.read(place, raw, TEXT if self._kinds is None else self._kinds[place])
-
-    def __contains__(self, name: object) -> bool:
-        # Mapping's own would read the value to find out.
-        return self._layout.places.get(name, -1) in self._places  # type: ignore[call-overload]
-
-    def __iter__(self) -> Iterator[str]:
-        names = self._layout.relation.names
-        return (names[place] for place in self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def values(self) -> ValuesView[Any]:
-        return _Values(self)
-
-    def items(self) -> ItemsView[str, Any]:
-        return _Items(self)
-
-    def __repr__(self) -> str:
-        return f"<Row of {self._layout.relation}, {len(self)} columns>"
-
-
-class Row(_Columns, Mapping[str, Any]):
-    """Column names to values, read when asked for. NULL is ``None``; what was not sent is ``UNCHANGED``.
-
-    :raises KeyError: for a column that the row does not have (an old key has only the key's columns).
-    """
-
-    __slots__ = ()
-
-
-def _form(types: Types, oid: int, kind: int) -> Form:
-    try:
-        return types.form(oid, kind)
-    except ValueError:
-        # A type that cannot be: its column says so when it is read, and the others are read all the same.
-        return Called(_unreadable)
-
-
-def _unreadable(_raw: bytes) -> NoReturn:
-    raise ValueError
-
-
-class _Values(ValuesView[Any]):
-    """A row's values; walked, they are read together."""
-
-    _mapping: _Columns
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._mapping.read_all())
-
-
-class _Items(ItemsView[str, Any]):
-    """A row's names and values; walked, the values are read together."""
-
-    _mapping: _Columns
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return zip(self._mapping, self._mapping.read_all(), strict=True)
 
 
 class Change:

@@ -3,7 +3,8 @@ cimport cython
 from aiorepl cimport octets
 from aiorepl.pgoutput.decoder cimport Decoder
 from aiorepl.pgoutput.rows cimport RowMessage
-from aiorepl.transactions.changes cimport Layout, row_change
+from aiorepl.transactions.changes cimport row_change
+from aiorepl.transactions.rows cimport Layout
 
 cdef Py_ssize_t _SLICE_BYTES, _OVERHEAD
 

@@ -23,10 +23,11 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.spool import SpoolFile
 from aiorepl.transactions.transaction import Transaction
 
-LayoutOf = Callable[[Relation], c.Layout]
+LayoutOf = Callable[[Relation], Layout]
 
 # A slice of a delivered transaction, and a chunk of a spool file, are about this large.
 SLICE_BYTES: Final = 1024 * 1024
@@ -284,7 +285,7 @@ def _read(
     :raises SpoolError: when there is something else in it.
     """
     changes: list[c.Change] = []
-    layouts: dict[int, c.Layout] = {}
+    layouts: dict[int, Layout] = {}
     relation: Any = None
     layout: Any = None
     octets_: Any = data  # a pointer in the compiled form

@@ -18,7 +18,8 @@ import orjson
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
-from aiorepl.transactions.changes import Layout, RowChange
+from aiorepl.transactions.changes import RowChange
+from aiorepl.transactions.rows import Layout
 from aiorepl.values.types import ARRAY
 
 # In the order in which they are tried: a bool is an int, and a datetime a date.

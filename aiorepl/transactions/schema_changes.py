@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from aiorepl.pgoutput.relations import Column, Relation
-from aiorepl.transactions.changes import Change, Layout, RowChange
+from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Slice, Transaction
 
 Pair = tuple[Column, Column]

@@ -10,7 +10,8 @@ from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl.transactions.changes import Insert, Layout
+from aiorepl.transactions.changes import Insert
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values import Types

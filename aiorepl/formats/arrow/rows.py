@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from aiorepl.formats.arrow.columns import Convert
 from aiorepl.formats.arrow.header import Header
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.transactions.changes import Raw
+from aiorepl.transactions.rows import Raw
 
 
 class Shape:

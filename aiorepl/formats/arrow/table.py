@@ -19,7 +19,8 @@ from aiorepl.formats.arrow.header import EPOCH, Header
 from aiorepl.formats.arrow.rows import Rows, Shape
 from aiorepl.formats.arrow.types import META, arrow_type
 from aiorepl.formats.texts import Texts
-from aiorepl.transactions.changes import Change, Delete, Insert, Layout, Message, RowChange, Update
+from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Update
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
 
 UNREPRESENTABLE: Final = pa.field("_unrepresentable", pa.map_(pa.string(), pa.string()))
