@@ -42,16 +42,32 @@ async def test_after_a_pause_data_is_given_out_at_once(copying, backend):
     assert await woken(waiting)
 
 
+class Clock:
+    """A loop's clock that stands still, and what it was asked to do later."""
+
+    def __init__(self) -> None:
+        self.later = []
+        self.create_future = asyncio.get_running_loop().create_future
+
+    def time(self):
+        return 0.0
+
+    def call_later(self, seconds, call):
+        self.later.append((seconds, call))
+
+
 async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
     """Rows that come one by one are given out together, a moment later, or once they are many."""
-    copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
+    clock = copying.protocol._loop = Clock()
     waiting = await copying.start(copying.protocol.receive())
     copying.send(backend.xlog(b"a"))
     assert not await woken(waiting)
+    ((seconds, wake),) = clock.later
+    assert 0 < seconds < 0.01
     copying.send(backend.xlog(b"b"))
+    wake()
     assert [b"a", b"b"] == [frame.payload for frame in await waiting]
 
-    copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
     waiting = await copying.start(copying.protocol.receive())
     copying.send(backend.xlog(b"c") * 400)
     assert await woken(waiting)
