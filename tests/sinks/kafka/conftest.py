@@ -166,8 +166,11 @@ class Broker:
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configuration)])
         await admin.close()
 
-    async def read(self, begin: str, *, committed: bool = True) -> list[Any]:
-        """All records of the topics whose names begin so, partition by partition."""
+    async def read(self, begin: str, *, committed: bool = True, patience: float = 60.0) -> list[Any]:
+        """All records of the topics whose names begin so, partition by partition.
+
+        :param patience: seconds for what was committed to be seen; less where a transaction may be open meanwhile.
+        """
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.url,
             enable_auto_commit=False,
@@ -184,7 +187,7 @@ class Broker:
             if not partitions:
                 return []
             if committed:
-                await self._settled(consumer, partitions)
+                await self._settled(consumer, partitions, patience)
             consumer.assign(partitions)
             await consumer.seek_to_beginning()
             ends = await consumer.end_offsets(partitions)
@@ -204,13 +207,15 @@ class Broker:
                     return await consumer.topics()
                 await asyncio.sleep(0.1)
 
-    async def _settled(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
-        """Wait a little until what was committed can be seen: brokers mark it when they have answered."""
+    async def _settled(
+        self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition], patience: float
+    ) -> None:
+        """Wait until what was committed can be seen: brokers mark it when they have answered."""
         everything = AIOKafkaConsumer(bootstrap_servers=self.url, enable_auto_commit=False)
         await everything.start()
         try:
             ends = await everything.end_offsets(partitions)
-            deadline = time.monotonic() + 3  # a transaction may be open
+            deadline = time.monotonic() + patience
             while await consumer.end_offsets(partitions) != ends and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
         finally:

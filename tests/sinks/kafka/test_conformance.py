@@ -31,7 +31,8 @@ class TestKafka(SinkConformance):
         return self.broker.away()
 
     async def read(self) -> list[Event]:
-        return native_events([record.value for record in await self.broker.read(self.name)])
+        # Also while a transaction is open.
+        return native_events([record.value for record in await self.broker.read(self.name, patience=3.0)])
 
 
 class TestKafkaExactlyOnce(TestKafka):

@@ -24,9 +24,9 @@ from aiorepl_sinks.kafka_errors import problem
 pytestmark = pytest.mark.xdist_group("kafka")
 
 
-async def ids(broker, name):
+async def ids(broker, name, **options):
     """The ids of the rows that were inserted, partition by partition."""
-    events = [json.loads(record.value) for record in await broker.read(name)]
+    events = [json.loads(record.value) for record in await broker.read(name, **options)]
     return [event["new"]["id"] for event in events if event["kind"] == "insert"]
 
 
@@ -37,7 +37,7 @@ async def test_killed_under_load(items, broker, name, exactly_once):
     options = {"type": "kafka", "bootstrap_servers": broker.url, "topic": topic, "exactly_once": exactly_once}
 
     async def count():
-        return len(await ids(broker, name))
+        return len(await ids(broker, name, patience=1.0))
 
     rows = await items.killed_under_load(options, count)
     del options["type"]
@@ -60,8 +60,8 @@ async def test_a_restart_of_the_broker(items, broker, name):
         await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(10, 20)))
         broker.start()  # in this thread, whose end would be its own
         for topic in topics.values():
-            async with asyncio.timeout(60):
-                while len(set(await ids(broker, topic))) < 20:
+            async with asyncio.timeout(90):
+                while len(set(await ids(broker, topic, patience=1.0))) < 20:
                     await asyncio.sleep(0.1)
     for topic in topics.values():
         assert list(range(20)) == sorted(await ids(broker, topic))
