@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.overview import WaitingStatistics
+from aiorepl.delivery.readying import Readied, ready
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
-from aiorepl.delivery.source import Readied, Source, ready
+from aiorepl.delivery.source import Source
 from aiorepl.delivery.timelines import require_history
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN

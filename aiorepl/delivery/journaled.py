@@ -22,9 +22,9 @@ from aiorepl.delivery.gaps import Gaps
 from aiorepl.delivery.lanes import JOURNAL, SOURCE, InLedger, Lanes, first_of, lag
 from aiorepl.delivery.overview import Lag
 from aiorepl.delivery.pruning import keep_pruned
+from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
-from aiorepl.delivery.source import Readied
 from aiorepl.delivery.window import Window
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.journal.cursors import Cursors

@@ -15,8 +15,9 @@ from typing import Final
 from aiorepl.delivery.feedback import Feedback
 from aiorepl.delivery.heartbeat import is_beat
 from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.silence import Sign, Silence, limit
-from aiorepl.delivery.source import Readied, Source
+from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, ServerNotice
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m

@@ -9,8 +9,8 @@ import pytest
 from aiorepl import LSN, ConnectionLost, Position, Source
 from aiorepl.delivery import session as session_module
 from aiorepl.delivery.ledger import Ledger
+from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.session import Session
-from aiorepl.delivery.source import Readied
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Resume
 from aiorepl.values.registry import Types
