@@ -1,8 +1,4 @@
-"""One connection, from START_REPLICATION to its end: frames in, slices out, status updates back.
-
-The status timer is a task of its own, so that neither a slow sink nor a window that holds the reader back delays it. It
-also notices when the server has fallen silent.
-"""
+"""One connection, from START_REPLICATION to its end: frames in, slices out, and the ledger told of what they end."""
 
 from __future__ import annotations
 
@@ -12,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from aiorepl.delivery.feedback import Feedback
 from aiorepl.delivery.heartbeat import is_beat
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.readying import Readied
-from aiorepl.delivery.silence import Sign, Silence, limit
+from aiorepl.delivery.reporting import Reporting
 from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, ServerNotice
 from aiorepl.lsn import LSN
@@ -54,7 +49,6 @@ class Session:
         until: LSN | None = None,
     ) -> None:
         self._connection = connection
-        # Kept, for statistics may be asked for by another thread.
         self._loop = asyncio.get_running_loop()
         self._source = source
         self._types = types
@@ -63,13 +57,10 @@ class Session:
         self._resume = resume
         self._decoder: Decoder
         self._assembler: Assembler
-        self._feedback: Feedback | None = None
-        self._silence: Silence
-        self._timer: asyncio.Task[None] | None = None
+        self._reporting: Reporting
         self._checking: asyncio.Task[None] | None = None
         self._ended = False
         self._idle_again_at = 0.0
-        self._idle_left_out = False
         self._at = 0
         # How far this reading has come. The ledger may be further, where what is known is read again.
         self._end = resume.after
@@ -103,12 +94,8 @@ class Session:
         self._resume = replace(self._resume, begins=begins)
         self._begin(self._resume)
         await self._connection.start_replication(self._source.slot, begin, readied.plugin_options)
-        self._feedback = Feedback(readied.wal_sender_timeout, self._now())
-        self._silence = Silence(limit(self._source.receive_timeout, readied.wal_sender_timeout), self._now())
-        self._connection.on_reply_request(self.report)
+        self._reporting = Reporting(self._connection, self._source, self._ledger, readied.wal_sender_timeout)
         self._connection.on_notice(self._noticed)
-        self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {self._source.slot}")
-        self._timer.add_done_callback(self._reporting_ended)
 
     async def receive(self) -> list[Slice] | None:
         """The slices that have arrived; ``None`` when everything below ``until`` has.
@@ -137,33 +124,18 @@ class Session:
 
     def quiet_for(self) -> float:
         """Seconds since the last sign of life."""
-        now = self._now()
-        self._silence.listen(self._connection.heard(), now)
-        return now - self._silence.heard_at
-
-    def report(self, *, ask: bool = False) -> None:
-        """Send a status update now.
-
-        :param ask: for a keepalive in return.
-        """
-        if self._feedback is not None:
-            ledger = self._ledger
-            # A server whose client has all of its WAL sends no keepalive of its own accord for half a minute.
-            reply, self._idle_left_out = self._idle_left_out or ask, False
-            flushed = ledger.tell()
-            self._connection.send_status(ledger.received, flushed, flushed, reply=reply)
-            self._feedback.sent(self._now(), flushed)
+        return self._reporting.quiet_for()
 
     async def stop(self) -> None:
         """The last status, CopyDone both ways, and the end of the connection."""
-        await self._stop_timer()
-        self.report()
+        await self._stop_tasks()
+        self._reporting.report()
         await self._connection.stop()
         await self._connection.close()
 
     async def abandon(self) -> None:
         """Let go of a connection that is of no use any more."""
-        await self._stop_timer()
+        await self._stop_tasks()
         self._connection.abort()
 
     def _take(self, frames: Sequence[CopyFrame | Again]) -> list[Slice]:
@@ -174,7 +146,7 @@ class Session:
                     slices += self._account(self._assembler.feed(self._decoder.messages(run)))
                     self._at = self._decoder.position
                 elif isinstance(run, Again):
-                    self.report()
+                    self._reporting.report()
                     self._begin(Resume(self._end, begins=self._resume.begins))
                 else:
                     self._at = run.wal_end
@@ -221,12 +193,12 @@ class Session:
             return []
         # A busy server sends one after every transaction; what is left out is made good by the next, which comes
         # at the latest in answer to our status.
-        now = self._now()
+        now = self._loop.time()
         if now < self._idle_again_at:
-            self._idle_left_out = True
+            self._reporting.wants_keepalive = True
             return []
         self._idle_again_at = now + _IDLE_SECONDS
-        self._idle_left_out = False
+        self._reporting.wants_keepalive = False
         return self._nothing_until(wal_end)
 
     def _finish(self) -> list[Slice]:
@@ -259,31 +231,6 @@ class Session:
             if self._types.missing(oid):
                 self._types.add(TypeInfo(oid, "", str(oid), "p"))
 
-    async def _keep_reporting(self) -> None:
-        feedback = self._feedback
-        assert feedback is not None
-        silence = self._silence
-        while True:
-            match silence.look(self._connection.heard(), self._now()):
-                case Sign.ASK:
-                    self.report(ask=True)
-                case Sign.LOST:
-                    text = f"nothing has come from the server for {silence.limit:g} s, though it was asked"
-                    self._connection.fail(ConnectionLost(text))
-                    return
-            now = self._now()
-            pause = feedback.wait(now, self._ledger.flushed)
-            if pause <= 0:
-                self.report()
-            else:
-                # Looked at again soon enough to see ``flushed`` move; a wake-up a second costs nothing.
-                await asyncio.sleep(min(pause, silence.wait(now), 1.0))
-
-    def _reporting_ended(self, timer: asyncio.Task[None]) -> None:
-        if not timer.cancelled() and (error := timer.exception()) is not None:
-            # Without statuses WAL piles up on the server until it hangs up on us: rather end now, and say why.
-            self._connection.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
-
     def _noticed(self, notice: ServerNotice) -> None:
         # From PostgreSQL 18 on the server does not stop at a publication that is gone: it passes over the changes.
         if notice.routine == "LoadPublications" and (self._checking is None or self._checking.done()):
@@ -305,12 +252,8 @@ class Session:
         else:
             _log.warning("a publication was missing for a while: what was changed then is not in the stream")
 
-    async def _stop_timer(self) -> None:
-        tasks = [task for task in (self._timer, self._checking) if task is not None]
-        self._timer = self._checking = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _now(self) -> float:
-        return self._loop.time()
+    async def _stop_tasks(self) -> None:
+        await self._reporting.stop()
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)

@@ -125,8 +125,8 @@ async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
     connection.reads = [[keepalive(150)], [keepalive(160)], [keepalive(170)]]
     assert [1, 0, 0] == [len(await session.receive()) for _ in range(3)]
     assert (LSN(170), LSN(150)) == (ledger.received, ledger.end)
-    session.report()
-    session.report()
+    connection.callback()
+    connection.callback()
     assert [True, False] == [reply for _, _, reply in connection.statuses[-2:]]
 
 
@@ -135,7 +135,7 @@ async def test_a_keepalive_of_what_is_known_is_nothing(begin):
     session, connection, _ = await begin()
     connection.reads = [[keepalive(100), keepalive(90)]]
     assert [] == await session.receive()
-    session.report()
+    connection.callback()
     assert (LSN(100), LSN(100), False) == connection.statuses[-1]
 
 
