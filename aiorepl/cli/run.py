@@ -56,6 +56,8 @@ create_slot = true
 # reconnect = true              # false: end with exit code 3 when the connection is lost
 # [pipeline.batches]
 # bytes = "1m"
+# rows = 500                    # a sink's own affair unless given
+# seconds = 0.5                 # wait so long for more; else what is there is written
 # flush_bytes = "64m"
 # flush_seconds = 1
 # [pipeline.retry]

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
 from aiorepl.delivery.batching import BatchPolicy
@@ -65,7 +66,8 @@ class JournaledLanes(Lanes):
         super().__init__(capture, sinks, memory // (1 + len(sinks)), gaps)
         self._url = journal
         self._sink = JournalSink(journal)
-        self._journal = Served(self._sink, batches, retry)
+        # What it gets at once is nobody's choice: it is sinks that may want few rows, or wait for more.
+        self._journal = Served(self._sink, replace(batches, rows=None, seconds=0.0), retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain

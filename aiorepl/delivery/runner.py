@@ -78,7 +78,8 @@ class SinkRunner:
         """Know of nothing but that the sink has everything up to ``after``."""
         self._tracker = SchemaTracker() if self._announces else None
         self._seen = Seen(after)
-        self._batcher = Batcher(self._policy.bytes)
+        self._batcher = Batcher(self._policy.bytes, self._policy.rows)
+        self._gather_until: float | None = None
         self._skipped = 0
         self._unflushed = 0
         self._flush_at: float | None = None
@@ -134,7 +135,7 @@ class SinkRunner:
                 self._skipped += 1
             else:
                 self._batcher.add(self._chosen(new))
-        batch = self._batcher.take()
+        batch = None if self._gathers() else self._batcher.take()
         if batch is None and self._cursor.holds_back and self._batcher.under_way:
             # The rest of the transaction waits for room, which this part has to make.
             batch = self._batcher.take_part()
@@ -143,6 +144,18 @@ class SinkRunner:
             self._skipped = 0
         return batch
 
+    def _gathers(self) -> bool:
+        """Whether what is there to be written waits for more."""
+        batcher, cursor = self._batcher, self._cursor
+        if self._policy.seconds and batcher.ready and not (batcher.full or cursor.ended or cursor.holds_back):
+            now = asyncio.get_running_loop().time()
+            if self._gather_until is None:
+                self._gather_until = now + self._policy.seconds
+            if now < self._gather_until:
+                return True
+        self._gather_until = None
+        return False
+
     def _chosen(self, part: Slice) -> Slice:
         """What of the slice the sink gets, in its form."""
         if self._selection is not None:
@@ -150,11 +163,12 @@ class SinkRunner:
         return part if self._tracker is None else self._tracker.announced(part)
 
     async def _wait(self) -> None:
-        if self._flush_at is None:
+        times = [at for at in (self._flush_at, self._gather_until) if at is not None]
+        if not times:
             await self._cursor.news()
             return
         try:
-            async with asyncio.timeout_at(self._flush_at):
+            async with asyncio.timeout_at(min(times)):
                 await self._cursor.news()
         except TimeoutError:
             pass
@@ -162,7 +176,7 @@ class SinkRunner:
     async def _write(self, batch: Batch) -> None:
         if self._keeps_position or any(map(_says_something, batch.transactions)):
             await self._writer.write(batch)
-        self._cursor.release(len(batch.transactions) + self._skipped)
+        self._cursor.release(self._batcher.spent(batch) + self._skipped)
         self._skipped = 0
         statistics = self.statistics
         statistics.batches += 1

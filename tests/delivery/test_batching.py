@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl import LSN, Slice
+from aiorepl import LSN, BatchPolicy, ConfigurationError, Slice, Transaction
 from aiorepl.delivery.batching import Batcher
 
 LIMIT = 100
@@ -71,3 +72,66 @@ def test_a_transaction_under_way_can_be_taken_early():
     assert not batcher.under_way
     batcher.add(last)
     assert [last] == list(batcher.take().transactions)
+
+
+def rows(counts: list[list[int]]) -> list[Slice]:
+    """The slices of these transactions with as many changes: numbers, and as many bytes."""
+    numbers = iter(range(1000))
+    headers = [Transaction(number, LSN(number + 1), 0) for number in range(len(counts))]
+    return [
+        Slice(
+            headers[number],
+            [next(numbers) for _ in range(count)],
+            place == 0,
+            LSN(number + 1) if place == len(parts) - 1 else None,
+            count,
+        )
+        for number, parts in enumerate(counts)
+        for place, count in enumerate(parts)
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4), max_size=8),
+    st.integers(1, 9),
+    st.lists(st.booleans(), min_size=32, max_size=32),
+)
+def test_no_batch_has_more_rows(counts, most, looks):
+    """Every change once, in order and in its transaction; one that fits is not cut, and every slice is done with once."""
+    parts, batcher, batches, done = rows(counts), Batcher(10_000, most), [], 0
+
+    def drained() -> int:
+        taken = list(drain(batcher))
+        batches.extend(taken)
+        return sum(map(batcher.spent, taken))
+
+    for part, look in zip(parts, looks, strict=False):
+        if look or batcher.full:
+            done += drained()
+            assert not batcher.full
+        batcher.add(part)
+    done += drained()
+
+    given_out = [part for batch in batches for part in batch.transactions]
+    assert len(parts) == done
+    assert list(range(sum(map(sum, counts)))) == [change for part in given_out for change in part.changes]
+    assert sum(part.size for part in parts) == sum(part.size for part in given_out)
+    for batch in batches:
+        assert len(batch) <= most
+    for number, sizes in enumerate(counts):
+        own = [part for part in given_out if part.transaction.xid == number]
+        assert [True] + [False] * (len(own) - 1) == [part.first for part in own]
+        assert [None] * (len(own) - 1) + [LSN(number + 1)] == [part.end_lsn for part in own]
+        held = [batch for batch in batches if any(part in own for part in batch.transactions)]
+        assert len(held) == 1 or sum(sizes) > most
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bytes": 0}, {"rows": 0}, {"flush_bytes": 0}, {"seconds": -1}, {"flush_seconds": float("nan")}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_is_no_amount(wrong):
+    """It is refused, and named."""
+    with pytest.raises(ConfigurationError, match=f"batches: {next(iter(wrong))} is "):
+        BatchPolicy(**wrong)

@@ -105,6 +105,63 @@ async def test_a_large_transaction_comes_in_parts(lane, ids):
     assert end == lane.ledger.flushed
 
 
+async def test_no_more_rows_than_asked_for(lane, ids):
+    """Whole transactions as far as they fit, and one of more rows in slices; memory is let go of all the same."""
+    sink = MemorySink()
+    lane = lane(sink, batches=BatchPolicy(rows=3, flush_seconds=0.01))
+    lane.commit(1, 2)
+    lane.commit(3, 4)
+    end = lane.commit(*range(5, 13))
+    await lane.finish()
+    assert [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11, 12]] == ids(sink)
+    assert [[True], [True], [False], [False], [True]] == [
+        [part.last for part in batch.transactions] for batch in sink.batches
+    ]
+    assert end == lane.ledger.flushed
+    assert 0 == lane.window.statistics().slices
+
+
+async def test_a_batch_waits_for_more(lane, ids):
+    """Until it is as old as the policy has it, and no longer."""
+    sink = MemorySink()
+    lane = lane(sink, batches=BatchPolicy(seconds=0.5, flush_seconds=0.01))
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    lane.start()
+    for number in range(3):
+        lane.commit(number)
+        await asyncio.sleep(0)
+    await asyncio.wait_for(sink.wait_for_changes(3, durable=True), 60)
+    assert 0.5 <= clock() - began
+    assert [[0, 1, 2]] == ids(sink)
+    await lane.finish()
+
+
+async def test_what_does_not_wait_for_more(lane, ids):
+    """A batch that is full, one that holds the source back, and the last."""
+    sink = MemorySink()
+    lane = lane(sink, batches=BatchPolicy(rows=2, seconds=3600, flush_seconds=0.01))
+    lane.start()
+    lane.commit(1)
+    lane.commit(2)
+    await asyncio.wait_for(sink.wait_for_changes(2, durable=True), 60)
+    lane.commit(3)
+    await asyncio.sleep(0)
+    await lane.finish()
+    assert [[1, 2], [3]] == ids(sink)
+
+
+async def test_a_full_window_waits_for_no_age(lane):
+    """Nothing more can come before something of it is written."""
+    sink = MemorySink()
+    lane = lane(sink, limit=200, batches=BatchPolicy(seconds=3600, flush_seconds=0.01))
+    lane.start()
+    while not lane.window.held_back:
+        lane.commit(1)
+    await asyncio.wait_for(sink.wait_for_changes(1), 60)
+    await lane.finish()
+
+
 async def test_a_transaction_without_an_end_is_forgotten_at_the_end(lane, ids):
     """It comes again whole: nothing of it is confirmed."""
     sink = MemorySink()
