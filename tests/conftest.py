@@ -216,6 +216,11 @@ async def _drop(server: Server, name: str) -> None:
         await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
         prepared = await connection.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
         await _execute(server.dsn_for(name), *(f"ROLLBACK PREPARED '{gid}'" for (gid,) in prepared))
-        await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        async with asyncio.timeout(60):
+            while True:
+                # The server waits five seconds for those whom it ends, which on a busy machine may not be enough.
+                with contextlib.suppress(asyncpg.ObjectInUseError):
+                    await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+                    break
     finally:
         await connection.close()

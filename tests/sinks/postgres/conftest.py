@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -127,7 +128,12 @@ async def _drop(server: Any, name: str) -> None:
     for (gid,) in prepared:
         await inside.execute(f"ROLLBACK PREPARED '{gid}'")
     await inside.close()
-    await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    async with asyncio.timeout(60):
+        while True:
+            # The server waits five seconds for those whom it ends, which on a busy machine may not be enough.
+            with contextlib.suppress(asyncpg.ObjectInUseError):
+                await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+                break
     await connection.close()
 
 
