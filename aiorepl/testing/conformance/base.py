@@ -47,7 +47,7 @@ class Conformance:
     poison: ClassVar[str | None] = None
     """A value of ``public.items.note`` that the target refuses for good, if there is one."""
 
-    seconds: ClassVar[float] = 30.0
+    seconds: ClassVar[float] = 60.0
     """How long one life of a sink may take."""
 
     cancellations: ClassVar[int] = 20

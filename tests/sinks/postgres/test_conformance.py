@@ -71,7 +71,7 @@ class Mirroring(MirrorConformance):
             execute(
                 self.admin,
                 f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS false',
-                f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{self.name}'",
+                f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{self.name}'",
             )
         )
         try:
