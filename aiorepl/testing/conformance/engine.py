@@ -45,7 +45,7 @@ class Engine(Conformance):
 
         async def life() -> None:
             delivery = Delivery(self.make_sink(), batches=batches)
-            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN)
+            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
             await _beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
 
@@ -72,7 +72,7 @@ class Engine(Conformance):
             assert outage is not None
             away = _AwayAt(call, self.new_sink(), outage)
             delivery = Delivery(away, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
-            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN)
+            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
             try:
                 await _beside(pipeline, work(away))
             finally:
@@ -96,7 +96,7 @@ class Engine(Conformance):
             # Its own batches: a sink may ask for others than the pipeline's.
             batches = BatchPolicy(flush_seconds=0.02)
             delivery = Delivery(self.make_sink(), schema_changes=True, batches=batches)
-            await _beside(Pipeline(source, [delivery]), work())
+            await _beside(Pipeline(source, [delivery], grace=self.seconds), work())
             await self.expect(story.stream.again(), after="schema changes were delivered, too")
 
         for _ in range(2):
