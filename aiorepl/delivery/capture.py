@@ -25,7 +25,7 @@ from aiorepl.position import Position, Timelines
 from aiorepl.transactions.assembler import Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
-from aiorepl.wire.connection import Connection
+from aiorepl.wire.routes import Connection
 
 _log = logging.getLogger("aiorepl.capture")
 

@@ -11,7 +11,8 @@ from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.wire.commands import literal
-from aiorepl.wire.connection import Connection, CreatedSlot, ReplicationConnection
+from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.routes import Connection, CreatedSlot
 
 _log = logging.getLogger("aiorepl.source")
 

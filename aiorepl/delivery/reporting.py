@@ -13,7 +13,7 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.silence import Sign, Silence, limit
 from aiorepl.delivery.source import Source
 from aiorepl.errors import ConnectionLost
-from aiorepl.wire.connection import Connection
+from aiorepl.wire.routes import Connection
 
 
 class Reporting:

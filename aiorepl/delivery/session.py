@@ -21,9 +21,10 @@ from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
-from aiorepl.wire.connection import Again, Connection, ReplicationConnection
+from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.frames import runs
 from aiorepl.wire.protocol import CopyFrame
+from aiorepl.wire.routes import Again, Connection
 
 _log = logging.getLogger("aiorepl.session")
 

@@ -12,8 +12,9 @@ from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.transactions.assembler import WAITING_BYTES
 from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo
-from aiorepl.wire.connection import Connection, ReplicationConnection
+from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
+from aiorepl.wire.routes import Connection
 from aiorepl.wire.sql import SqlConnection
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats import debezium_values as values
 from aiorepl.formats.columns import Columns, Frame, Tables
@@ -27,8 +28,6 @@ from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction
 
-# 2000-01-01 in microseconds since 1970.
-_EPOCH = 946_684_800_000_000
 _OPERATIONS = {"insert": b"c", "update": b"u", "delete": b"d"}
 _MESSAGES = "LOGICAL_DECODING_MESSAGE"
 
@@ -199,7 +198,7 @@ def _times(transaction: Transaction | None) -> tuple[bytes, bytes, bytes]:
     """The commit in milliseconds, microseconds and nanoseconds since 1970; a message between transactions has no time."""
     if transaction is None:
         return b"null", b"null", b"null"
-    us = transaction.commit_timestamp + _EPOCH
+    us = transaction.commit_timestamp + EPOCH_MICROSECONDS
     return b"%d" % (us // 1000), b"%d" % us, b"%d" % (us * 1000)
 
 

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from aiorepl.formats.arrow.header import EPOCH, Header
+from aiorepl.epoch import EPOCH_MICROSECONDS
+from aiorepl.formats.arrow.header import Header
 from aiorepl.journal.format import frames
 from aiorepl.journal.index import Block
 from aiorepl.journal.reader import JournalReader, Segment, decoder
@@ -39,7 +40,7 @@ class Walk:
         self._header = (
             Header(None, 0, None)
             if midway is None
-            else Header(midway.xid, midway.commit_lsn, midway.commit_timestamp + EPOCH)
+            else Header(midway.xid, midway.commit_lsn, midway.commit_timestamp + EPOCH_MICROSECONDS)
         )
         self._ordinal = 0 if midway is None else midway.ordinal
 
@@ -63,7 +64,8 @@ class Walk:
             elif kind == _BEGIN:
                 begin = decode(payload)
                 assert isinstance(begin, m.Begin)
-                header, ordinal = Header(begin.xid, begin.final_lsn, begin.commit_time + EPOCH), 0
+                header = Header(begin.xid, begin.final_lsn, begin.commit_time + EPOCH_MICROSECONDS)
+                ordinal = 0
             elif kind == _TRUNCATE:
                 yield header, ordinal, None, payload
                 ordinal += 1

@@ -27,8 +27,8 @@ from aiorepl.testing.script import Error
 from aiorepl.testing.stream import Stream
 from aiorepl.testing.walsender import ScriptedWalsender
 from aiorepl.values.types import TypeInfo
-from aiorepl.wire.connection import Connection, CreatedSlot, System
 from aiorepl.wire.frames import Keepalive, XLogData
+from aiorepl.wire.routes import Connection, CreatedSlot, System
 
 
 class _Slot:
@@ -108,7 +108,7 @@ class MemorySource(Source):
 
 
 class _Connection:
-    """What a walsender's connection is to a session; see ``aiorepl.wire.connection.Connection``."""
+    """What a walsender's connection is to a session; see ``aiorepl.wire.routes.Connection``."""
 
     server_version = 18
 

@@ -10,81 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from aiorepl.errors import (
-    AioreplError,
-    ConfigurationError,
-    ConnectionFailed,
-    ConnectionLost,
-    ServerError,
-    ServerNotice,
-    SlotError,
-)
+from aiorepl.epoch import EPOCH_SECONDS
+from aiorepl.errors import AioreplError, ConfigurationError, ConnectionLost, ServerError, ServerNotice
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
-from aiorepl.wire.opening import ANSWER_SECONDS, GRANT, TEXT_SETTINGS, Opened, connect_sql
+from aiorepl.wire.opening import ANSWER_SECONDS, TEXT_SETTINGS, Opened, connect_sql
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
+from aiorepl.wire.refusals import slot_problem
+from aiorepl.wire.routes import CreatedSlot, System
 
 _log = logging.getLogger("aiorepl.wire")
-
-_EPOCH: Final = 946_684_800
-
-
-class Again:
-    """A frame of the SQL route: what follows begins at the slot's position again."""
-
-
-class Connection(Protocol):
-    """What the two routes have in common: the walsender here, the SQL functions in ``sql``."""
-
-    server_version: int
-
-    async def query(self, sql: str) -> list[dict[str, str | None]]: ...
-    async def identify_system(self) -> System: ...
-    async def timeline_history(self, timeline: int) -> str | None: ...
-    async def create_slot(
-        self,
-        name: str,
-        *,
-        temporary: bool = ...,
-        two_phase: bool = ...,
-        failover: bool = ...,
-        snapshot: str = ...,
-    ) -> CreatedSlot: ...
-    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None: ...
-    async def receive(self) -> Sequence[CopyFrame | Again]: ...
-    def on_reply_request(self, callback: Callable[[], None]) -> None: ...
-    def on_notice(self, callback: Callable[[ServerNotice], None]) -> None: ...
-    def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = ...) -> None: ...
-    async def stop(self) -> None: ...
-    async def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def fail(self, error: Exception) -> None: ...
-    def heard(self) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """What IDENTIFY_SYSTEM says."""
-
-    system_identifier: str
-    timeline: int
-    xlogpos: LSN
-    database: str
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedSlot:
-    """What CREATE_REPLICATION_SLOT says: the stream begins at ``consistent_point``, and ``snapshot_name``, if one
-    was exported, shows the database just then for as long as this connection does nothing else.
-    """
-
-    name: str
-    consistent_point: LSN
-    snapshot_name: str | None
 
 
 class ReplicationConnection:
@@ -255,7 +193,7 @@ class ReplicationConnection:
 
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
         """Send a Standby Status Update, without waiting."""
-        now = int((time.time() - _EPOCH) * 1_000_000)
+        now = int((time.time() - EPOCH_SECONDS) * 1_000_000)
         self._protocol.send(frames.status_update(received, flushed, applied, now, reply=reply))
 
     async def stop(self, timeout: float = 5.0) -> None:
@@ -287,33 +225,3 @@ def _log_notice(notice: ServerNotice) -> None:
     # Such as that it waits for a standby which is not there.
     level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
     _log.log(level, "%s: %s", notice.severity or "NOTICE", notice.text)
-
-
-def slot_problem(error: Exception, slot: str) -> Exception:
-    """The server's refusal as the error that says what to do."""
-    if not isinstance(error, ServerError):
-        return error
-    message = error.message or ""
-    match error.sqlstate:
-        case "42704" if "publication" in message:
-            return ConfigurationError(f"{message}: CREATE PUBLICATION on the source first")
-        case "42704":
-            return SlotError(
-                f"replication slot {slot!r} does not exist: create it, on the command line --create-slot"
-            )
-        case "55006":
-            return SlotError(
-                f"{message}: another consumer is connected to slot {slot!r}; stop it, or use a slot of your own",
-                busy=True,
-            )
-        case "42710":
-            return SlotError(f"replication slot {slot!r} exists already")
-        case "53400":
-            return SlotError(f"{message}: raise max_replication_slots, or drop a slot that is not used")
-        case "42501":
-            return ConnectionFailed(f"{message}: {GRANT}", permanent=True)
-        case "55000" if "wal_level" in message:
-            return ConfigurationError(f"{message}: set wal_level = logical on the server and restart it")
-        case "55000":
-            return SlotError(f"slot {slot!r} cannot be used: {message}")
-    return error

@@ -19,9 +19,10 @@ import asyncpg
 from aiorepl.errors import ConfigurationError, ServerError, ServerNotice
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
-from aiorepl.wire.connection import Again, CreatedSlot, System, slot_problem
 from aiorepl.wire.frames import Keepalive, XLogData
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
+from aiorepl.wire.refusals import slot_problem
+from aiorepl.wire.routes import Again, CreatedSlot, System
 
 # A peek stops at the first transaction end past this many messages; they are fetched in these portions.
 _ROUND: Final = 50_000

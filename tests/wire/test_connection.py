@@ -27,9 +27,10 @@ from aiorepl.testing.walsender import (
     Split,
     Step,
 )
-from aiorepl.wire.connection import ReplicationConnection, System
+from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import TEXT_SETTINGS
 from aiorepl.wire.protocol import CopyFrame
+from aiorepl.wire.routes import System
 
 pytestmark = pytest.mark.both_loops
 

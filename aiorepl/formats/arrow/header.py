@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-# Microseconds between 1970-01-01, from which Arrow counts, and 2000-01-01, from which PostgreSQL does.
-EPOCH: Final = 946_684_800_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)

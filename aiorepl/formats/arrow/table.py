@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.columns import Convert, Raw, Unrepresentable, converter
-from aiorepl.formats.arrow.header import EPOCH, Header
+from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.rows import Rows, Shape
 from aiorepl.formats.arrow.types import META, arrow_type
 from aiorepl.formats.texts import Texts
@@ -144,6 +145,8 @@ def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
 def _header(change: Change) -> Header:
     transaction = change.transaction
     if transaction is not None:
-        return Header(transaction.xid, transaction.commit_lsn, transaction.commit_timestamp + EPOCH)
+        return Header(
+            transaction.xid, transaction.commit_lsn, transaction.commit_timestamp + EPOCH_MICROSECONDS
+        )
     assert isinstance(change, Message)
     return Header(None, change.lsn, None)

@@ -1,0 +1,8 @@
+"""Where PostgreSQL begins to count time, 2000-01-01 00:00 UTC, as others say it, who begin in 1970."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EPOCH_SECONDS: Final = 946_684_800
+EPOCH_MICROSECONDS: Final = EPOCH_SECONDS * 1_000_000
