@@ -19,12 +19,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from s3 import STARTS_WITHIN, _die_with_parent, answers, free_port
-from servers import CannotBeHad, run_npm
+from fetching import CannotBeHad, environment, run_npm
+from serving import free_port, running, serve
 
 LOCKED = Path(__file__).with_name("azurite")
 FOLDER = Path(sys.prefix, "servers", "azure")
@@ -37,14 +36,9 @@ def main() -> None:
     """Fetch or serve."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--serve", action="store_true")
-    if sys.prefix == sys.base_prefix:
-        sys.exit("azure.py: run it with the virtual environment's python: .venv/bin/python scripts/azure.py")
+    environment()
     if parser.parse_args().serve:
-        _die_with_parent()
-        with serving() as endpoint:
-            print(endpoint, flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
-                sys.stdin.read()
+        serve(serving())
         return
     try:
         if not complete():
@@ -93,27 +87,11 @@ def serving() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="azurite-") as temporary:
         port = free_port()
         command = [node, FOLDER / PROGRAM, "--blobPort", str(port), "--location", temporary]
-        log = Path(temporary, "log")
-        with log.open("wb") as out:
-            server = subprocess.Popen(
-                [*command, "--silent", "--disableTelemetry", "--skipApiVersionCheck"],
-                env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
-            )
-        try:
-            endpoint = f"http://127.0.0.1:{port}"
-            deadline = time.monotonic() + STARTS_WITHIN
-            while not answers(endpoint):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(f"Azurite did not start:\n{log.read_text()[-2000:]}")
-                time.sleep(0.02)
+        command += ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+        accounts = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"}
+        endpoint = f"http://127.0.0.1:{port}"
+        with running("Azurite", command, endpoint, Path(temporary, "log"), accounts):
             yield f"{endpoint}/{ACCOUNT}"
-        finally:
-            server.kill()
-            server.wait()
 
 
 if __name__ == "__main__":

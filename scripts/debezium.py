@@ -9,9 +9,9 @@ have the hash below. A second run finds everything in place and asks nobody.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from maven import CannotBeHad, complete, fetch
+from fetching import CannotBeHad, environment
+from maven import complete, fetch
 
 from aiorepl.errors import ConfigurationError
 
@@ -50,11 +50,7 @@ def pins() -> dict[tuple[str, str, str], str]:
 
 def main() -> None:
     """Fetch what is missing."""
-    if sys.prefix == sys.base_prefix:
-        sys.exit(
-            "debezium.py: run it with the virtual environment's python: .venv/bin/python scripts/debezium.py"
-        )
-    folder = Path(sys.prefix) / "debezium"
+    folder = environment() / "debezium"
     try:
         if not complete(folder, pins()):
             fetch(folder, pins())

@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from fetching import CannotBeHad, environment
+
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
 
@@ -29,18 +31,10 @@ Pins = Mapping[tuple[str, str, str], str]
 """SHA-256 by organisation, name and version; a classifier stands behind the version and a colon."""
 
 
-class CannotBeHad(Exception):
-    """Why there will be no such server."""
-
-
 def put_in_place(server: str, pins: Pins) -> None:
     """Fetch ``server`` unless it is there; if it cannot be had, say why on standard error."""
     program = Path(sys.argv[0]).name
-    if sys.prefix == sys.base_prefix:
-        sys.exit(
-            f"{program}: run it with the virtual environment's python: .venv/bin/python scripts/{program}"
-        )
-    target = Path(sys.prefix) / "servers" / server
+    target = environment() / "servers" / server
     try:
         if not complete(target, pins):
             fetch(target, pins)

