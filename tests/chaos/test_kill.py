@@ -87,6 +87,7 @@ class Worker:
 
     async def start(self, moment: str = "-", passes: int = 0) -> asyncio.subprocess.Process:
         """Start it, to die at a moment if one is named."""
+        await self._free()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             WORKER,
@@ -96,8 +97,20 @@ class Worker:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        await process.stdout.readline()
+        told = await process.stdout.readline()
+        assert told == b"started\n" or moment != "-"
         return process
+
+    async def _free(self) -> None:
+        """Wait until the server has noticed that whoever read from the slot was killed."""
+        dsn, slot, *_ = self._arguments
+        connection = await asyncpg.connect(dsn)
+        async with asyncio.timeout(90):
+            while await connection.fetchval(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = $1", slot
+            ):
+                await asyncio.sleep(0.01)
+        await connection.close()
 
     async def catch_up(self, rows: dict[int, str]) -> None:
         """Run it until the files have all of these, and stop it in order."""

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 
 from aiorepl import BatchPolicy, Pipeline, Source
-from aiorepl.delivery.session import Session
+from aiorepl.delivery.reporting import Reporting
 from aiorepl_sinks.jsonl import JsonLines
 
 dsn, slot, folder, journal, moment, count = sys.argv[1:]
@@ -53,7 +53,7 @@ def reported(report, self, **options):
 
 JsonLines._put = put
 os.fsync = partial(synced, os.fsync)
-Session.report = lambda self, report=Session.report, **options: reported(report, self, **options)
+Reporting.report = lambda self, report=Reporting.report, **options: reported(report, self, **options)
 
 
 async def main() -> None:
