@@ -51,7 +51,7 @@ async def until(client, count):
     return found
 
 
-async def test_the_example(connection, running, endpoint, tmp_path):
+async def test_the_example(connection, running, slot, endpoint, tmp_path):
     """Each row is there once, though the process was killed, and stopped before its flush was due."""
     client = boto3.client(
         "s3",
@@ -80,6 +80,7 @@ async def test_the_example(connection, running, endpoint, tmp_path):
             if start == 1:
                 example.process.kill()
                 await example.process.wait()
+                await slot("s3")
                 continue
             # A stop makes one.
             example.process.send_signal(signal.SIGTERM)

@@ -129,5 +129,6 @@ async def test_it_runs_from_a_file(environment, connection, slot, tmp_path):
         finally:
             process.send_signal(signal.SIGKILL if number < 3 else signal.SIGTERM)
             await process.wait()
+        await slot("third_party")
     assert 130 == process.returncode  # interrupted
     assert [1, 2, 3] == kept()

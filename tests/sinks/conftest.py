@@ -91,6 +91,18 @@ class Database:
         command = Path(sys.executable).with_name("aiorepl")
         return await asyncio.create_subprocess_exec(command, "run", path, stderr=asyncio.subprocess.DEVNULL)
 
+    async def killed(self, process: asyncio.subprocess.Process) -> None:
+        """Kill the process, and wait until the server has noticed: it may hold the slot for a moment longer."""
+        process.kill()
+        await process.wait()
+        connection = await asyncpg.connect(self.dsn)
+        async with asyncio.timeout(90):
+            while await connection.fetchval(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = $1", self.slot
+            ):
+                await asyncio.sleep(0.01)
+        await connection.close()
+
     async def killed_under_load(
         self, options: dict[str, Any], count: Callable[[], Awaitable[int]], times: int = 3
     ) -> int:
@@ -103,8 +115,7 @@ class Database:
                 while await count() <= before + 20:
                     await self.execute(*(f"INSERT INTO items VALUES ({rows + n}, 'x')" for n in range(20)))
                     rows += 20
-            process.kill()
-            await process.wait()
+            await self.killed(process)
         return rows
 
 

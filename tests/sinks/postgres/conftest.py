@@ -101,6 +101,14 @@ class Pair:
         """The end of the source's WAL."""
         return LSN.parse(await self.source.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
 
+    async def free(self) -> None:
+        """Wait until nobody reads from the slot: the server takes a moment to notice that somebody was killed."""
+        async with asyncio.timeout(90):
+            while await self.source.fetchval(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = $1", self.slot
+            ):
+                await asyncio.sleep(0.01)
+
     async def reached(self, lsn: LSN) -> None:
         """Wait until the target has everything up to there."""
         async with asyncio.timeout(90):

@@ -75,6 +75,7 @@ async def test_killed_at_random(pair, transactions):
             await asyncio.sleep(chance.uniform(0, 0.4))
             process.send_signal(signal.SIGKILL)
             await process.wait()
+            await pair.free()
     await pair.deliver(transactions=transactions)
     await pair.require_equal("log")
     assert 1000 < await pair.target.fetchval("SELECT count(*) FROM log")

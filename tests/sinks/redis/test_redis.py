@@ -109,8 +109,7 @@ async def test_a_huge_transaction(items, target):
         async with asyncio.timeout(90):
             while client.xlen("public.items") < 2000:
                 await asyncio.sleep(0.001)
-    process.kill()
-    await process.wait()
+    await items.killed(process)
     await items.deliver(
         Redis(target.url), source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000
     )

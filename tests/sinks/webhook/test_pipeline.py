@@ -121,6 +121,11 @@ async def test_killed_between_requests(database, slot_name, sql, receiver, body)
     """Nothing is lost; an event sent again is the same, and in a request of its own has the same name."""
 
     async def start():
+        async with asyncio.timeout(90):  # until the server has noticed the kill
+            while await sql.fetchval(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = $1", slot_name
+            ):
+                await asyncio.sleep(0.01)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, Path(__file__).with_name("worker.py"), database, slot_name, receiver.url, body),
             stdin=asyncio.subprocess.PIPE,
