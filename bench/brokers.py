@@ -19,8 +19,6 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
 
 STARTS_WITHIN = 60
-# What a broker needs besides scripts/kafka.py's jars, and pyspark has.
-PYSPARK = ("scala-library", "jackson-*", "log4j-api", "log4j-core", "slf4j-api", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java")  # fmt: skip
 TOPIC = "public.rows"
 KAFKA = """\
 process.roles=broker,controller
@@ -50,10 +48,10 @@ def kafka(job: Job) -> Iterator[Target]:
         properties = folder / "server.properties"
         properties.write_text(KAFKA.format(port=port, controller=controller, folder=folder))
         (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
-        spark = Path(find_spec("pyspark").origin).parent / "jars"
-        others = [str(jar) for pattern in PYSPARK for jar in spark.glob(f"{pattern}-[0-9]*.jar")]
+        # What else a broker needs, pyspark has.
+        jars = f"{SERVERS}/kafka/*:{Path(find_spec('pyspark').origin).parent}/jars/*"
         command = [
-            *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-cp", ":".join([f"{SERVERS}/kafka/*", *others])),
+            *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-cp", jars),
             f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
         ]
         identity = ("-t", "A" * 22, "-c", str(properties))

@@ -26,8 +26,6 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
 
 JARS = Path(sys.prefix, "servers", "kafka")
-# What a broker needs besides, and pyspark has.
-PYSPARK = ("scala-library", "jackson-*", "log4j-api", "log4j-core", "slf4j-api", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java")  # fmt: skip
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
@@ -100,12 +98,11 @@ class Broker:
             "".join(f"{name}={value}\n" for name, value in settings.items())
         )
         (self.folder / "log4j2.properties").write_text("rootLogger.level = off\n")
-        spark = Path(find_spec("pyspark").origin).parent / "jars"
-        others = [str(jar) for pattern in PYSPARK for jar in spark.glob(f"{pattern}-[0-9]*.jar")]
-
+        # What else a broker needs, pyspark has.
+        jars = f"{JARS}/*:{Path(find_spec('pyspark').origin).parent}/jars/*"
         self._java = [
             *(str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-            *("-cp", ":".join([f"{JARS}/*", *others])),
+            *("-cp", jars),
             f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties",
         ]
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -271,6 +272,13 @@ class FaultyLayer:
                 fault.hits += 1
                 return fault
         return None
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Within it the server says 503."""
+        self.faults.append(Fault("", "", status=503, times=1 << 40))
+        yield
+        self.faults.clear()
 
     def stop(self) -> None:
         """No more requests."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 
 from aiorepl import LSN
@@ -47,12 +45,9 @@ class TestBucket(Objects):
         """A bucket of each test's own."""
         self.bucket, self.reader, self.layer = bucket, read, layer
 
-    @contextmanager
     def outage(self):
         """The server says 503."""
-        self.layer.faults.append(self.reader.Fault("", "", status=503, times=1 << 40))
-        yield
-        self.layer.faults.clear()
+        return self.layer.outage()
 
     def make_sink(self):
         return self.bucket.sink(

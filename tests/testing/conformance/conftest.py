@@ -44,10 +44,13 @@ class Target:
         return Event(lsn, change.ordinal, change.kind, table, new)
 
 
-@pytest.fixture
-def target() -> Target:
-    """Empty."""
-    return Target()
+@pytest.fixture(autouse=True)
+def target(request) -> Target:
+    """Empty, and that of the case whose test it is."""
+    target = Target()
+    if request.instance is not None:
+        request.instance.target = target
+    return target
 
 
 @pytest.fixture

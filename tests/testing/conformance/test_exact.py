@@ -68,10 +68,6 @@ class TestExact(SinkConformance):
     atomic = True
     sink: type[Sink] = Exact
 
-    @pytest.fixture(autouse=True)
-    def prepare(self, target):
-        self.target = target
-
     def make_sink(self):
         return self.sink(self.target)
 

@@ -46,10 +46,6 @@ class TestLog(SinkConformance):
     poison = "poison"
     sink: type[Sink] = Log
 
-    @pytest.fixture(autouse=True)
-    def prepare(self, target):
-        self.target = target
-
     def make_sink(self):
         return self.sink(self.target)
 

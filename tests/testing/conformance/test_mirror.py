@@ -68,10 +68,6 @@ class TestMirror(MirrorConformance):
     tables = tuple(table for table in MirrorConformance.tables if table.key)
     sink: type[Sink] = Mirror
 
-    @pytest.fixture(autouse=True)
-    def prepare(self, target):
-        self.target = target
-
     def make_sink(self):
         return self.sink(self.target)
 
