@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from aiorepl.errors import ConfigurationError
+
 
 @click.group()
 def journal() -> None:
-    """Inspect or prune a journal."""
+    """Inspect or prune a journal, or drop a reader that is gone."""
 
 
 @journal.command()
@@ -28,10 +30,28 @@ def inspect(url: str) -> None:
         click.echo(
             f"segment  {segment.first_end_lsn} to {segment.last_end_lsn}  {len(index.blocks)} blocks  {size:,} bytes"
         )
+    for after, until in reader.gaps():
+        click.echo(f"gap      {after} to {until}  accepted: what committed there is missing")
     cursors = Cursors(url)
     for name in cursors.names():
         position = cursors.get(name)
-        click.echo(f"cursor   {name}  {position.lsn if position else ''}")
+        click.echo(f"cursor   {name}  {position.lsn if position and position.lsn else 'at the beginning'}")
+
+
+@journal.command()
+@click.argument("url")
+@click.argument("cursor")
+def drop(url: str, cursor: str) -> None:
+    """Forget CURSOR, a sink or query that reads the journal no more: it holds no segments from then on."""
+    from aiorepl.journal.cursors import Cursors
+    from aiorepl.journal.reader import JournalReader
+
+    JournalReader(url).source()  # says so if there is none
+    cursors = Cursors(url)
+    if cursor not in (known := cursors.names()):
+        raise ConfigurationError(f"{url} has no cursor {cursor!r}: there are {', '.join(known) or 'none'}")
+    cursors.remove(cursor)
+    click.echo(f"{cursor} dropped")
 
 
 @journal.command("prune")

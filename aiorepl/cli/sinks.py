@@ -5,9 +5,21 @@ from __future__ import annotations
 import click
 
 
-@click.command(short_help="The sinks that are installed.")
-def sinks() -> None:
+@click.group(invoke_without_command=True, short_help="The sinks that are installed.")
+@click.pass_context
+def sinks(context: click.Context) -> None:
     """List the sinks that are installed, built in or not, and where each comes from."""
+    if context.invoked_subcommand is None:
+        _list()
+
+
+@sinks.command("list")
+def list_command() -> None:
+    """The same."""
+    _list()
+
+
+def _list() -> None:
     from aiorepl.delivery.plugins import sinks as installed
 
     for name, point in sorted(installed().items()):

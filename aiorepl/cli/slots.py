@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_dsn = click.option(
-    "--dsn", envvar="AIOREPL_DSN", help="postgresql://user@host:5432/database; default: the PG* environment."
-)
+
+def _chosen(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    # It may stand before the subcommand or behind it.
+    return value if value is not None else context.obj
+
+
+_HELP = "postgresql://user@host:5432/database; default: the PG* environment."
+_dsn = click.option("--dsn", callback=_chosen, help=_HELP)
 
 _LIST = """
 SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temporary::text,
@@ -28,21 +33,27 @@ SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temp
 
 
 @click.group(invoke_without_command=True, short_help="List, create, alter or drop slots.")
-@_dsn
+@click.option("--dsn", envvar="AIOREPL_DSN", help=_HELP)
 @click.pass_context
 def slots(context: click.Context, dsn: str | None) -> None:
     """List slots; or create, alter or drop one."""
     context.obj = dsn
     if context.invoked_subcommand is None:
-        rows = _do(dsn, lambda connection: connection.query(_LIST))
-        _print(rows)
+        _list(dsn)
+
+
+@slots.command("list")
+@_dsn
+def list_command(dsn: str | None) -> None:
+    """List all slots of the server, and how much WAL each keeps."""
+    _list(dsn)
 
 
 @slots.command()
+@_dsn
 @click.argument("name")
 @click.option("--two-phase", is_flag=True, help="For prepared transactions; PostgreSQL 15.")
 @click.option("--failover", is_flag=True, help="Kept on standbys, too; PostgreSQL 17.")
-@click.pass_obj
 def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
     """Create a slot for pgoutput and print where it begins."""
     created = _do(
@@ -53,22 +64,26 @@ def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
 
 
 @slots.command()
+@_dsn
 @click.argument("name")
 @click.option("--failover/--no-failover", default=None, help="PostgreSQL 17.")
 @click.option("--two-phase/--no-two-phase", default=None, help="PostgreSQL 18.")
-@click.pass_obj
 def alter(dsn: str | None, name: str, failover: bool | None, two_phase: bool | None) -> None:
     """Switch failover or two_phase of a slot."""
     _do(dsn, lambda connection: connection.alter_slot(name, failover=failover, two_phase=two_phase))
 
 
 @slots.command()
+@_dsn
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait until nobody uses it.")
-@click.pass_obj
 def drop(dsn: str | None, name: str, wait: bool) -> None:
     """Drop a slot. What it has not confirmed is gone for good."""
     _do(dsn, lambda connection: connection.drop_slot(name, wait=wait))
+
+
+def _list(dsn: str | None) -> None:
+    _print(_do(dsn, lambda connection: connection.query(_LIST)))
 
 
 def _do(dsn: str | None, action: Callable[[ReplicationConnection], Awaitable[_T]]) -> _T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -54,6 +54,9 @@ class Delivery:
     retry: RetryPolicy | None = None
 
     def __post_init__(self) -> None:
+        _require_sink(self.sink)
+        if self.dead_letters is not None and not isinstance(self.dead_letters, (str, Path)):
+            _require_sink(self.dead_letters)
         if self.on_error not in ("halt", "dead_letter", "skip"):
             raise ConfigurationError(
                 f"on_error {self.on_error!r} does not exist: it is halt, dead_letter or skip"
@@ -102,6 +105,8 @@ def served(
 
     :raises ConfigurationError: for a sink that stands in two places: each is opened and called by itself.
     """
+    if isinstance(sinks, (Sink, SyncSink, Delivery, str)) or not isinstance(sinks, (Mapping, Iterable)):
+        raise ConfigurationError("sinks are a list, or a mapping from their names to them")
     named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
     complete = {name: _complete(given, batches, retry) for name, given in named.items()}
     seen: set[int] = set()
@@ -113,6 +118,20 @@ def served(
                 )
             seen.add(id(sink))
     return complete
+
+
+def _require_sink(sink: object) -> None:
+    """Check that it is one; a type checker would have said so."""
+    if isinstance(sink, type) and issubclass(sink, (Sink, SyncSink)):
+        raise ConfigurationError(
+            f"{sink.__name__} is the class of a sink: make one of it, {sink.__name__}(…)"
+        )
+    if not isinstance(sink, (Sink, SyncSink)):
+        raise ConfigurationError(
+            f"{type(sink).__name__} is no sink: derive it from aiorepl.Sink, or from aiorepl.SyncSink if its calls block"
+        )
+    if type(sink).write in (Sink.write, SyncSink.write):
+        raise ConfigurationError(f"{type(sink).__name__} must define write")
 
 
 def _complete(given: Given, batches: BatchPolicy, retry: RetryPolicy) -> Served:

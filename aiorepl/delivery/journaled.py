@@ -73,6 +73,7 @@ class JournaledLanes(Lanes):
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}
+        self._begin = LSN(0)
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the journal and the sinks, load what was there before, deliver.
@@ -98,6 +99,8 @@ class JournaledLanes(Lanes):
         runner = self._runner(
             JOURNAL, self._journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
         )
+        segments = await asyncio.to_thread(JournalReader(self._url).segments)
+        self._begin = segments[0].first_end_lsn if segments else start
         outward = [await self._outward(name, serve, begin, cleanup) for name, serve in self._sinks.items()]
         if self._retain is not None:
             # Only now: every sink of ours has its cursor, and keeps what it needs.
@@ -116,7 +119,7 @@ class JournaledLanes(Lanes):
         lags = {}
         for name, runner in self.runners.items():
             end = self.ledger.received if name == JOURNAL else self._sink.end
-            lags[name] = lag(end, runner.statistics)
+            lags[name] = lag(end, runner.statistics, self._begin)
         return lags
 
     async def _kept(self) -> Position | None:
@@ -138,7 +141,6 @@ class JournaledLanes(Lanes):
         except ExceptionGroup as group:
             name = runner.statistics.name
             error = self._failed[name] = first_of(group)
-            runner.statistics.failed = str(error)
             _log.error("sink %s stops, the others go on: %s", name, error)
             if len(self._failed) == len(self._sinks):
                 self.ending.set()

@@ -26,6 +26,7 @@ from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
+from aiorepl.delivery.writing import awaitable
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -94,10 +95,10 @@ class Lanes(ABC):
     async def _opened(
         sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
-        cleanup.push_async_callback(sink.close)
+        cleanup.push_async_callback(_close, sink, context.name)
         async for attempt in retry.sink(f"sink {context.name}: open"):
             with attempt:
-                return await sink.open(context)
+                return await awaitable(context.name, "open", sink.open(context))
         raise AssertionError("the retries end by returning or raising")
 
     def _window(self, name: str, limit: int) -> Window:
@@ -141,7 +142,7 @@ class Lanes(ABC):
                 filler.stop()
             for runner in runners:
                 name = f"aiorepl sink {runner.statistics.name}"
-                held_responsible(group.create_task(runner.run(filler), name=name), runner.statistics)
+                held_responsible(group.create_task(_run(runner, filler), name=name), runner.statistics)
 
     def _reading_failed(self, error: Exception) -> None:
         """Raise it again once the sinks are done."""
@@ -205,7 +206,17 @@ class DirectLanes(Lanes):
             for name, serve in self._sinks.items()
         ]
         self.started.set()
-        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
+        try:
+            await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
+        except ExceptionGroup:
+            for runner in runners:
+                if (failed := runner.statistics.failed) is not None:
+                    _log.error("sink %s stops, and all others with it: %s", runner.statistics.name, failed)
+            raise
+
+
+async def _close(sink: Sink, name: str) -> None:
+    await awaitable(name, "close", sink.close())
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
@@ -217,9 +228,17 @@ def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
     return error
 
 
-def lag(end: LSN, sink: SinkStatistics) -> Lag:
-    """How far a sink is behind ``end``."""
-    return Lag(max(0, end - sink.accepted), max(0, end - sink.durable))
+async def _run(runner: SinkRunner, filler: Filler) -> None:
+    try:
+        await runner.run(filler)
+    except Exception as error:
+        runner.statistics.failed = str(error)
+        raise
+
+
+def lag(end: LSN, sink: SinkStatistics, begin: LSN = LSN(0)) -> Lag:  # noqa: B008 - immutable
+    """How far a sink is behind ``end``, in a stream that has nothing before ``begin``."""
+    return Lag(max(0, end - max(sink.accepted, begin)), max(0, end - max(sink.durable, begin)))
 
 
 class InLedger:

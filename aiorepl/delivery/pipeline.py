@@ -56,6 +56,7 @@ class Pipeline:
     :param retry: how long to insist when a sink raises TransientError.
     :param grace: seconds that ``stop`` gives sinks to finish before they are cancelled.
     :param memory: bytes that may be in memory between the source and the sinks.
+    :raises ConfigurationError: for choices that do not go together, and for what is no source or sink.
     """
 
     def __init__(
@@ -75,6 +76,14 @@ class Pipeline:
         grace: float = 10.0,
         memory: int = 16 * 1024 * 1024,
     ) -> None:
+        if not isinstance(source, Source):
+            raise ConfigurationError(
+                f"a pipeline reads an aiorepl.Source(dsn, slot=…, publication=…), not a {type(source).__name__}"
+            )
+        if not grace >= 0:
+            raise ConfigurationError("grace is in seconds, 0 or more")
+        if memory < 1:
+            raise ConfigurationError("memory is a number of bytes, at least 1")
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
         if (snapshot or resnapshot) and journal is None:
@@ -112,16 +121,20 @@ class Pipeline:
             )
         self._heartbeat = None if source.heartbeat is None else Heartbeat(source)
         self._stopping = asyncio.Event()
+        self._begun = False
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run until the end of the stream (``until``), ``stop()``, or an error.
 
         After an error, as after ``stop()``, what was received is finished first, within the grace period. Cancelling
-        stops at once.
+        stops at once. A pipeline runs once.
 
         :raises AioreplError: what could not be mended; what was flushed before is safe and confirmed.
         """
+        if self._begun:
+            raise RuntimeError("a pipeline runs once: make another one, with sinks of its own")
+        self._begun = True
         work = asyncio.create_task(self._work(), name=f"aiorepl pipeline {self._source.slot}")
         stop = asyncio.create_task(self._stopping.wait())
         ending = asyncio.create_task(self._lanes.ending.wait())

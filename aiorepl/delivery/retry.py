@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import stamina
 
 from aiorepl.errors import (
+    ConfigurationError,
     ConnectionFailed,
     ConnectionLost,
     ServerError,
@@ -33,12 +35,22 @@ class RetryPolicy:
     :param seconds: how long in all, ``None`` for ever.
     :param first: the first pause in seconds; each further one is twice as long.
     :param longest: no pause is longer, but for what a peer asks with Retry-After.
+    :raises ConfigurationError: for what is no amount.
     """
 
     attempts: int | None = None
     seconds: float | None = 300.0
     first: float = 0.1
     longest: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and self.attempts < 1:
+            raise ConfigurationError("retry: attempts is at least 1; None for any number")
+        if self.seconds is not None and not self.seconds >= 0:
+            raise ConfigurationError("retry: seconds is 0 or more; None for ever")
+        for name in ("first", "longest"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigurationError(f"retry: {name} is in seconds, 0 or more")
 
     def sink(self, call: str, *, resend: bool = True) -> AsyncIterator[Any]:
         """Attempts at a sink's call: again after TransientError, as late as the peer asks.
@@ -50,7 +62,7 @@ class RetryPolicy:
         def pause(error: Exception) -> bool | float:
             if not isinstance(error, TransientError) or (error.resend and not resend):
                 return False
-            _log.warning("%s is tried again: %s", call, error)
+            _log.warning("%s failed, and is tried again while retries last: %s", call, error)
             return True if error.retry_after is None else error.retry_after
 
         return self._attempts(pause)

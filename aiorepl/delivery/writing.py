@@ -156,13 +156,22 @@ class SinkWriter:
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
-                    return await make()
+                    return await awaitable(self._name, call, make())
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise
         except Exception as error:
             # The exception's own text may quote what was written, so only its type is told.
             raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+
+
+def awaitable(name: str, call: str, made: Awaitable[T]) -> Awaitable[T]:
+    """What a sink's method returned; whether it is async is known only then, for it may hand on another's."""
+    if isinstance(made, Awaitable):
+        return made
+    raise SinkError(
+        f"sink {name}: its {call} is not async: make it so, or derive the sink from aiorepl.SyncSink"
+    )
 
 
 def wants_resend(error: BaseException) -> bool:

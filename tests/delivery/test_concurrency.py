@@ -148,7 +148,8 @@ def test_choices_that_do_not_go_together():
     """Are refused when they are made."""
 
     class Serial(Sink):
-        pass
+        async def write(self, batch):
+            pass
 
     with pytest.raises(ConfigurationError, match="Serial takes one batch at a time"):
         Delivery(Serial(), concurrency=2)

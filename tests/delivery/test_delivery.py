@@ -11,6 +11,9 @@ class Filing(Sink):
 
     flush_seconds = 60.0
 
+    async def write(self, batch):
+        pass
+
 
 def test_a_sink_says_how_often_it_wants_to_be_flushed():
     """What it does not say is as in the pipeline."""

@@ -1,0 +1,62 @@
+"""``slots``, ``journal`` and ``sinks``: what is there, made and dropped from the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import Pipeline, Source
+from aiorepl.journal.cursors import Cursors
+from aiorepl.testing import MemorySink, MemorySource, Stream
+from aiorepl.testing.messages import column
+
+NOWHERE = "postgresql://u@127.0.0.1:1/d"
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_slots(run, published, behind):
+    """The DSN stands before the subcommand or behind it, and counts for more than the environment's."""
+    slot = f"{published.slot}_made"
+
+    async def slots(*arguments):
+        given = ["--dsn", published.dsn]
+        whole = [*arguments, *given] if behind else [*given, *arguments]
+        done = await run("slots", *whole, AIOREPL_DSN=NOWHERE)
+        assert (0, "") == (done.code, done.err)
+        return done.out
+
+    assert slot == (await slots("create", slot)).split()[0]
+    assert slot in await slots("list")
+    assert slot in await slots()
+    await slots("drop", slot)
+    assert slot not in await slots("list")
+
+
+async def test_the_dsn_of_the_environment(run, published):
+    """Is taken by subcommands as well."""
+    slot = f"{published.slot}_made"
+    for arguments in (("create", slot), ("list",), ("drop", slot)):
+        done = await run("slots", *arguments, AIOREPL_DSN=published.dsn)
+        assert (0, arguments != ("drop", slot)) == (done.code, slot in done.out)
+
+
+async def test_a_cursor_is_dropped(run, refused, tmp_path):
+    """A reader that is gone for good holds no segments any more; an unknown one is told with the known."""
+    stream, sinks = Stream(), {"one": MemorySink(), "two": MemorySink()}
+    stream.transaction(stream.table("items", column("id", 23, key=True)).insert("1"))
+    source: Source = MemorySource(stream=stream)
+    await Pipeline(source, sinks, journal=str(tmp_path), until="now").run()
+
+    await refused(2, "there are one, two", "journal", "drop", str(tmp_path), "three")
+    await refused(1, "there is no journal in", "journal", "drop", str(tmp_path / "none"), "one")
+    dropped = await run("journal", "drop", str(tmp_path), "one")
+    assert (0, "one dropped\n") == (dropped.code, dropped.out)
+    assert ["two"] == Cursors(str(tmp_path)).names()
+    inspected = await run("journal", "inspect", str(tmp_path))
+    assert ["two"] == [line.split()[1] for line in inspected.out.splitlines() if line.startswith("cursor")]
+
+
+async def test_sinks(run):
+    """By both spellings."""
+    one, other = await run("sinks"), await run("sinks", "list")
+    assert (0, one.out) == (other.code, other.out)
+    assert "jsonl " in one.out

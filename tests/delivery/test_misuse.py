@@ -1,0 +1,101 @@
+"""What a program gets wrong: told at once where it can be, in words, and never with a row or a DSN in them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from aiorepl import (
+    BatchPolicy,
+    ConfigurationError,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    RetryPolicy,
+    Sink,
+    SinkError,
+)
+from aiorepl.testing import FaultySink, MemorySink, MemorySource, Stream
+from aiorepl.testing.faults import Reject
+from aiorepl.testing.messages import column
+
+AT_ONCE = BatchPolicy(flush_seconds=0.01)
+
+
+class Writeless(Sink):
+    """Takes nothing."""
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"sinks": [MemorySink]}, r"make one of it, MemorySink\(…\)"),
+        ({"sinks": MemorySink()}, "sinks are a list"),
+        ({"sinks": [object()]}, "object is no sink: derive it from aiorepl.Sink"),
+        ({"sinks": [Writeless()]}, "Writeless must define write"),
+        ({"source": "postgresql://u:s3cret@h/d"}, "not a str"),
+        ({"grace": -1.0}, "grace is"),
+        ({"grace": float("nan")}, "grace is"),
+        ({"memory": 0}, "memory is"),
+    ],
+)
+def test_what_is_no_pipeline(given, reason):
+    """It is refused when it is made."""
+    with pytest.raises(ConfigurationError, match=reason) as refused:
+        Pipeline(**{"source": MemorySource(), "sinks": [MemorySink()]} | given)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_dead_letters_are_for_a_sink_as_well():
+    """A class of sinks is none."""
+    with pytest.raises(ConfigurationError, match="the class of a sink"):
+        Delivery(MemorySink(), on_error="dead_letter", dead_letters=MemorySink)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": 0}, {"seconds": -1}, {"first": -1}, {"longest": float("nan")}]
+)
+def test_what_is_no_retry_policy(wrong):
+    """It is refused, and named."""
+    with pytest.raises(ConfigurationError, match=f"retry: {next(iter(wrong))} is "):
+        RetryPolicy(**wrong)
+
+
+async def test_a_pipeline_runs_once():
+    """A second run would stop at once, and a second context end as quietly: that is refused instead."""
+    pipeline = Pipeline(MemorySource(), [MemorySink()])
+    async with pipeline:
+        with pytest.raises(RuntimeError, match="runs once"):
+            await pipeline.run()
+    with pytest.raises(RuntimeError, match="runs once"):
+        async with pipeline:
+            pass
+
+
+@pytest.mark.parametrize("call", ["open", "write", "flush", "close"])
+async def test_a_call_that_is_not_async(call):
+    """It is named, with the base class that it wants."""
+    stream = Stream()
+    sink = type("Forgetful", (MemorySink,), {call: lambda *_: None})()
+    pipeline = Pipeline(MemorySource(stream=stream), {"s": sink}, until="now", batches=AT_ONCE)
+    stream.transaction(stream.table("items", column("id", 23, key=True)).insert("1"))
+
+    with pytest.raises(SinkError, match=f"sink s: its {call} is not async.*aiorepl.SyncSink"):
+        await asyncio.wait_for(pipeline.run(), 60)
+
+
+async def test_the_sink_that_ends_a_pipeline_is_named(caplog):
+    """Its own error may not say which of them it was."""
+    stream = Stream()
+    sinks = {"good": MemorySink(), "bad": FaultySink(write=[Reject(PermanentError("no"))])}
+    pipeline = Pipeline(MemorySource(stream=stream), sinks, batches=AT_ONCE)
+    stream.transaction(stream.table("items", column("id", 23, key=True)).insert("1"))
+
+    with caplog.at_level(logging.ERROR, "aiorepl"), pytest.raises(PermanentError, match="no"):
+        await asyncio.wait_for(pipeline.run(), 60)
+    assert ["sink bad stops, and all others with it: no"] == caplog.messages
+    assert {"good": None, "bad": "no"} == {
+        name: sink.failed for name, sink in pipeline.statistics().sinks.items()
+    }
