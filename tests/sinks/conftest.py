@@ -20,6 +20,10 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
 INT4 = 23
+# In the words of OpenSSL, which depend on how much of the chain a server sends.
+OF_NO_AUTHORITY = (
+    "(unable to get local issuer certificate|self-signed certificate in certificate chain): see the option ca"
+)
 
 
 class Source:
@@ -158,3 +162,49 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write(folder, "locked", ours.issue_cert("client@localhost", common_name="client"), b"open")
     _write(folder, "stranger", strangers.issue_cert("client@localhost", common_name="client"))
     return folder
+
+
+@pytest.fixture
+def files(certificates: Path) -> Callable[..., dict[str, str]]:
+    """``files(ca="ca.pem")``: options that name files of that folder."""
+
+    def files(**names: str) -> dict[str, str]:
+        return {option: str(certificates / name) for option, name in names.items()}
+
+    return files
+
+
+@pytest.fixture(params=["none", "stranger"])
+def unknown_client(request: pytest.FixtureRequest, files: Callable[..., dict[str, str]]) -> dict[str, str]:
+    """Options by which a server that wants a certificate sees none, or one of an authority that it does not know."""
+    names = {"certificate": "stranger.pem", "key": "stranger.key"} if request.param == "stranger" else {}
+    return files(ca="ca.pem", **names)
+
+
+@pytest.fixture(
+    params=[
+        ("localhost", "strangers.pem", OF_NO_AUTHORITY),
+        ("localhost", None, OF_NO_AUTHORITY),
+        ("127.0.0.1", "ca.pem", "IP address mismatch.* call the server as its certificate does"),
+    ],
+    ids=["other", "system", "name"],
+)
+def unknown_server(
+    request: pytest.FixtureRequest, files: Callable[..., dict[str, str]]
+) -> tuple[str, dict[str, str], str]:
+    """A host, options by which its certificate is not good, and what the error says of that."""
+    host, ca, says = request.param
+    return host, files(ca=ca) if ca else {}, says
+
+
+@pytest.fixture
+def refused(request: pytest.FixtureRequest) -> Callable[..., Awaitable[None]]:
+    """Waits for what ``open`` says, which is of a kind, matches, and shows no ``SECRET`` of the module's."""
+
+    async def refused(sink: Any, source: Source, kind: Any, match: str) -> None:
+        with pytest.raises(kind, match=match) as raised:
+            await sink.open(source.context)
+        await sink.close()
+        assert request.module.SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {sink!r}"
+
+    return refused

@@ -87,16 +87,6 @@ def chartered(new_server):
 
 
 @pytest.fixture
-def files(certificates):
-    """Options that name files of the folder."""
-
-    def files(**names):
-        return {option: str(certificates / name) for option, name in names.items()}
-
-    return files
-
-
-@pytest.fixture
 def write(tmp_path):
     """A file with this text."""
 
@@ -138,14 +128,6 @@ async def delivered(ours, source, name):
     return [json.loads(message.data)["new"]["id"] for message in messages]
 
 
-async def refused(ours, source, kind, match):
-    """What ``open`` says, which is of this kind and shows no secret."""
-    with pytest.raises(kind, match=match) as raised:
-        await ours.open(source.context)
-    await ours.close()
-    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {ours!r}"
-
-
 @pytest.mark.both_loops
 async def test_a_password_over_tls(source, secured, name, files):
     """To a server whose certificate is of the authority that is named."""
@@ -181,7 +163,7 @@ async def test_credentials(source, chartered, name, write, end):
     assert [1] == await delivered(ours, source, name)
 
 
-async def test_credentials_are_read_again(source, chartered, name, write):
+async def test_credentials_are_read_again(source, refused, chartered, name, write):
     """When it connects again: they are renewed now and then. A file that is broken by then is told."""
     server, jwt = chartered
     ours = sink(server, name, "nats", credentials=write(credentials(jwt, OTHER.seed)))
@@ -193,7 +175,7 @@ async def test_credentials_are_read_again(source, chartered, name, write):
     await refused(ours, source, PermanentError, "has no user JWT and seed in it")
 
 
-async def test_wrong_secrets(source, secured, mutual, name, files, write, caplog):
+async def test_wrong_secrets(source, refused, secured, mutual, name, files, write, caplog):
     """They are permanent, and stand in no error and no log."""
     caplog.set_level("DEBUG")
     trust = files(ca="ca.pem")
@@ -210,33 +192,21 @@ async def test_wrong_secrets(source, secured, mutual, name, files, write, caplog
     assert OTHER.seed not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "names", [{}, {"certificate": "stranger.pem", "key": "stranger.key"}], ids=["none", "stranger"]
-)
-async def test_a_certificate_that_the_server_does_not_know(source, mutual, name, files, names):
+async def test_a_certificate_that_the_server_does_not_know(source, refused, mutual, name, unknown_client):
     """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
-    ours = sink(mutual, name, token=SECRET, **files(ca="ca.pem", **names))
+    ours = sink(mutual, name, token=SECRET, **unknown_client)
     await refused(ours, source, (PermanentError, TransientError), "see the options certificate and key")
 
 
-@pytest.mark.parametrize(
-    ("host", "ca", "says"),
-    [
-        ("localhost", "strangers.pem", "unable to get local issuer certificate: see the option ca"),
-        ("localhost", None, "unable to get local issuer certificate: see the option ca"),
-        ("127.0.0.1", "ca.pem", "IP address mismatch.* call the server as its certificate does"),
-    ],
-    ids=["other", "system", "name"],
-)
-async def test_a_certificate_that_is_not_good(source, secured, name, files, host, ca, says):
+async def test_a_certificate_that_is_not_good(source, refused, secured, name, unknown_server):
     """It is permanent, and nobody logs in."""
-    trust = files(ca=ca) if ca else {}
+    host, trust, says = unknown_server
     ours = sink(secured, name, host=host, user="u", password=SECRET, **trust)
     await refused(ours, source, PermanentError, says)
 
 
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
-async def test_a_server_that_pretends_to_know_no_tls(source, name, files, scheme):
+async def test_a_server_that_pretends_to_know_no_tls(source, refused, name, files, scheme):
     """Where TLS is asked for, by the scheme or by a file, nothing goes in the clear."""
     seen = b""
 

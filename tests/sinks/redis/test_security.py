@@ -62,24 +62,6 @@ async def port(guarded, certificates):
         yield serve
 
 
-@pytest.fixture
-def files(certificates):
-    """Options that name files of the folder."""
-
-    def files(**names):
-        return {option: str(certificates / name) for option, name in names.items()}
-
-    return files
-
-
-async def refused(sink, source, kind, match):
-    """What ``open`` says, which is of this kind and shows no secret."""
-    with pytest.raises(kind, match=match) as raised:
-        await sink.open(source.context)
-    await sink.close()
-    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {sink!r}"
-
-
 async def delivered(sink, source, guarded):
     """One row; the ids that are in its stream then, which is emptied."""
     await sink.open(source.context)
@@ -111,31 +93,20 @@ async def test_a_certificate_of_ours(source, guarded, port, files, pair):
     assert [1] == await delivered(sink, source, guarded)
 
 
-@pytest.mark.parametrize(
-    ("host", "ca", "says"),
-    [
-        ("localhost", "strangers.pem", "certificate: .* see the option ca"),
-        ("localhost", None, "certificate: .* see the option ca"),
-        ("127.0.0.1", "ca.pem", "IP address mismatch.* call the server as its certificate does"),
-    ],
-    ids=["other", "system", "name"],
-)
-async def test_a_certificate_that_is_not_good(source, port, files, host, ca, says):
+async def test_a_certificate_that_is_not_good(source, refused, port, unknown_server):
     """It is permanent, and nobody logs in."""
-    sink = Redis(f"rediss://u:{SECRET}@{host}:{await port()}", **(files(ca=ca) if ca else {}))
+    host, trust, says = unknown_server
+    sink = Redis(f"rediss://u:{SECRET}@{host}:{await port()}", **trust)
     await refused(sink, source, PermanentError, says)
 
 
-@pytest.mark.parametrize(
-    "names", [{}, {"certificate": "stranger.pem", "key": "stranger.key"}], ids=["none", "stranger"]
-)
-async def test_a_certificate_that_the_server_does_not_know(source, port, files, names):
+async def test_a_certificate_that_the_server_does_not_know(source, refused, port, unknown_client):
     """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
-    sink = Redis(f"rediss://u:{SECRET}@localhost:{await port(verify=True)}", **files(ca="ca.pem", **names))
+    sink = Redis(f"rediss://u:{SECRET}@localhost:{await port(verify=True)}", **unknown_client)
     await refused(sink, source, (PermanentError, TransientError), "see the options certificate and key")
 
 
-async def test_plain_and_tls_confused(source, port, files):
+async def test_plain_and_tls_confused(source, refused, port, files):
     """Both ways end as attempts without an answer."""
     plain = Redis(f"redis://u:{SECRET}@localhost:{await port()}", timeout=60.0)
     await refused(plain, source, TransientError, "redis: ")
@@ -154,7 +125,7 @@ async def test_plain_and_tls_confused(source, port, files):
 @pytest.mark.parametrize(
     ("user", "password"), [("u", SECRET), ("nobody", SECRET), (None, None), ("elsewhere", "right")]
 )
-async def test_users_who_may_not_read_the_position(source, guarded, user, password, caplog):
+async def test_users_who_may_not_read_the_position(source, refused, guarded, user, password, caplog):
     """A wrong password, no such user, none at all, other keys: permanent, and in no log."""
     caplog.set_level("DEBUG")
     sink = Redis(f"unix://{guarded.folder}/socket", username=user, password=password)
