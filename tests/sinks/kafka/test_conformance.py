@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from weakref import WeakSet
+
 import pytest
 
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
@@ -21,14 +24,27 @@ class TestKafka(SinkConformance):
     def _target(self, broker, name, request) -> None:
         self.broker = broker
         self.name = name
-        # An outage is waited out; nothing else is to be taken for one.
-        self.timeout = 4.0 if {"outage", "away", "told"} & set(request.node.name.split("_")) else 60.0
+        self.sinks: WeakSet[Kafka] = WeakSet()
+        self.timeout = 1.0 if "away_at_the_start" in request.node.name else 60.0
 
-    def make_sink(self) -> Kafka:
-        return Kafka(self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=self.timeout)
+    def make_sink(self, **options) -> Kafka:
+        sink = Kafka(
+            self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=self.timeout, **options
+        )
+        self.sinks.add(sink)
+        return sink
 
+    @contextmanager
     def outage(self):
-        return self.broker.away()
+        """It is waited out for a second; nothing else is taken for one."""
+        with self.broker.away():
+            for sink in self.sinks:
+                sink._timeout = 1.0
+            try:
+                yield
+            finally:
+                for sink in self.sinks:
+                    sink._timeout = self.timeout
 
     async def read(self) -> list[Event]:
         # Also while a transaction is open.
@@ -42,12 +58,6 @@ class TestKafkaExactlyOnce(TestKafka):
     atomic = True
 
     def make_sink(self) -> Kafka:
-        return Kafka(
-            self.broker.url,
-            topic=self.name,
-            max_event_bytes=150_000,
-            timeout=self.timeout,
-            exactly_once=True,
-            transactional_id=self.name,
-            position_topic=f"positions-of-{self.name}",
+        return super().make_sink(
+            exactly_once=True, transactional_id=self.name, position_topic=f"positions-of-{self.name}"
         )

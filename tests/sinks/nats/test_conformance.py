@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from weakref import WeakSet
+
 import pytest
 
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
@@ -19,15 +22,26 @@ class TestNats(SinkConformance):
     def _target(self, target, name, request) -> None:
         self.server = target
         self.name = name
-        # An outage is waited out; nothing else is to be taken for one.
-        self.timeout = 5.0 if {"outage", "away", "told"} & set(request.node.name.split("_")) else 60.0
+        self.sinks: WeakSet[Nats] = WeakSet()
+        self.timeout = 1.0 if "away_at_the_start" in request.node.name else 60.0
         self.server.create(name, f"{name}.>")
 
     def make_sink(self) -> Nats:
-        return Nats(self.name, self.server.url, subject=f"{self.name}.all", timeout=self.timeout)
+        sink = Nats(self.name, self.server.url, subject=f"{self.name}.all", timeout=self.timeout)
+        self.sinks.add(sink)
+        return sink
 
+    @contextmanager
     def outage(self):
-        return self.server.away()
+        """It is waited out for a second; nothing else is taken for one."""
+        with self.server.away():
+            for sink in self.sinks:
+                sink._stream._timeout = 1.0
+            try:
+                yield
+            finally:
+                for sink in self.sinks:
+                    sink._stream._timeout = self.timeout
 
     async def read(self) -> list[Event]:
         return native_events([message.data for message in await self.server.read(self.name)])

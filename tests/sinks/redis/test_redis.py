@@ -244,12 +244,19 @@ async def test_old_entries_are_dropped(source, target):
 
 async def test_replicas_that_are_missing(source, target):
     """It is transient; what was written is not written again."""
-    sink = Redis(target.url, replicas=1, timeout=8)
+    sink = Redis(target.url, replicas=1, timeout=120)
     await sink.open(source.context)
     batch = source.batch([1])
-    for _ in range(2):
-        with pytest.raises(TransientError, match="0 of 1 replicas"):
-            await sink.write(batch)
+    with target.client() as client:
+        for _ in range(2):
+            writing = asyncio.create_task(sink.write(batch))
+            while not writing.done():
+                # As when its patience ends, which would take half of the timeout.
+                for waiting in (each["id"] for each in client.client_list() if each["cmd"] == "wait"):
+                    client.client_unblock(int(waiting))
+                await asyncio.sleep(0.01)
+            with pytest.raises(TransientError, match="0 of 1 replicas"):
+                await writing
     await sink.close()
     assert [1] == ids(target)
 
