@@ -78,7 +78,7 @@ class Capture:
         """The first connection, checked; it stays idle until ``begin``, as an exported snapshot needs.
 
         :param replace: make the slot anew, if it is there.
-        :param kept: what the new one has to come after.
+        :param kept: what the journal holds, of which a slot that is made has to be the source.
         :raises ConnectionFailed, ConfigurationError, SlotError: with what to do.
         """
         self._connection = await self.source.open()

@@ -84,7 +84,7 @@ class JournaledLanes(Lanes):
         readied = await self._capture.connect(
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
-            kept=await self._kept(),
+            kept=await asyncio.to_thread(JournalReader(self._url).position),
         )
         begin = readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
@@ -121,12 +121,6 @@ class JournaledLanes(Lanes):
             end = self.ledger.received if name == JOURNAL else self._sink.end
             lags[name] = lag(end, runner.statistics, self._begin)
         return lags
-
-    async def _kept(self) -> Position | None:
-        """The position in the journal, for a slot that is to be made anew to come after; ``None`` where none is."""
-        if not self._resnapshot:
-            return None
-        return await asyncio.to_thread(JournalReader(self._url).position)
 
     async def _without_gap(self, held: Position | None, readied: Readied) -> Position | None:
         goes_on = self.gaps.check(f"journal {self._url}", held, readied.position, readied.wal_end)

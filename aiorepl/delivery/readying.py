@@ -48,7 +48,7 @@ async def ready(
 
     :param create: whether a missing slot may be created now; never so after a reconnect.
     :param replace: whether one that is there is to be dropped first, also when it is lost.
-    :param kept: what the one that is made has to come after.
+    :param kept: what the journal holds: of this source, or no slot is made; and one that replaces another comes after it.
     :param followed: after a reconnect, how far the slot was followed before.
     :raises ConfigurationError: the server or a publication is not as it must be.
     :raises SlotError: the slot is missing, lost or not ours.
@@ -67,8 +67,12 @@ async def ready(
         for row in await connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
     )
     found = await _find_slot(connection, source.slot)
-    if kept is not None:
-        _require_later(kept, Position(system.system_identifier, system.timeline, source.slot, system.xlogpos))
+    if kept is not None and (replace or found is None):
+        # Before a slot is made that nobody would use.
+        here = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)
+        kept.require_same_source(here, "the journal")
+        if replace:
+            _require_later(kept, here)
     if found is not None and replace:
         if not isinstance(connection, ReplicationConnection):
             raise ConfigurationError(
@@ -133,7 +137,6 @@ def _missing(source: Source, timeline: int, followed: Position | None) -> SlotEr
 
 
 def _require_later(kept: Position, found: Position) -> None:
-    kept.require_same_source(found, "the journal")
     if kept.lsn > found.lsn:
         raise SlotError(
             f"the journal stands at {kept.lsn}, but the server's WAL ends at {found.lsn}: nothing that is loaded now can "

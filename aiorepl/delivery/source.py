@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.options import Options, Streaming
@@ -16,6 +18,8 @@ from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 from aiorepl.wire.routes import Connection
 from aiorepl.wire.sql import SqlConnection
+
+_SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +69,22 @@ class Source:
     connect: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.slot:
+        if not self.slot or not isinstance(self.slot, str):
             raise ConfigurationError("name a replication slot")
+        if not _SLOT.fullmatch(self.slot):
+            # The server cuts a longer one where it looks for it, and finds another's.
+            raise ConfigurationError(
+                f"{self.slot!r} cannot be a slot's name: that has up to 63 lower case letters, digits and underscores"
+            )
         if self.temporary and not self.create_slot:
             raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
         if self.source not in ("walsender", "sql"):
             raise ConfigurationError(f"source {self.source!r} does not exist: it is walsender or sql")
         if self.deliver_prepared and not self.two_phase:
             raise ConfigurationError("prepared transactions can be delivered only under two_phase")
-        if self.heartbeat is not None and self.heartbeat <= 0:
+        if self.heartbeat is not None and not 0 < self.heartbeat < math.inf:
             raise ConfigurationError("heartbeat is in seconds and more than 0; leave it out for none")
-        if self.receive_timeout is not None and self.receive_timeout < 0:
+        if self.receive_timeout is not None and not self.receive_timeout >= 0:
             raise ConfigurationError("receive_timeout is in seconds; 0 waits for ever")
         if self.failover and self.temporary:
             raise ConfigurationError(
@@ -90,7 +99,7 @@ class Source:
 
     def options(self) -> Options:
         """What is asked of pgoutput."""
-        names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication)
+        names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication or ())
         if self.streaming not in {mode.value for mode in Streaming}:
             raise ConfigurationError(
                 f"streaming {self.streaming!r} does not exist: it is off, on or parallel"

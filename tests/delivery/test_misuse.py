@@ -16,6 +16,7 @@ from aiorepl import (
     RetryPolicy,
     Sink,
     SinkError,
+    Source,
 )
 from aiorepl.testing import FaultySink, MemorySink, MemorySource, Stream
 from aiorepl.testing.faults import Reject
@@ -46,6 +47,25 @@ def test_what_is_no_pipeline(given, reason):
     with pytest.raises(ConfigurationError, match=reason) as refused:
         Pipeline(**{"source": MemorySource(), "sinks": [MemorySink()]} | given)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"slot": None}, "name a replication slot"),
+        ({"slot": 5}, "name a replication slot"),
+        ({"slot": "Orders"}, "cannot be a slot's name"),
+        ({"slot": "s" * 64}, "cannot be a slot's name"),
+        ({"publication": None}, "name at least one publication"),
+        ({"heartbeat": float("nan")}, "heartbeat is"),
+        ({"heartbeat": float("inf")}, "heartbeat is"),
+        ({"receive_timeout": float("nan")}, "receive_timeout is"),
+    ],
+)
+def test_what_is_no_source(given, reason):
+    """It is refused when it is made."""
+    with pytest.raises(ConfigurationError, match=reason):
+        Source(**{"dsn": None, "slot": "s", "publication": "p"} | given)
 
 
 def test_dead_letters_are_for_a_sink_as_well():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -167,6 +168,27 @@ async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path)
     with pytest.raises(SlotError, match="the journal holds a position of the cluster 9"):
         await deliver(published, MemorySink(), journal=journal, resnapshot=True)
     assert created == await published.confirmed()
+
+
+@pytest.mark.parametrize("change", ["slot", "cluster"])
+async def test_the_journal_of_another_source_has_no_slot_made(published, tmp_path, change):
+    """A mistaken name or server is refused before a slot is left there that would keep WAL for nobody."""
+    journal = str(tmp_path)
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await deliver(published, MemorySink(), journal=journal)
+    source = published.source()
+    if change == "slot":
+        source = replace(source, slot=f"{published.slot[:50]}_other")
+    else:
+        for file in tmp_path.glob("*.json"):
+            file.write_text(file.read_text().replace('"system_identifier":"', '"system_identifier":"9'))
+        await drop(published)
+
+    with pytest.raises(SlotError, match=f"the journal holds a position of (the )?{change} "):
+        await Pipeline(source, [MemorySink()], journal=journal, until="now").run()
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
+    assert 0 == await published.connection.fetchval(query, source.slot)
 
 
 async def test_a_position_that_the_server_has_not_reached(published):
