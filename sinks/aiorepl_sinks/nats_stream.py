@@ -22,6 +22,8 @@ from aiorepl_sinks.nats_login import Login
 
 _EXPECTED: Final = "Nats-Expected-Last-Msg-Id"
 _MOMENT: Final = 1.0
+# Of the header of a message, and of each line in it.
+_HEADER_BYTES, _LINE_BYTES = len("NATS/1.0\r\n\r\n"), len(": \r\n")
 # Answers of a stream, by the codes of its API.
 _WRONG_LAST, _TOO_LARGE, _OTHER_STREAM = 10070, 10054, 10060
 
@@ -40,6 +42,12 @@ class Message:
         self.payload = payload
         self.headers = headers
 
+    @property
+    def size(self) -> int:
+        """What of it counts: its payload and its headers, as they are sent."""
+        lines = sum(len(name) + len(value.encode()) + _LINE_BYTES for name, value in self.headers.items())
+        return len(self.payload) + _HEADER_BYTES + lines
+
 
 class Stream:
     """A JetStream stream, over a connection that is made anew when it was lost.
@@ -57,6 +65,7 @@ class Stream:
         self._jetstream: JetStreamContext | None = None
         self._gone = asyncio.Event()
         self._inbox = ""
+        self._largest: int | None = None
         self._sent = 0
         self._answers: dict[str, asyncio.Future[None]] = {}
 
@@ -86,25 +95,27 @@ class Stream:
         :returns: the changes that are too large.
         """
         jetstream = await self.connected()
-        large = {id(message.change): message.change for message in messages if self._is_too_large(message)}
-        left = [message for message in messages if id(message.change) not in large]
-        refused = list(large.values())
+        refused: dict[int, Change] = {}
         try:
+            left = await self._judged(jetstream, messages, refused)
             while left:
                 done, error = await self._publish(left)
                 if error is None:
                     break
                 code = error.err_code if isinstance(error, js.APIError) else None
                 if code == _TOO_LARGE:
-                    refused.append(left[done].change)
-                    done += 1
+                    # The stream takes less than when it was asked.
+                    self._largest = None
+                    refused[id(left[done].change)] = left[done].change
+                    left = await self._judged(jetstream, left[done:], refused)
                 elif code != _WRONG_LAST or not done:
                     raise await self._explained(jetstream, error, left[done].subject)
-                # Somebody else's message came in between: on from there.
-                left = left[done:]
+                else:
+                    # Somebody else's message came in between: on from there.
+                    left = left[done:]
         except (nats.errors.Error, OSError) as error:
             raise self._problem(error) from None
-        return refused
+        return list(refused.values())
 
     async def close(self) -> None:
         """Disconnect."""
@@ -154,7 +165,7 @@ class Stream:
             if isinstance(error, (nats.errors.Error, OSError, TimeoutError)):
                 raise self._problem(error) from None
             raise
-        self._client, self._jetstream = client, None
+        self._client, self._jetstream, self._largest = client, None, None
         try:
             self._inbox = client.new_inbox()
             await cancellable(client.subscribe(f"{self._inbox}.*", cb=self._hear))
@@ -181,13 +192,24 @@ class Stream:
                 js.APIError(error.get("code"), error.get("description"), error.get("err_code"))
             )
 
-    def _is_too_large(self, message: Message) -> bool:
+    async def _judged(
+        self, jetstream: JetStreamContext, messages: Sequence[Message], refused: dict[int, Change]
+    ) -> Sequence[Message]:
+        """Those of changes that are taken whole. The others are added to ``refused`` before any of theirs is sent."""
         assert self._client is not None
-        # With room for the headers, which count.
-        headers = sum(len(name) + len(value) + 8 for name, value in message.headers.items())
-        return len(message.payload) + headers + 256 > self._client.max_payload
+        if self._largest is None:
+            info = await cancellable(jetstream.stream_info(self.name))
+            # Not positive where the stream has no limit of its own.
+            limits = (self._client.max_payload, info.config.max_msg_size or 0)
+            self._largest = min(limit for limit in limits if limit > 0)
+        expected = len(_EXPECTED) + _LINE_BYTES
+        expected += max((len(message.headers["Nats-Msg-Id"]) for message in messages), default=0)
+        for message in messages:
+            if message.size + expected > self._largest:
+                refused[id(message.change)] = message.change
+        return [message for message in messages if id(message.change) not in refused]
 
-    async def _publish(self, messages: list[Message]) -> tuple[int, Exception | None]:
+    async def _publish(self, messages: Sequence[Message]) -> tuple[int, Exception | None]:
         """Publish in order: how many the stream has, and why it does not have the next."""
         client = self._client
         assert client is not None

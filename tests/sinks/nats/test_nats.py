@@ -9,6 +9,7 @@ import nats
 import pytest
 
 from aiorepl import (
+    Batch,
     BatchPolicy,
     ConfigurationError,
     DeadLetters,
@@ -108,7 +109,7 @@ async def test_a_huge_transaction(items, target, name):
 
 
 async def test_what_is_too_large_is_put_aside(items, target, name, tmp_path):
-    """For the server, which is known before, and for the stream, which is not."""
+    """For the server, and for the stream."""
     await asyncio.to_thread(target.create, name, f"{name}.>", max_msg_size=50_000)
     await items.execute(
         "INSERT INTO items VALUES (1, 'a'), (2, repeat('x', 60000)), (3, repeat('x', 1100000)), (4, 'b')",
@@ -119,6 +120,76 @@ async def test_what_is_too_large_is_put_aside(items, target, name, tmp_path):
     assert [1, 4, 5] == await ids(target, name)
     put_aside = [change for letter in DeadLetters(letters).letters() for change in letter.batch.changes]
     assert [2, 3] == [change.new["id"] for change in put_aside]
+
+
+async def operations(target, name):
+    """What the Debezium events in a stream do, and to which row."""
+    told = [event.get("payload", event) for event in await events(target, name)]
+    return [(event["op"], (event["after"] or event["before"])["id"]) for event in told]
+
+
+async def test_a_change_of_which_one_event_is_too_large(items, target, name, tmp_path):
+    """Nothing of it is published: of a key that changed, a consumer of Debezium's events would delete the row, and not
+    make it again.
+    """
+    await asyncio.to_thread(target.create, name, f"{name}.>", max_msg_size=50_000)
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a'), (2, 'b')",
+        "UPDATE items SET id = 3, note = repeat('x', 60000) WHERE id = 1",
+        "UPDATE items SET id = 4 WHERE id = 2",
+    )
+    letters = tmp_path / "letters"
+    ours = sink(target, name, format="debezium")
+    await items.deliver(Delivery(ours, on_error="dead_letter", dead_letters=letters))
+    assert [("c", 1), ("c", 2), ("d", 2), ("c", 4)] == await operations(target, name)
+    put_aside = [change for letter in DeadLetters(letters).letters() for change in letter.batch.changes]
+    assert [3] == [change.new["id"] for change in put_aside]
+
+
+async def test_a_stream_that_takes_less_than_before(source, target, name):
+    """What was known of it is asked again when it says so; with the event that it does not take go the others of its
+    change.
+    """
+    config = {"name": name, "subjects": [f"{name}.>"]}
+    client = await nats.connect(target.url)
+    await client.jetstream().add_stream(**config)
+    ours = sink(target, name, format="debezium")
+    await ours.open(source.context)
+    await ours.write(source.batch([1]))
+    await client.jetstream().update_stream(**config, max_msg_size=20_000)
+    table = source.table
+    source.stream.transaction(
+        table.insert("2", "b"),
+        table.update("4", "d", old=("3", "x" * 30_000)),
+        table.insert("5", "x" * 30_000),
+        table.insert("6", "f"),
+    )
+    with pytest.raises(PermanentError, match="2 events are larger") as told:
+        await ours.write(Batch(tuple(source.stream.slices())))
+    await ours.close()
+    await client.close()
+    assert [4, 5] == [change.new["id"] for change in told.value.refused]
+    assert [("c", 1), ("c", 2), ("c", 6)] == await operations(target, name)
+
+
+async def test_an_event_as_large_as_the_stream_takes(source, target, name):
+    """It is judged by the bytes that the stream counts, headers and all: what has room is not refused."""
+    ours = sink(target, name, subject=f"{name}.all")
+    await ours.open(source.context)
+    await ours.write(source.batch([1, 2]))
+    last = (await target.read(name))[1]
+    counted = (
+        len(last.data) + len("NATS/1.0\r\n\r\n") + sum(len(f"{k}: {v}\r\n") for k, v in last.headers.items())
+    )
+    client = await nats.connect(target.url)
+    await client.jetstream().update_stream(name=name, subjects=[f"{name}.>"], max_msg_size=counted)
+    await client.close()
+    await ours.close()
+    await ours.write(source.batch([3, 4]))
+    with pytest.raises(PermanentError, match="1 events are larger"):
+        await ours.write(source.batch([5], note="xx"))
+    await ours.close()
+    assert [1, 2, 3, 4] == await ids(target, name)
 
 
 async def test_somebody_else_publishes_in_between(source, target, name):
