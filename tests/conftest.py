@@ -151,6 +151,14 @@ def nothing_unhandled() -> Iterator[None]:
         pytest.fail("unhandled in the event loop:\n" + "\n".join(_unhandled), pytrace=False)
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import are no garbage: collections that look at them take most of the time of
+    those tests which ask for collections.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests of one ``xdist_group`` together: xdist notes the group in an attribute that pytest 9.2 ignores."""
