@@ -60,8 +60,9 @@ class JsonLines(Sink):
         self._name: Path | None = None
         self._written = 0
         self._whole = True
-        # A cancelled call leaves its thread at work: the next call waits for it.
+        # A cancelled call leaves its thread at work: the next call waits for it, unless it has not begun by then.
         self._lock = threading.RLock()
+        self._closed = False
 
     async def open(self, context: SinkContext) -> Position | None:
         """Make the folder, and close what a crash left open."""
@@ -89,17 +90,20 @@ class JsonLines(Sink):
     async def close(self) -> None:
         """Finish the file being written."""
         try:
-            await asyncio.to_thread(self._finish)
+            await asyncio.to_thread(self._end)
         except OSError as error:
             raise durable.problem(error, self._where) from None
 
     def _prepare(self) -> None:
+        self._closed = False
         durable.make_folder(self._folder, self._where)
         for left in self._folder.glob("*.jsonl.part"):
             left.rename(_free(left.with_suffix("")))
 
     def _append(self, lines: bytes | bytearray, at: int) -> None:
         with self._lock:
+            if self._closed:
+                return  # it was cancelled, and comes behind the close
             if self._file is not None and self._written >= self._rotate_bytes and self._whole:
                 self._finish()
             if self._file is None:
@@ -128,6 +132,11 @@ class JsonLines(Sink):
         with self._lock:
             if self._file is not None:
                 durable.fsync(self._file.fileno(), self._where)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._finish()
 
     def _finish(self) -> None:
         with self._lock:

@@ -256,6 +256,30 @@ async def test_close_waits_for_a_write_that_was_cancelled(tmp_path, source, monk
     assert [[1]] == list(ids(tmp_path).values())
 
 
+async def test_a_cancelled_write_that_begins_behind_close(tmp_path, source, monkeypatch):
+    """Its thread came late: it opens no file that nobody would close."""
+    threads = []
+
+    async def late(call, *arguments):
+        threads.append(threading.Thread(target=call, args=arguments))
+        await asyncio.Event().wait()
+
+    sink = JsonLines(tmp_path)
+    await sink.open(source.context)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "to_thread", late)
+        write = asyncio.create_task(sink.write(source.batch([1])))
+        await asyncio.sleep(0)
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+    await sink.close()
+    (thread,) = threads
+    thread.start()
+    thread.join()
+    assert [] == list(tmp_path.iterdir())
+
+
 async def test_other_formats(tmp_path, source):
     """Each is JSON, one object a line; what is for people is not."""
     sink = JsonLines(tmp_path, format="cloudevents")
