@@ -13,6 +13,7 @@ import sys
 
 import click
 
+from aiorepl.cli.check import check
 from aiorepl.cli.config import Mistakes
 from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
@@ -44,6 +45,7 @@ def command(verbose: int) -> None:
 command.add_command(demo)
 command.add_command(tail)
 command.add_command(run)
+command.add_command(check)
 command.add_command(slots)
 command.add_command(journal)
 command.add_command(sinks)

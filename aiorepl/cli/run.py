@@ -124,10 +124,11 @@ def run(file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bo
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What a file describes: the pipeline, not started, its source, and its sinks and their types by name."""
+    """What a file describes: the pipeline, not started, its source and journal, and its sinks and their types by name."""
 
     pipeline: Pipeline
     source: Source
+    journal: str | None
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
 
@@ -202,7 +203,8 @@ def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, b
         return None
     made = {name: sink for name, (_, sink) in sinks.items()}
     pipeline = checker.call("pipeline", Pipeline, {"source": source, "sinks": made, **options, **once})
-    return Configured(pipeline, source, {name: kind for name, (kind, _) in sinks.items()}, made)
+    kinds = {name: kind for name, (kind, _) in sinks.items()}
+    return Configured(pipeline, source, options.get("journal"), kinds, made)
 
 
 def _source(**options: Any) -> Source:

@@ -22,7 +22,8 @@ def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) 
         raise click.BadParameter(f"{error}, or: now") from None
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+def names(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that were given one by one, or with commas between them."""
     return tuple(name.strip() for part in value for name in part.split(",") if name.strip())
 
 
@@ -35,7 +36,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: tuple[str,
     "--publication",
     required=True,
     multiple=True,
-    callback=_names,
+    callback=names,
     help="Repeat it, or separate names with commas.",
 )
 @click.option("--create-slot", is_flag=True, help="Create the slot if it is missing.")

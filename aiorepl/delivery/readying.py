@@ -59,14 +59,14 @@ async def ready(
         raise ConfigurationError(
             f"the server's wal_level is {wal_level}: set wal_level = logical and restart it"
         )
-    await _require_publications(connection, source.options().publications)
+    await require_publications(connection, source.options().publications)
     system = await connection.identify_system()
     history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
     (timeout,) = (
         row["setting"]
         for row in await connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
     )
-    found = await _find_slot(connection, source.slot)
+    found = await find_slot(connection, source.slot)
     if kept is not None and (replace or found is None):
         # Before a slot is made that nobody would use.
         here = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)
@@ -110,7 +110,7 @@ async def ready(
         begin = created.consistent_point
         _log.info("created slot %s at %s", source.slot, begin)
     else:
-        begin = _require_usable(found, source, system.database)
+        begin = require_usable(found, source, system.database)
         if source.failover and found["failover"] != "true":
             await _make_failover(connection, source.slot)
         if create and source.create_slot:
@@ -153,7 +153,7 @@ async def _make_failover(connection: Connection, slot: str) -> None:
     _log.info("slot %s is a failover slot now", slot)
 
 
-async def _require_publications(connection: Connection, names: tuple[str, ...]) -> None:
+async def require_publications(connection: Connection, names: tuple[str, ...]) -> None:
     # Asked for here, because pgoutput looks publications up only when the first change is decoded.
     listed = ", ".join(literal(name) for name in names)
     rows = await connection.query(
@@ -167,7 +167,7 @@ async def _require_publications(connection: Connection, names: tuple[str, ...]) 
         )
 
 
-async def _find_slot(connection: Connection, slot: str) -> dict[str, str | None] | None:
+async def find_slot(connection: Connection, slot: str) -> dict[str, str | None] | None:
     rows = await connection.query(
         "SELECT slot_type::text, plugin::text, database::text, active::text, active_pid::text, temporary::text, "
         "confirmed_flush_lsn::text, "
@@ -180,7 +180,7 @@ async def _find_slot(connection: Connection, slot: str) -> dict[str, str | None]
     return rows[0] if rows else None
 
 
-def _require_usable(found: dict[str, str | None], source: Source, database: str) -> LSN:
+def require_usable(found: dict[str, str | None], source: Source, database: str) -> LSN:
     name = source.slot
     _require_ours(found, source, database)
     if found["synchronizing"] == "true":
