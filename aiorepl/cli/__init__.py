@@ -33,11 +33,13 @@ INTERRUPTED = 130
     "--dsn postgresql://user@host/database --publication p --slot s --create-slot",
 )
 @click.version_option(package_name="aiorepl")
-@click.option("-v", "--verbose", count=True, help="Tell more on standard error; twice for everything.")
+@click.option("-v", "--verbose", count=True, help="Tell more on standard error; twice for still more.")
 def command(verbose: int) -> None:
     """PostgreSQL logical replication for Python: changes to sinks, files and Spark."""
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="aiorepl: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="aiorepl: %(message)s", stream=sys.stderr)
+    # Clients' own logs, told to tell more, quote URLs, headers and what is sent, which may be secrets and rows.
+    logging.getLogger("aiorepl").setLevel(level)
     # We tell of retries ourselves, and why.
     logging.getLogger("stamina").setLevel(logging.ERROR)
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -272,6 +273,8 @@ def _sink(checker: Checker, place: str, kind: str, table: dict[str, Any]) -> Del
     from aiorepl.delivery.delivery import Delivery
     from aiorepl.delivery.plugins import load as load_sink
     from aiorepl.delivery.plugins import sinks as installed
+    from aiorepl.delivery.transforming import load as load_function
+    from aiorepl.formats.routing import Routing
 
     if kind not in (known := installed()):
         checker.wrong(f"{place}.type", f"is not installed, {suggestion(kind, known)}")
@@ -282,6 +285,16 @@ def _sink(checker: Checker, place: str, kind: str, table: dict[str, Any]) -> Del
     served = {name: hint for name, hint in Options.of(Delivery).hints.items() if name != "sink"}
 
     def deliver(**options: Any) -> Delivery:
+        # Delivery would say the same, but one after the other, and without the option's name.
+        for name, make in (("transform", load_function), ("routing_key", Routing)):
+            if isinstance(options.get(name), str):
+                (parameter,) = signature(make).parameters
+                options[name] = checker.call(f"{place}.{name}", make, {parameter: options[name]})
+                if options[name] is None and options.get("order") == name:
+                    del options["order"]
+        if options.get("concurrency", 1) < 1:
+            checker.wrong(f"{place}.concurrency", "wants at least 1")
+            del options["concurrency"]
         return Delivery(found(**{name: options.pop(name) for name in options.keys() - served}), **options)
 
     options = Options.of(found)

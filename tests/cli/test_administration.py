@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from aiorepl import Pipeline, Source
@@ -60,3 +63,20 @@ async def test_sinks(run):
     one, other = await run("sinks"), await run("sinks", "list")
     assert (0, one.out) == (other.code, other.out)
     assert "jsonl " in one.out
+
+
+@pytest.mark.parametrize(("flags", "told"), [([], ["warning"]), (["-vv"], ["debug", "warning"])])
+def test_telling_more(flags, told):
+    """It is we who tell more: the logs of clients quote what they send, which may be rows."""
+    program = f"""
+import logging
+from aiorepl.cli import main
+try:
+    main([*{flags!r}, "sinks"])
+except SystemExit:
+    logging.getLogger("aiorepl.sink").debug("debug")
+    logging.getLogger("client").debug("a row")
+    logging.getLogger("client").warning("warning")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [f"aiorepl: {line}" for line in told] == done.stderr.splitlines()

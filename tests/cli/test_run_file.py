@@ -205,12 +205,12 @@ def test_how_a_sink_is_served(made):
 @pytest.mark.parametrize(
     ("line", "mistake"),
     [
-        ("transform = 'nothing'", "sinks[1]: transform"),
-        ("transform = 'no_such_module:f'", "sinks[1]: transform"),
+        ("transform = 'nothing'", "sinks[1].transform: transform"),
+        ("transform = 'no_such_module:f'", "sinks[1].transform: transform"),
         ("on_error = 'ignore'", "sinks[1].on_error: wants halt, dead_letter or skip"),
         ("on_error = 'dead_letter'", "sinks[1]: on_error = dead_letter needs dead_letters"),
         ("concurrency = 2", "sinks[1]: JsonLines takes one batch at a time"),
-        ("routing_key = '{tabel}'", "sinks[1]:"),
+        ("routing_key = '{tabel}'", "sinks[1].routing_key:"),
     ],
 )
 def test_choices_that_cannot_be(capsys, line, mistake):

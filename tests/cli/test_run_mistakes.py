@@ -35,6 +35,16 @@ def written(text):
     return path
 
 
+def test_what_is_wrong_with_one_sink():
+    """Its function, key and concurrency are told together, each by its name, and what follows from them is not."""
+    text = ARCHIVE + "transform = 'nowhere:f'\nrouting_key = '{'\norder = 'routing_key'\nconcurrency = 0\n"
+    with pytest.raises(Mistakes) as told:
+        load(written(SOURCE + text))
+    assert ["transform", "routing_key", "concurrency"] == [
+        line.split("sinks[1].")[1].split(":")[0] for line in told.value.lines
+    ]
+
+
 def command(capsys, *arguments):
     """Exit code, output and errors of ``aiorepl run``."""
     with pytest.raises(SystemExit) as ended:
