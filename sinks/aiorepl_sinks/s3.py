@@ -44,8 +44,8 @@ class S3(ObjectSink):
     :param values: of JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param layout: where a table's objects are. A table with a column ``date`` may want another name there.
     :param object_bytes: begin a new object before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``. As much is in a row
-        group of Parquet, as it is in memory, uncompressed.
+    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``. At most as much is in a
+        row group of Parquet, as it is in memory, uncompressed.
     :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
     :param spool_bytes: what all unfinished objects together may be; the largest are finished early.
     :param endpoint: of a store that has the API, but is not Amazon's, Google's or Azure's, like ``http://localhost:9000``.

@@ -23,8 +23,12 @@ with contextlib.suppress(ImportError):  # the parquet extra does without
 
 _CODECS: Final = ("none", "gzip", "zstd", "snappy", "lz4", "brotli")
 _ROW_GROUP_BYTES_AT_LEAST: Final = 1024 * 1024
-# Of a column with more different values than fit in that none is made: it is memory and time, and takes more space.
-_DICTIONARY_BYTES: Final = 128 * 1024
+# Of a column with more different values than fit in that no dictionary is made: it is memory and time, and hardly ever
+# less space.
+_DICTIONARY_BYTES: Final = 16 * 1024
+# Smaller than Arrow's own, 1 MiB: of each column one is in memory, plain and compressed.
+_PAGE_BYTES: Final = 128 * 1024
+_BUFFER_BYTES: Final = 256 * 1024
 _POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
 
 
@@ -120,7 +124,7 @@ class JsonLinesEncoding(Encoding):
 class ParquetEncoding(Encoding):
     """Rows in columns of their own; ``aiorepl.formats.arrow.table`` says which types they have.
 
-    :param row_group_bytes: begin a new row group when this much is in one, as it is in memory.
+    :param row_group_bytes: begin a new row group before this much is in one, as it is in memory.
     """
 
     suffix = ".parquet"
@@ -148,34 +152,38 @@ class ParquetEncoding(Encoding):
             batch = self._arrow.message_batch(run) if table is None else table.batch(run)
             first, last = identity(run[0]), identity(run[-1])
             # As a message: then it is as large as it is said to be, in memory and in the spool.
-            message = batch.serialize().to_pybytes()
+            message = memoryview(batch.serialize())
             yield Piece(partition, batch.schema, [message], len(message), len(run), first, last)
 
     def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        out, pool = _Written(), pa.default_memory_pool()
+        written, pool = _Written(), pa.default_memory_pool()
         options: dict[str, Any] = {
             "compression": self._compression,
             "dictionary_pagesize_limit": _DICTIONARY_BYTES,
+            "data_page_size": _PAGE_BYTES,
         }
         if piece.size > self._row_group_bytes:
             pool.release_unused()  # what was gathered is in the spool now
+        # Gathered on Arrow's side: each call of ours waits until it is this thread's turn to run Python.
+        out = pa.BufferedOutputStream(pa.PythonFile(written, "w"), _BUFFER_BYTES)
         with pq.ParquetWriter(out, piece.shape, **options) as writer:
             batches: list[Any] = []
             size = 0
             for chunk in chunks:
-                batches.append(pa.ipc.read_record_batch(pa.py_buffer(chunk), piece.shape))
-                size += len(chunk)
-                if size >= self._row_group_bytes:
+                if batches and size + len(chunk) > self._row_group_bytes:
                     writer.write_table(pa.Table.from_batches(batches))
                     batches, size = [], 0
-                    yield out.taken()
+                    yield from written.taken()
                     pool.release_unused()
+                batches.append(pa.ipc.read_record_batch(pa.py_buffer(chunk), piece.shape))
+                size += len(chunk)
             if batches:
                 writer.write_table(pa.Table.from_batches(batches))
-        yield out.taken()
+        out.flush()
+        yield from written.taken()
 
     def _runs(self, changes: Sequence[Change]) -> Iterator[tuple[Any, list[Change]]]:
         """The changes, as long as the table stays the same; of messages it is ``None``."""
@@ -244,7 +252,7 @@ class _Written(io.RawIOBase):
         self._parts.append(bytes(data))
         return len(data)
 
-    def taken(self) -> bytes:
+    def taken(self) -> list[bytes]:
         """What was written since this was asked last."""
-        taken, self._parts = b"".join(self._parts), []
+        taken, self._parts = self._parts, []
         return taken

@@ -13,6 +13,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,18 +73,24 @@ class Spool:
             raise PermanentError(self._says(f"cannot be written: {error.strerror}"), final=True) from None
         return Extent(blocks, sizes)
 
-    def read(self, extent: Extent) -> Iterator[bytes]:
+    def read(self, extent: Extent) -> Iterator[memoryview]:
         """The chunks, one after the other.
 
         :raises PermanentError: the disk does not give back what it was given.
         """
-        blocks, left, held = iter(extent.blocks), sum(extent.sizes), bytearray()
+        blocks, at = extent.blocks, 0
         for size in extent.sizes:
-            while len(held) < size:
-                held += self._read(next(blocks), min(_BLOCK, left))
-                left -= min(_BLOCK, left)
-            yield bytes(memoryview(held)[:size])
-            del held[:size]
+            # What is large has memory of its own, which goes back when nobody needs it: the allocator would keep some.
+            chunk = left = memoryview(mmap(-1, size) if size > _BLOCK else bytearray(size))
+            while left:
+                first, begin = divmod(at, _BLOCK)
+                # As far as the blocks lie in a row.
+                last, count = first, _BLOCK - begin
+                while count < len(left) and blocks[last + 1] == blocks[last] + 1:
+                    last, count = last + 1, count + _BLOCK
+                read = self._read(left[:count], blocks[first] * _BLOCK + begin)
+                at, left = at + read, left[read:]
+            yield chunk
 
     def free(self, extents: Iterable[Extent]) -> None:
         """Nobody needs these any more."""
@@ -97,7 +104,7 @@ class Spool:
         self._file, self._finalizer, self._blocks, self._free = None, None, 0, []
 
     def _take(self, count: int) -> list[int]:
-        taken = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        taken = sorted(self._free.pop() for _ in range(min(count, len(self._free))))
         more = count - len(taken)
         taken += range(self._blocks, self._blocks + more)
         self._blocks += more
@@ -113,15 +120,15 @@ class Spool:
             raise OSError(errno.ENOSPC, "")
         return self._file
 
-    def _read(self, block: int, size: int) -> bytes:
+    def _read(self, into: memoryview, at: int) -> int:
         assert self._file is not None
         try:
-            data = os.pread(self._file, size, block * _BLOCK)
+            read = os.preadv(self._file, [into], at)
         except OSError as error:
             raise PermanentError(self._says(f"cannot be read: {error.strerror}"), final=True) from None
-        if len(data) != size:
+        if not read:
             raise PermanentError(self._says("is shorter than what was written to it"), final=True)
-        return data
+        return read
 
     def _says(self, what: str) -> str:
         return f"the spool in {self._folder or tempfile.gettempdir()} {what}"

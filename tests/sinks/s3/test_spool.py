@@ -69,7 +69,7 @@ def test_a_disk_that_loses_what_it_was_given(source, bucket, read, tmp_path, mon
     sink.write(first)
     sink.write(second)
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pread", lambda *_: b"")
+        broken.setattr(os, "preadv", lambda *_: 0)
         with pytest.raises(PermanentError, match="is shorter than what was written to it") as stopped:
             sink.flush()
     assert stopped.value.final
