@@ -11,24 +11,11 @@ from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
-from aiorepl.testing.stream import Stream
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.values.registry import Types
 
 INT4, BYTEA, TEXT_ARRAY, BYTEA_ARRAY, INT4_ARRAY, UUID_ARRAY = 23, 17, 1009, 1001, 1007, 2951
 PLACEHOLDER = "__debezium_unavailable_value"
-
-
-@pytest.fixture
-def stream():
-    """A stream."""
-    return Stream()
-
-
-@pytest.fixture
-def items(stream):
-    """A table of a number, its key, and a text."""
-    return stream.table("items", column("id", INT4, key=True), column("note"))
 
 
 def events(stream, **options):

@@ -18,12 +18,6 @@ INT4, JSON, INT4_ARRAY = 23, 114, 1007
 HEADER = '"xid":701,"commit_lsn":"%s","ordinal":%d,"commit_time":"%s","origin":null'
 
 
-@pytest.fixture
-def stream():
-    """A stream."""
-    return Stream()
-
-
 def lines(stream, **options):
     """The events of what was written down."""
     return [line.decode() for line in NativeFormat(**options).events(stream.slices())]

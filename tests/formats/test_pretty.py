@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import click
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +15,6 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
 INT4, BOOL, JSON = 23, 16, 114
-
-
-@pytest.fixture
-def stream():
-    """A stream."""
-    return Stream()
 
 
 def lines(slices, **options):

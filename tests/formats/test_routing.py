@@ -25,18 +25,6 @@ def places(template, stream):
     return [routing(change) for part in stream.slices() for change in part.changes]
 
 
-@pytest.fixture
-def stream():
-    """A stream."""
-    return Stream()
-
-
-@pytest.fixture
-def items(stream):
-    """A table of a number, its key, and a text."""
-    return stream.table("items", column("id", INT4, key=True), column("note"))
-
-
 def test_every_field_of_every_kind(stream, items):
     """Text around the fields stands for itself; what a change does not have is empty."""
     stream.transaction(

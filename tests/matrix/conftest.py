@@ -11,11 +11,12 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from aiorepl.pgoutput.options import best_version
@@ -248,3 +249,12 @@ def pairs_left(version: int) -> set[tuple[Any, ...]]:
 def scenario_of() -> Callable[[int], Scenario]:
     """The scenario as a server has it."""
     return Scenario
+
+
+@pytest.fixture
+async def client(database: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to a database with a published table."""
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE items")
+    yield connection
+    await connection.close()

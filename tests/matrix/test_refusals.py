@@ -36,15 +36,6 @@ LACKING = [
 ]
 
 
-@pytest.fixture
-async def client(database):
-    """A connection to a database with a published table."""
-    connection = await asyncpg.connect(database)
-    await connection.execute("CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE items")
-    yield connection
-    await connection.close()
-
-
 @pytest.mark.parametrize(("version", "name", "asked", "first"), LACKING)
 async def test_an_option_the_server_lacks(database, slot_name, client, version, name, asked, first):
     """It is refused by each route before a slot is made, and the server itself, asked without us, refuses it too."""

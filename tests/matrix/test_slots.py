@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from aiorepl import LSN
@@ -20,15 +19,6 @@ from aiorepl.wire.sql import SqlConnection
 
 DEADLINE = 90.0
 ROUTES = {"walsender": ReplicationConnection, "sql": SqlConnection}
-
-
-@pytest.fixture
-async def client(database):
-    """A connection to the test's database."""
-    connection = await asyncpg.connect(database)
-    await connection.execute("CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE items")
-    yield connection
-    await connection.close()
 
 
 @pytest.fixture(params=list(ROUTES))

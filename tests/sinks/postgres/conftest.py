@@ -51,6 +51,11 @@ class Pair:
             for statement in statements:
                 await self.source.execute(statement)
 
+    @staticmethod
+    def kilobytes(number: int, note: str = "x") -> str:
+        """A statement that brings ``log`` so many rows of a kilobyte: a few thousand are several slices, whatever cuts them."""
+        return f"INSERT INTO log SELECT i, repeat('{note}', 1000) FROM generate_series(1, {number}) i"
+
     def sink(self, **options: Any) -> Postgres:
         return Postgres(options.pop("dsn", self.target_dsn), **options)
 

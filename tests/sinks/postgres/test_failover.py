@@ -1,0 +1,79 @@
+"""The target is a primary that goes away for good, and a standby that was behind is promoted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, SlotError, Source
+from aiorepl.testing import EmbeddedServer
+
+LOG = "CREATE TABLE log (id int, line text)"
+SMALL = BatchPolicy(bytes=20_000, flush_seconds=0.05)
+PATIENT = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
+async def test_a_failover_of_the_target(pairs, tmp_path, journal):
+    """To a standby that was behind: with a journal what it never had comes again; without one the slot is past it."""
+    with EmbeddedServer() as primary, EmbeddedServer(standby_of=primary) as standby:
+        pair = await pairs()
+        await pair.source.execute(LOG)
+        inside = await asyncpg.connect(primary.dsn)
+        await inside.execute(LOG)
+        await inside.close()
+        await pair.slotted()
+        user = primary.dsn.partition("@")[0]
+        pair.target_dsn = f"{user}@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?target_session_attrs=read-write"
+        pipeline = Pipeline(
+            Source(pair.source_dsn, slot=pair.slot, publication="p"),
+            {"mirror": Delivery(pair.sink(), retry=PATIENT)},
+            batches=SMALL,
+            journal=str(tmp_path) if journal else None,
+        )
+        running = asyncio.create_task(pipeline.run())
+        await pair.source.execute(pair.kilobytes(10))
+        behind = await asyncpg.connect(standby.dsn)
+        async with asyncio.timeout(60):
+            while await behind.fetchval("SELECT count(*) FROM pg_class WHERE relname = 'log'") == 0 or (
+                await behind.fetchval("SELECT count(*) FROM log") < 10
+            ):
+                await asyncio.sleep(0.02)
+        await behind.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        await behind.execute("SELECT pg_reload_conf()")
+        async with asyncio.timeout(60):
+            while await behind.fetchval("SELECT count(*) FROM pg_stat_wal_receiver"):
+                await asyncio.sleep(0.02)
+        await pair.source.execute(pair.kilobytes(20, "y"))
+        await pair.source.execute("SELECT pg_logical_emit_message(true, 'nobody', 'x')")
+        end = await pair.wal()
+        async with asyncio.timeout(60):
+            while (
+                LSN.parse(
+                    await pair.source.fetchval(
+                        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1",
+                        pair.slot,
+                    )
+                )
+                < end
+                or pipeline.statistics().sinks["mirror"].changes < 30
+            ):
+                await asyncio.sleep(0.02)
+        await asyncio.to_thread(primary.kill)
+        await behind.execute("SELECT pg_promote()")
+        assert 10 == await behind.fetchval("SELECT count(*) FROM log")
+        await pair.source.execute(pair.kilobytes(30, "z"))
+        if journal:
+            async with asyncio.timeout(60):
+                while await behind.fetchval("SELECT count(*) FROM log") < 60:
+                    await asyncio.sleep(0.02)
+            pipeline.stop()
+            await running
+            assert await pair.rows(pair.source, "log") == await pair.rows(behind, "log")
+        else:
+            with pytest.raises(SlotError, match="its target has lost what came between"):
+                await running
+            assert 10 == await behind.fetchval("SELECT count(*) FROM log")
+        await behind.close()
