@@ -96,12 +96,7 @@ class Published:
 
     async def headers(self) -> list[dict[str, Any]]:
         """What the server's own SQL function says of the transactions that are not confirmed yet."""
-        rows = await self.connection.fetch(
-            "SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
-            "'publication_names', 'p', 'messages', 'true')",
-            self.slot,
-        )
-        begins = (struct.unpack("!xqqI", row["data"]) for row in rows if row["data"][:1] == b"B")
+        begins = [struct.unpack("!xqqI", data) for data in await self._peek(b"B")]
         epoch = datetime(2000, 1, 1, tzinfo=UTC)
         return [
             {
@@ -111,6 +106,18 @@ class Published:
             }
             for lsn, time, xid in begins
         ]
+
+    async def ends(self) -> list[LSN]:
+        """Where it says that they end."""
+        return [LSN(struct.unpack("!xxqqq", data)[1]) for data in await self._peek(b"C")]
+
+    async def _peek(self, kind: bytes) -> list[bytes]:
+        rows = await self.connection.fetch(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', 'p', 'messages', 'true')",
+            self.slot,
+        )
+        return [row["data"] for row in rows if row["data"][:1] == kind]
 
 
 @pytest.fixture

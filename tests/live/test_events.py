@@ -198,8 +198,8 @@ async def test_boundaries(published):
     """Each transaction stands between a begin and a commit, also one without a change for us."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
-    end = await published.wal()
     (header,) = await published.headers()
+    (end,) = await published.ends()
 
     begin, insert, commit = await published.deliver(boundaries=True)
     assert {"kind": "begin"} | header == begin
