@@ -181,7 +181,8 @@ class Sink:
         return type(self).flush is Sink.flush
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Get ready. Return the position the target holds with its data, or ``None`` if it keeps none.
+        """Get ready. Return the position the target holds with its data, the context's where it holds none yet; ``None``
+        from a sink that keeps no position.
 
         Called again after an error with ``resend``, on the same sink: whatever was left over from before is void.
 

@@ -85,7 +85,8 @@ class SinkWriter:
         held = await self._insist("open", lambda: self._sink.open(context), resend=True)
         if self._keeps_position is (held is None):
             raise SinkError(
-                f"sink {self._name}: open has returned a position at one time and none at another"
+                f"sink {self._name}: open has returned a position at one time and none at another: where the target "
+                "holds none yet, it is the context's"
             )
         if held is not None:
             held.require_same_source(context.position, f"sink {self._name}")

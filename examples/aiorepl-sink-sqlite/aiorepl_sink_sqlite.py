@@ -29,7 +29,7 @@ class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
             self._database = sqlite3.connect(self._path, timeout=1, check_same_thread=False)
             self._database.executescript(TABLES)
             kept = self._database.execute("SELECT position FROM position").fetchone()
-        return None if kept is None else Position.from_json(json.loads(kept[0]))
+        return self._begin if kept is None else Position.from_json(json.loads(kept[0]))
 
     def write(self, batch: Batch) -> None:
         rows = [(event_id(change), self._format.event(change).decode()) for change in batch.changes]

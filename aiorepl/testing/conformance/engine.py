@@ -18,6 +18,7 @@ from aiorepl.errors import TransientError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext
 from aiorepl.testing.conformance.base import OUTAGE, Conformance, skip_without
+from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.story import Story
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
@@ -64,7 +65,12 @@ class Engine(Conformance):
             await source.acknowledged()
             story.commit(*(story.item(f"of many {number}") for number in range(100)))
             story.items(2)
-            await away.failed.wait()
+            await _either(away.failed.wait(), source.acknowledged())
+            if not away.failed.is_set():
+                raise ContractBroken(
+                    "everything was acknowledged while the target was away, and no call had failed",
+                    "flush returning means durable; outage() takes the target away within a transaction of its own, too",
+                )
             await source.acknowledged()
 
         async def life() -> None:
@@ -165,6 +171,17 @@ async def _beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:
     await running
     if isinstance(failed, Exception):
         raise failed
+
+
+async def _either(*waits: Coroutine[Any, Any, object]) -> None:
+    """Until one of them is over."""
+    waiting = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waiting:
+            wait.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _parted(story: Story, confirmed: int) -> tuple[list[Slice], list[Slice]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 
 import pytest
 
@@ -346,6 +347,17 @@ def test_what_is_wrong_is_found(failures, sink, tests, says):
     found = failures(case_of(sink))
     assert set(tests.split()) == set(found)
     assert all(says in text for text in found.values())
+
+
+def test_an_outage_that_is_none_is_found(failures):
+    """Within it nothing fails, which is told at once."""
+    found = failures(case_of(Log, outage=lambda _: nullcontext()))
+    assert {
+        "test_an_outage",
+        "test_an_outage_within_a_transaction",
+        "test_a_target_that_is_away_at_the_start",
+    } == set(found)
+    assert "no call had failed" in found["test_an_outage_within_a_transaction"]
 
 
 @pytest.mark.parametrize(
