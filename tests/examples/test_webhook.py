@@ -64,7 +64,9 @@ async def test_the_example(database, environment, tmp_path):
 
     async with running(environment, *RUN):
         async with asyncio.timeout(90):
-            while not await connection.fetchval("SELECT count(*) FROM pg_replication_slots WHERE active"):
+            while not await connection.fetchval(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = 'webhook'"
+            ):
                 await asyncio.sleep(0.05)
         await connection.execute("INSERT INTO orders VALUES (1, 'first'), (2, NULL)")
         # There is no receiver yet: the sink tries until there is.
