@@ -223,7 +223,7 @@ class Capture:
         except AioreplError as error:
             text = str(error)
             if text != self.last_error:
-                _log.info("the source is not there yet: %s", text)
+                _log.info("reconnecting to the source failed: %s", text)
                 self.last_error = text
             raise
         return readied, connection

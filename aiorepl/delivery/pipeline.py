@@ -122,6 +122,8 @@ class Pipeline:
         self._heartbeat = None if source.heartbeat is None else Heartbeat(source)
         self._stopping = asyncio.Event()
         self._begun = False
+        self._over = asyncio.Event()
+        self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -135,6 +137,15 @@ class Pipeline:
         if self._begun:
             raise RuntimeError("a pipeline runs once: make another one, with sinks of its own")
         self._begun = True
+        try:
+            await self._run()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._over.set()
+
+    async def _run(self) -> None:
         work = asyncio.create_task(self._work(), name=f"aiorepl pipeline {self._source.slot}")
         stop = asyncio.create_task(self._stopping.wait())
         ending = asyncio.create_task(self._lanes.ending.wait())
@@ -163,8 +174,23 @@ class Pipeline:
         self._stopping.set()
 
     async def started(self) -> None:
-        """Wait until the stream runs."""
-        await self._lanes.started.wait()
+        """Wait until the stream runs.
+
+        :raises AioreplError: what ``run`` has ended with before that.
+        :raises RuntimeError: it has ended before that without an error.
+        """
+        if self._lanes.started.is_set():
+            return
+        waits = [asyncio.create_task(event.wait()) for event in (self._lanes.started, self._over)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _ended(*waits)
+        if self._lanes.started.is_set():
+            return
+        if isinstance(self._error, Exception):
+            raise self._error
+        raise RuntimeError("the pipeline was stopped before its stream ran")
 
     def statistics(self) -> PipelineStatistics:
         """What the pipeline has done so far."""

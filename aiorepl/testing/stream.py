@@ -28,29 +28,41 @@ from aiorepl.values.types import TypeInfo
 class Table:
     """A table as it is described now; ``stream.table`` makes one, and a new one after DDL."""
 
-    def __init__(self, oid: int, name: str) -> None:
+    def __init__(self, oid: int, name: str, columns: int) -> None:
         self.oid = oid
         self.name = name
+        self._columns = columns
 
     def insert(self, *new: Value) -> bytes:
         """An Insert message."""
-        return build.insert(relation=self.oid, new=new)
+        return build.insert(relation=self.oid, new=self._row(new))
 
     def update(
         self, *new: Value, key: Sequence[Value] | None = None, old: Sequence[Value] | None = None
     ) -> bytes:
         """An Update message; ``key`` is the old key that changed, ``old`` the whole old row under FULL."""
+        self._row(new)
         if key is not None:
-            return build.update(relation=self.oid, new=new, old=key, old_kind="K")
-        return build.update(relation=self.oid, new=new, old=old, old_kind="O")
+            return build.update(relation=self.oid, new=new, old=self._row(key), old_kind="K")
+        return build.update(
+            relation=self.oid, new=new, old=None if old is None else self._row(old), old_kind="O"
+        )
 
     def delete(self, *old: Value, full: bool = False) -> bytes:
         """A Delete message, by key or by the whole row."""
-        return build.delete(relation=self.oid, old=old, old_kind="O" if full else "K")
+        return build.delete(relation=self.oid, old=self._row(old), old_kind="O" if full else "K")
 
     def truncate(self) -> bytes:
         """A Truncate message."""
         return build.truncate(relations=[self.oid])
+
+    def _row(self, values: Sequence[Value]) -> Sequence[Value]:
+        if len(values) != self._columns:
+            raise ValueError(
+                f"{self.name} has {self._columns} columns, and {len(values)} values were given: of a key give None for the "
+                "columns that are not in it"
+            )
+        return values
 
 
 class Stream:
@@ -104,7 +116,7 @@ class Stream:
             oid=oid, namespace=namespace, name=name, replica_identity=replica_identity, columns=columns
         )
         self._fresh.append(described)
-        return Table(oid, name)
+        return Table(oid, name, len(columns))
 
     def type_(self, oid: int, name: str, namespace: str = "public") -> None:
         """Send a Type message ahead of the tables that use it."""

@@ -19,7 +19,7 @@ from aiorepl import (
     Source,
 )
 from aiorepl.testing import FaultySink, MemorySink, MemorySource, Stream
-from aiorepl.testing.faults import Reject
+from aiorepl.testing.faults import Hang, Reject
 from aiorepl.testing.messages import column
 
 AT_ONCE = BatchPolicy(flush_seconds=0.01)
@@ -92,6 +92,25 @@ async def test_a_pipeline_runs_once():
     with pytest.raises(RuntimeError, match="runs once"):
         async with pipeline:
             pass
+
+
+async def test_a_pipeline_that_never_starts():
+    """Who waits for its start is told as well, by the same error, and is not left waiting."""
+    failing = FaultySink(open=[Reject(PermanentError("no"))])
+    pipeline = Pipeline(MemorySource(), [failing])
+    run = asyncio.create_task(pipeline.run())
+    with pytest.raises(PermanentError) as told:
+        await asyncio.wait_for(pipeline.started(), 60)
+    with pytest.raises(PermanentError) as raised:
+        await run
+    assert raised.value is told.value
+
+    pipeline = Pipeline(MemorySource(), [FaultySink(open=[Hang()])], grace=0)
+    run = asyncio.create_task(pipeline.run())
+    pipeline.stop()
+    with pytest.raises(RuntimeError, match="before its stream ran"):
+        await asyncio.wait_for(pipeline.started(), 60)
+    await run
 
 
 @pytest.mark.parametrize("call", ["open", "write", "flush", "close"])

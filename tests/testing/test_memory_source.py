@@ -225,3 +225,14 @@ async def test_there_are_no_tables_to_load(shop, tmp_path):
     """A memory source has its slot already."""
     with pytest.raises(SlotError, match="exists but the journal is empty"):
         await aiorepl.Pipeline(shop.source, journal=str(tmp_path), snapshot=True).run()
+
+
+def test_a_row_of_too_few_values():
+    """It is refused where it is written down, not where it is read."""
+    shop = Shop()
+    for write in (shop.orders.insert, shop.orders.update, shop.orders.delete):
+        with pytest.raises(ValueError, match="orders has 2 columns, and 1 values were given"):
+            write("1")
+    for part in ("key", "old"):
+        with pytest.raises(ValueError, match="orders has 2 columns, and 1 values were given"):
+            shop.orders.update("1", "note", **{part: ["1"]})
