@@ -52,5 +52,7 @@ def make_folder(folder: Path, where: str) -> None:
 def problem(error: OSError, where: str) -> PermanentError | TransientError:
     """What the engine is told of any other call: a full disk may have room again."""
     text = f"{where}: {error.strerror}"
+    if error.errno == errno.EFBIG:
+        text += ": raise the process's limit on the size of files (ulimit -f)"
     passing = errno.errorcode.get(error.errno or 0) in _PASSING
     return TransientError(text) if passing else PermanentError(text)
