@@ -23,6 +23,7 @@ MODULES: Final = (
     "pgoutput.tuples",
     "pgoutput.rows",
     "pgoutput.decoder",
+    "values.styles",
     "values.forms",
     "values.floats",
     "values.numbers",
@@ -30,13 +31,16 @@ MODULES: Final = (
     "values.identifiers",
     "values.strings",
     "values.json",
+    "values.composites",
+    "values.arrays",
+    "values.ranges",
     "transactions.rows",
     "transactions.changes",
     "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",
 )
-VOCABULARY: Final = ("octets", "values/civil")
+VOCABULARY: Final = ("octets", "objects", "values/civil", "values/marks")
 """Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""
 WITHOUT_CYCLES: Final = (
     "wire.frames",

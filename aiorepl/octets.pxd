@@ -66,17 +66,21 @@ cdef inline double single_beside(double value, int step) noexcept nogil:
     return beside
 
 
-# Python's own for what is not a sign and up to 18 digits.
 cdef inline object integer(bytes data):
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at
+    return integer_in(data, 0, PyBytes_GET_SIZE(data))
+
+
+# Python's own for what is not a sign and up to 18 digits.
+cdef inline object integer_in(bytes data, Py_ssize_t start, Py_ssize_t end):
     cdef const char* text = PyBytes_AS_STRING(data)
-    cdef bint negative = size > 0 and text[0] == c'-'
+    cdef bint negative = start < end and text[start] == c'-'
     cdef long long number = 0
-    if not negative < size <= 18:
-        return int(data)
-    for at in range(negative, size):
+    cdef Py_ssize_t at
+    if not negative < end - start <= 18:
+        return int(data[start:end])
+    for at in range(start + negative, end):
         if not c'0' <= text[at] <= c'9':
-            return int(data)
+            return int(data[start:end])
         number = number * 10 + (text[at] - c'0')
     return -number if negative else number
 
@@ -109,6 +113,10 @@ cdef inline bytearray buffer():
     return PyByteArray_FromStringAndSize(NULL, 0)
 
 
+cdef inline str text_in(bytes data, Py_ssize_t start, Py_ssize_t end):
+    return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data) + start, end - start, NULL)
+
+
 cdef inline str text(bytearray out):
     return PyUnicode_DecodeUTF8(PyByteArray_AS_STRING(out), PyByteArray_GET_SIZE(out), NULL)
 
@@ -132,11 +140,14 @@ cdef inline int put_part(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t
 
 
 cdef inline int put_quoted(bytearray out, bytes data) except -1:
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef char* place = more(out, size + 2)
+    return put_quoted_in(out, data, 0, PyBytes_GET_SIZE(data))
+
+
+cdef inline int put_quoted_in(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
+    cdef char* place = more(out, end - start + 2)
     place[0] = c'"'
-    memcpy(place + 1, PyBytes_AS_STRING(data), size)
-    place[size + 1] = c'"'
+    memcpy(place + 1, PyBytes_AS_STRING(data) + start, end - start)
+    place[end - start + 1] = c'"'
     return 0
 
 
@@ -200,12 +211,24 @@ cdef inline bint put_short(bytearray out, double value) except -1:
     return False
 
 
-# Without a branch in the loop, so that the C compiler looks at many bytes at once.
 cdef inline bint is_plain(bytes data) noexcept:
-    cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at
+    return is_plain_in(<const unsigned char*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data))
+
+
+# Without a branch in the loop, so that the C compiler looks at many bytes at once.
+cdef inline bint is_plain_in(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
     cdef unsigned char odd = 0, each
-    for at in range(size):
-        each = text[at]
+    cdef Py_ssize_t at
+    for at in range(start, end):
+        each = data[at]
         odd |= (each < 0x20) | (each == c'"') | (each == c'\\') | (each > 0x7e)
+    return not odd
+
+
+# As above.
+cdef inline bint is_one_line(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
+    cdef unsigned char odd = 0
+    cdef Py_ssize_t at
+    for at in range(start, end):
+        odd |= (data[at] == c'\n') | (data[at] == c'\r')
     return not odd

@@ -94,6 +94,14 @@ def integer(data: bytes) -> int:
     return int(data)
 
 
+def integer_in(data: bytes, start: int, end: int) -> int:
+    """The integer that a stretch of text is.
+
+    :raises ValueError: when it is none.
+    """
+    return int(data[start:end])
+
+
 def has_long_number(data: bytes) -> bool:
     """Whether there are 19 digits or more without anything between them."""
     return _LONG_NUMBER.search(data) is not None
@@ -119,6 +127,11 @@ def buffer() -> bytearray:
     return bytearray()
 
 
+def text_in(data: bytes, start: int, end: int) -> str:
+    """A stretch of UTF-8."""
+    return data[start:end].decode()
+
+
 def text(out: bytearray) -> str:
     """All that was appended, which is UTF-8."""
     return out.decode()
@@ -137,6 +150,11 @@ def put_part(out: bytearray, data: bytes, start: int, end: int) -> None:
 def put_quoted(out: bytearray, data: bytes) -> None:
     """Append between double quotes."""
     out += b'"%b"' % data
+
+
+def put_quoted_in(out: bytearray, data: bytes, start: int, end: int) -> None:
+    """Append a stretch between double quotes."""
+    out += b'"%b"' % data[start:end]
 
 
 def put_number(out: bytearray, number: int) -> None:
@@ -166,3 +184,13 @@ def is_plain(data: bytes) -> bool:
     than to have the JSON encoder do it, so it never is.
     """
     return False
+
+
+def is_plain_in(data: bytes | bytearray, start: int, end: int) -> bool:
+    """The same of a stretch."""
+    return False
+
+
+def is_one_line(data: bytes, start: int, end: int) -> bool:
+    """Whether a stretch has no line end."""
+    return data.find(b"\n", start, end) < 0 and data.find(b"\r", start, end) < 0

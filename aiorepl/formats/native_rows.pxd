@@ -4,8 +4,9 @@ from aiorepl cimport octets
 from aiorepl.transactions.changes cimport Change, RowChange
 from aiorepl.transactions.rows cimport Layout
 from aiorepl.values.forms cimport Binary
+from aiorepl.values.styles cimport put_styled
 
-cdef unsigned char _TEXT, _COPY, _QUOTE, _STRING, _NUMBER, _BOOLEAN, _DOCUMENT, _NINE, _LF, _CR
+cdef unsigned char _TEXT
 
 
 cdef class NativeRows:
@@ -33,15 +34,15 @@ cdef class _Table:
     cdef dict heads, _encoders
     cdef list _first, _further
     cdef bytes _styles
-    cdef list _binaries
+    cdef list _texts, _binaries
     cdef tuple all, key
 
     @cython.locals(
-        labels=list, left_out=bint, place=Py_ssize_t, raw=bytes, kind="unsigned char", style="unsigned char",
+        labels=list, left_out=bint, place=Py_ssize_t, raw=bytes, kind="unsigned char",
     )
     cdef bint write(self, bytearray out, list columns, bytes kinds, tuple places) except -1
 
     @cython.locals(form=Binary, size=Py_ssize_t)
-    cdef void _put_binary(self, bytearray out, Py_ssize_t place, int kind, bytes raw) except *
+    cdef void _put(self, bytearray out, Py_ssize_t place, int kind, bytes raw) except *
 
     cdef bytes _encoded(self, Py_ssize_t place, int kind, bytes raw)

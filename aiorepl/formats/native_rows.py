@@ -15,17 +15,14 @@ import orjson
 from aiorepl import octets
 from aiorepl.errors import DataError
 from aiorepl.formats.format import iso_time
-from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
+from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
 from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.transaction import Transaction
-from aiorepl.values.codec import Style
+from aiorepl.values.styles import put_styled
 
-# C's own numbers in the compiled form.
+# C's own number in the compiled form.
 _TEXT: Final = TEXT
-_COPY, _QUOTE, _STRING = int(Style.COPY), int(Style.QUOTE), int(Style.STRING)
-_NUMBER, _BOOLEAN, _DOCUMENT = int(Style.NUMBER), int(Style.BOOLEAN), int(Style.DOCUMENT)
-_NINE, _LF, _CR = b"9\n\r"
 
 
 class NativeRows:
@@ -143,7 +140,9 @@ class _Table:
         self._styles = bytes(
             [layout.types.json_style(column.type_oid, typed=typed) for column in relation.columns]
         )
-        self._binaries = [layout.types.binary(column.type_oid) for column in relation.columns]
+        oids = [column.type_oid for column in relation.columns]
+        self._texts = [layout.types.writer(oid, TEXT) for oid in oids]
+        self._binaries = [layout.types.writer(oid, BINARY) for oid in oids]
         self.all = layout.all
         self.key = relation.key
         self._encoders: dict[tuple[int, int], Callable[[bytes], bytes]] = {}
@@ -164,29 +163,13 @@ class _Table:
                 continue
             raw = value
             kind = _TEXT if kinds is None else kinds[place]
-            if kind != _TEXT:
-                self._put_binary(out, place, kind, raw)
-                continue
-            style = self._styles[place]
-            if (
-                style == _COPY
-                or (style == _NUMBER and raw and raw[-1] <= _NINE)
-                or (style == _DOCUMENT and _LF not in raw and _CR not in raw)
-            ):
-                octets.put(out, raw)
-            elif style == _QUOTE or (style == _STRING and octets.is_plain(raw)):
-                octets.put_quoted(out, raw)
-            elif style == _BOOLEAN and raw == b"t":
-                octets.put(out, b"true")
-            elif style == _BOOLEAN and raw == b"f":
-                octets.put(out, b"false")
-            else:
-                octets.put(out, self._encoded(place, kind, raw))
+            if kind != _TEXT or not put_styled(out, raw, 0, len(raw), self._styles[place]):
+                self._put(out, place, kind, raw)
         octets.put(out, b"{}" if labels is self._first else b"}")
         return left_out
 
-    def _put_binary(self, out: bytearray, place: int, kind: int, raw: bytes) -> None:
-        form = self._binaries[place]
+    def _put(self, out: bytearray, place: int, kind: int, raw: bytes) -> None:
+        form = self._texts[place] if kind == _TEXT else self._binaries[place]
         if form is not None:
             size = len(out)
             try:

@@ -10,207 +10,323 @@ Source: ``array_out``, ``array_send``, ``int2vectorout``.
 
 from __future__ import annotations
 
-import re
-import struct
-from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from aiorepl.values.codec import Codec, Malformed, Printer, codec
+from aiorepl import octets
+from aiorepl.values import marks
+from aiorepl.values.codec import Codec, Encoder, Malformed, binary_form, form_codec, string
+from aiorepl.values.forms import AsSent, Binary, Called, Composed, Form, form_of
+from aiorepl.values.styles import Style, put_styled
 
 # A value, bytes or NULL, or a list of these: an array before its elements are read.
 Tree = list[Any]
 
-_MAX_DIMENSIONS: Final = 6
-_HEADER: Final = struct.Struct("!iiI")
-_DIMENSION: Final = struct.Struct("!ii")
-_LENGTH: Final = struct.Struct("!i")
-_ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
-_TO_ESCAPE: Final = re.compile(r'(["\\])')
+# C's own numbers in the compiled form.
+_MAX_DIMENSIONS = 6
+_HEADER, _DIMENSION, _LENGTH = 12, 8, 4  # sizes
+_OPEN, _CLOSE, _QUOTE, _BACKSLASH, _BOUNDS = b'{}"\\['
+_QUOTED: Final = marks.any_of(b'"\\')
 
-_BACKSLASH: Final = 0x5C
+
+class ArrayText(AsSent):
+    """Elements in braces.
+
+    :param style: of the element's JSON, and ``encode`` where that does not do.
+    """
+
+    def __init__(self, element: Form, delimiter: str, style: Style, encode: Encoder) -> None:
+        self._element = element
+        self._delimiter = delimiter.encode()[0]
+        self._style = int(style)
+        self._encode = encode
+        self._ends = marks.any_of(b'{}"\\' + delimiter.encode())
+
+    def read(self, raw: bytes) -> Any:
+        values: Tree = []
+        self._whole(raw, values, None)
+        return values
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        self._whole(raw, None, out)
+
+    # Below, elements go to ``values``, or as JSON to ``out``.
+
+    def _whole(self, raw: bytes, values: Tree | None, out: bytearray | None) -> None:
+        at = raw.index(b"=") + 1 if raw and raw[0] == _BOUNDS else 0
+        if at >= len(raw) or raw[at] != _OPEN:
+            raise Malformed("no braces around the elements")
+        if self._list(raw, at + 1, 1, values, out) != len(raw):
+            raise Malformed("something follows the last brace")
+
+    def _list(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
+        """From behind an opening brace to behind the one that closes it."""
+        data: Any = raw  # a pointer in the compiled form
+        size = len(raw)
+        if out is not None:
+            octets.put(out, b"[")
+        if at < size and data[at] == _CLOSE:
+            at += 1
+        else:
+            while True:
+                at = self._item(raw, at, depth, values, out)
+                if at >= size:
+                    raise Malformed("a brace is missing")
+                mark = data[at]
+                at += 1
+                if mark == _CLOSE:
+                    break
+                if mark != self._delimiter:
+                    raise Malformed("two elements without a delimiter")
+                if out is not None:
+                    octets.put(out, b",")
+        if out is not None:
+            octets.put(out, b"]")
+        return at
+
+    def _item(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
+        """An element, or a list of them, and where it ends."""
+        data: Any = raw  # a pointer in the compiled form
+        size = len(raw)
+        mark = data[at] if at < size else 0
+        if mark == _OPEN:
+            if depth == _MAX_DIMENSIONS:
+                raise Malformed("a brace out of place")
+            inner: Tree | None = None
+            if values is not None:
+                inner = []
+                values.append(inner)
+            return self._list(raw, at + 1, depth + 1, inner, out)
+        if mark == _QUOTE:
+            at += 1
+            end = marks.closing(data, at, size, False)
+            if end < 0:
+                raise Malformed("a quote or a backslash out of place")
+            if marks.find(data, at, end, _QUOTED) < end:
+                element = marks.unescaped(raw, at, end)
+                self._element_in(element, 0, len(element), values, out)
+            else:
+                self._element_in(raw, at, end, values, out)
+            return end + 1
+        end = marks.find(data, at, size, self._ends)
+        if end == at:
+            raise Malformed("a delimiter, a brace or a quote out of place")
+        if end - at == 4 and _is_null(data, at):
+            if values is not None:
+                values.append(None)
+            if out is not None:
+                octets.put(out, b"null")
+        else:
+            self._element_in(raw, at, end, values, out)
+        return end
+
+    def _element_in(
+        self, raw: bytes, start: int, end: int, values: Tree | None, out: bytearray | None
+    ) -> None:
+        if values is not None:
+            values.append(self._element.read_in(raw, start, end))
+        elif out is not None and not put_styled(out, raw, start, end, self._style):
+            octets.put(out, self._encode(raw[start:end]))
+
+
+def _is_null(data: bytes, at: int) -> bool:
+    return data[at] == 0x4E and data[at + 1] == 0x55 and data[at + 2] == 0x4C and data[at + 3] == 0x4C
+
+
+class Array(Composed):
+    """Dimensions, each a size and a lower bound, then the elements in a row, each behind its length."""
+
+    def __init__(self, element: Binary, delimiter: str) -> None:
+        self._element = element
+        self._delimiter = delimiter.encode()
+        self._needs_quotes = marks.any_of(b'"\\{} \t\n\v\f\r' + self._delimiter)
+
+    def read(self, raw: bytes) -> Any:
+        values: Tree = []
+        if _count(raw):
+            _whole(raw, self._read_level(raw, _first(raw), 0, values))
+        return values
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        if _count(raw):
+            _put_bounds(out, raw)
+            _whole(raw, self._put_level(out, raw, _first(raw), 0, False))
+        else:
+            octets.put(out, b"{}")
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        if _count(raw):
+            _whole(raw, self._put_level(out, raw, _first(raw), 0, True))
+        else:
+            octets.put(out, b"[]")
+
+    def _read_level(self, raw: bytes, at: int, level: int, values: Tree) -> int:
+        """The elements of a dimension, from ``at`` to where they end."""
+        data: Any = raw  # a pointer in the compiled form
+        inmost = level + 1 == octets.int32(data, 0)
+        for _ in range(octets.int32(data, _HEADER + _DIMENSION * level)):
+            if not inmost:
+                inner: Tree = []
+                values.append(inner)
+                at = self._read_level(raw, at, level + 1, inner)
+                continue
+            length = _length(raw, at)
+            at += _LENGTH
+            if length < 0:
+                values.append(None)
+                continue
+            values.append(self._element.read_in(raw, at, at + length))
+            at += length
+        return at
+
+    def _put_level(self, out: bytearray, raw: bytes, at: int, level: int, json: bool) -> int:
+        """As ``_read_level``, to JSON or text."""
+        data: Any = raw  # a pointer in the compiled form
+        inmost = level + 1 == octets.int32(data, 0)
+        octets.put(out, b"[" if json else b"{")
+        for index in range(octets.int32(data, _HEADER + _DIMENSION * level)):
+            if index:
+                octets.put(out, b"," if json else self._delimiter)
+            if not inmost:
+                at = self._put_level(out, raw, at, level + 1, json)
+                continue
+            length = _length(raw, at)
+            at += _LENGTH
+            if length < 0:
+                octets.put(out, b"null" if json else b"NULL")
+                continue
+            if json:
+                self._element.put_json_in(out, raw, at, at + length)
+            else:
+                self._put_element(out, octets.cut(data, at, at + length))
+            at += length
+        octets.put(out, b"]" if json else b"}")
+        return at
+
+    def _put_element(self, out: bytearray, raw: bytes) -> None:
+        """In quotes if need be, with a backslash before each quote or backslash of its own."""
+        start = len(out)
+        self._element.put(out, raw)
+        data: Any = out  # a pointer in the compiled form
+        size = len(out)
+        if marks.find(data, start, size, self._needs_quotes) < size or _looks_special(out, start):
+            text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+            del out[start:]
+            octets.put_quoted(out, text)
+
+
+def _looks_special(out: bytearray, start: int) -> bool:
+    """Whether what was appended last would not be seen, or taken for NULL."""
+    size = len(out) - start
+    return not size or (size == 4 and out[start:].upper() == b"NULL")
+
+
+def _count(raw: bytes) -> int:
+    """How many elements there are, by dimensions that fit the bytes."""
+    if len(raw) < _HEADER:
+        raise Malformed("its header is cut short")
+    data: Any = raw  # a pointer in the compiled form
+    dimensions = octets.int32(data, 0)
+    if not 0 <= dimensions <= _MAX_DIMENSIONS:
+        raise Malformed(f"{dimensions} dimensions")
+    rest = len(raw) - _first(raw)
+    if rest < 0:
+        raise Malformed("its dimensions are cut short")
+    # Each element has a length at least, so the bytes that are there bound the loop, not the claim.
+    most = rest // _LENGTH
+    total = 1 if dimensions else 0
+    none = False
+    for level in range(dimensions):
+        size = octets.int32(data, _HEADER + _DIMENSION * level)
+        if size < 0:
+            raise Malformed("a dimension of negative size")
+        none = none or not size
+        if total <= most:
+            total *= size
+    if none:
+        total = 0
+    if total > most:
+        raise Malformed("fewer elements than its dimensions say")
+    if not total and rest:
+        raise Malformed("its elements do not fill its bytes")
+    return total
+
+
+def _first(raw: bytes) -> int:
+    """Where the elements begin."""
+    data: Any = raw  # a pointer in the compiled form
+    return _HEADER + _DIMENSION * octets.int32(data, 0)
+
+
+def _length(raw: bytes, at: int) -> int:
+    """The length that stands at ``at``, -1 for NULL."""
+    data: Any = raw  # a pointer in the compiled form
+    rest = len(raw) - at - _LENGTH
+    length = octets.int32(data, at) if rest >= 0 else 0
+    if rest < 0 or length > rest:
+        raise Malformed("its elements do not fill its bytes")
+    return max(length, -1)
+
+
+def _whole(raw: bytes, end: int) -> None:
+    if end != len(raw):
+        raise Malformed("its elements do not fill its bytes")
+
+
+def _put_bounds(out: bytearray, raw: bytes) -> None:
+    """``[0:1][5:6]=`` where a dimension does not begin with 1."""
+    data: Any = raw  # a pointer in the compiled form
+    dimensions = octets.int32(data, 0)
+    bounds = [
+        (octets.int32(data, at), octets.int32(data, at + 4))
+        for at in range(_HEADER, _HEADER + _DIMENSION * dimensions, _DIMENSION)
+    ]
+    if all(lower == 1 for _, lower in bounds):
+        return
+    for size, lower in bounds:
+        octets.put(out, b"[%d:%d]" % (lower, lower + size - 1))
+    octets.put(out, b"=")
+
+
+class VectorText(AsSent):
+    """Integers with spaces between them."""
+
+    def read(self, raw: bytes) -> Any:
+        return [octets.integer(part) for part in raw.split()]
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, b"[%b]" % b",".join(raw.split()))
+
+
+class Vector(Array):
+    """An array in all but its text."""
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        for index, value in enumerate(self.read(raw)):
+            if not isinstance(value, int):
+                raise Malformed("a NULL element, or more than one dimension")
+            if index:
+                octets.put(out, b" ")
+            octets.put_number(out, value)
+
+
+def array(element: Codec, delimiter: str, style: Style) -> Codec:
+    """The codec of an array type; ``style`` is that of the element's JSON."""
+    text = ArrayText(form_of(element.read_text), delimiter, style, element.json_text)
+    return form_codec(text, Array(binary_form(element), delimiter), text.json)
+
+
+def vector(element: Codec) -> Codec:
+    """The codec of int2vector and oidvector."""
+    text = VectorText()
+    return form_codec(text, Vector(binary_form(element), " "), text.json)
 
 
 @lru_cache(maxsize=8)
-def _tokens(delimiter: str) -> re.Pattern[bytes]:
-    """An element, quoted or plain, or none, and the brace or delimiter behind it."""
-    stop = re.escape(delimiter).encode()
-    return re.compile(
-        rb'(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^{}"\\' + stop + rb"]+))?([{}" + stop + rb"])", re.DOTALL
-    )
-
-
-@lru_cache(maxsize=8)
-def _needs_quotes(delimiter: str) -> re.Pattern[str]:
-    return re.compile(r'\A\Z|["\\{}\s' + re.escape(delimiter) + r"]|\A[nN][uU][lL][lL]\Z", re.ASCII)
+def _cutter(delimiter: str) -> ArrayText:
+    return ArrayText(Called(bytes), delimiter, Style.CALL, string)
 
 
 def parse(raw: bytes, delimiter: str) -> Tree:
     """Cut array text into the bytes of its elements, ``None`` for NULL, nested as the braces are."""
-    if raw[:1] == b"[":
-        raw = raw[raw.index(b"=") + 1 :]
-    if raw[:1] != b"{" or raw[-1:] != b"}":
-        raise Malformed("no braces around the elements")
-    # One dimension and no quotes: nothing to delete but the outer braces.
-    if len(raw.translate(None, b'{}"\\')) == len(raw) - 2:
-        if len(raw) == 2:
-            return []
-        parts = raw[1:-1].split(delimiter.encode())
-        if b"" in parts:
-            raise Malformed("a delimiter out of place")
-        return [None if part == b"NULL" else part for part in parts]
-    return _parse_nested(raw, _tokens(delimiter))
-
-
-def _parse_nested(raw: bytes, tokens: re.Pattern[bytes]) -> Tree:
-    outer: list[Tree] = []
-    here: Tree | None = None
-    wanted = True  # an element or an opening brace, not a delimiter
-    position, size = 0, len(raw)
-    while position < size:
-        token = tokens.match(raw, position)
-        if token is None:
-            raise Malformed("a quote or a backslash out of place")
-        position = token.end()
-        quoted, plain, mark = token.groups()
-        if quoted is not None or plain is not None:
-            if not wanted or here is None:
-                raise Malformed("two elements without a delimiter")
-            if quoted is None:
-                here.append(None if plain == b"NULL" else plain)
-            else:
-                here.append(_ESCAPE.sub(rb"\1", quoted) if _BACKSLASH in quoted else quoted)
-            wanted = False
-        if mark == b"{":
-            if not wanted or len(outer) == _MAX_DIMENSIONS - 1:
-                raise Malformed("a brace out of place")
-            inner: Tree = []
-            if here is not None:
-                here.append(inner)
-                outer.append(here)
-            here = inner
-        elif mark == b"}":
-            if here is None or (wanted and here):
-                raise Malformed("a brace out of place")
-            if not outer:
-                if position != size:
-                    raise Malformed("something follows the last brace")
-                return here
-            here, wanted = outer.pop(), False
-        elif wanted:
-            raise Malformed("a delimiter out of place")
-        else:
-            wanted = True
-    raise Malformed("a brace is missing")
-
-
-def split(raw: bytes) -> tuple[list[tuple[int, int]], list[bytes | None]]:
-    """Cut the binary form into its dimensions, each a size and a lower bound, and its elements in a row."""
-    count, _, _ = _HEADER.unpack_from(raw)
-    if not 0 <= count <= _MAX_DIMENSIONS:
-        raise Malformed(f"{count} dimensions")
-    position = _HEADER.size
-    dimensions = []
-    total = 1 if count else 0
-    for _ in range(count):
-        size, lower = _DIMENSION.unpack_from(raw, position)
-        position += _DIMENSION.size
-        if size < 0:
-            raise Malformed("a dimension of negative size")
-        dimensions.append((size, lower))
-        total *= size
-    # Each element has a length at least, so the bytes that are there bound the loop, not the claim.
-    if total * _LENGTH.size > len(raw) - position:
-        raise Malformed("fewer elements than its dimensions say")
-    elements: list[bytes | None] = []
-    for _ in range(total):
-        (length,) = _LENGTH.unpack_from(raw, position)
-        position += _LENGTH.size
-        if length < 0:
-            elements.append(None)
-            continue
-        elements.append(raw[position : position + length])
-        position += length
-    if position != len(raw):
-        raise Malformed("its elements do not fill its bytes")
-    return dimensions, elements
-
-
-def _nest(raw: bytes) -> Tree:
-    """The binary form as the tree that ``parse`` makes of the text."""
-    dimensions, leaves = split(raw)
-    tree: Tree = leaves
-    for size, _ in reversed(dimensions[1:]):
-        tree = [tree[start : start + size] for start in range(0, len(tree), size)] if size else []
-    return tree
-
-
-def _read(tree: Tree, read: Callable[[bytes], Any]) -> list[Any]:
-    return [
-        None if item is None else read(item) if type(item) is bytes else _read(item, read) for item in tree
-    ]
-
-
-def _json(tree: Tree, encode: Callable[[bytes], bytes]) -> bytes:
-    parts = [
-        b"null" if item is None else encode(item) if type(item) is bytes else _json(item, encode)
-        for item in tree
-    ]
-    return b"[" + b",".join(parts) + b"]"
-
-
-def _printer(print_element: Printer, delimiter: str) -> Printer:
-    needs_quotes = _needs_quotes(delimiter).search
-
-    def element(raw: bytes | None) -> str:
-        if raw is None:
-            return "NULL"
-        text = print_element(raw)
-        if needs_quotes(text):
-            return '"' + _TO_ESCAPE.sub(r"\\\1", text) + '"'
-        return text
-
-    def print_array(raw: bytes) -> str:
-        dimensions, leaves = split(raw)
-        if not leaves:
-            return "{}"
-        parts = [element(leaf) for leaf in leaves]
-        for size, _ in reversed(dimensions):
-            parts = [
-                "{" + delimiter.join(parts[start : start + size]) + "}"
-                for start in range(0, len(parts), size)
-            ]
-        if all(lower == 1 for _, lower in dimensions):
-            return parts[0]
-        return "".join(f"[{lower}:{lower + size - 1}]" for size, lower in dimensions) + "=" + parts[0]
-
-    return print_array
-
-
-def array(element: Codec, delimiter: str) -> Codec:
-    """The codec of an array type."""
-    return codec(
-        lambda raw: _read(parse(raw, delimiter), element.read_text),
-        lambda raw: _read(_nest(raw), element.read_binary),
-        _printer(element.print_binary, delimiter),
-        lambda raw: _json(parse(raw, delimiter), element.json_text),
-        lambda raw: _json(_nest(raw), element.json_binary),
-    )
-
-
-def vector(element: Codec) -> Codec:
-    """The codec of int2vector and oidvector: an array in all but its text, the elements with spaces between."""
-
-    def printed_elements(raw: bytes) -> Iterator[str]:
-        for item in split(raw)[1]:
-            if item is None:
-                raise Malformed("a NULL element")
-            yield element.print_binary(item)
-
-    return codec(
-        lambda raw: _read(raw.split(), element.read_text),
-        lambda raw: _read(_nest(raw), element.read_binary),
-        lambda raw: " ".join(printed_elements(raw)),
-        lambda raw: _json(raw.split(), element.json_text),
-        lambda raw: _json(_nest(raw), element.json_binary),
-    )
+    return _cutter(delimiter).read(raw)  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from aiorepl.values.forms import Binary, Form, Text
+from aiorepl.values.forms import Binary, CalledBinary, Form, Text, binary_of
 
 Reader = Callable[[bytes], Any]
 Printer = Callable[[bytes], str]
@@ -38,21 +38,6 @@ class Malformed(ValueError):
 
 class UnknownBinaryType(ValueError):
     """A binary value of a type whose binary form is not known: it is refused, never guessed."""
-
-
-class Style(enum.IntEnum):
-    """How the text of a type becomes JSON where that takes no call for each value, so that a loop over columns can do
-    it: copied, in quotes, as a string, copied unless it is no finite number, ``t`` and ``f``, on one line. ``CALL``: none
-    of these.
-    """
-
-    CALL = 0
-    COPY = 1
-    QUOTE = 2
-    STRING = 3
-    NUMBER = 4
-    BOOLEAN = 5
-    DOCUMENT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +106,14 @@ def codec(
 def form_codec(text: Form, binary: Binary, json_text: Encoder = quoted) -> Codec:
     """The codec of a type whose forms are objects (``forms``)."""
     return codec(text.read, binary.read, binary.text, json_text, binary.json)
+
+
+def binary_form(of: Codec) -> Binary:
+    """The binary form of a codec as an object, be it made of one or not."""
+    form = binary_of(of.json_binary)
+    if form is not None and of.read_binary == form.read and of.print_binary == form.text:
+        return form
+    return CalledBinary(of.read_binary, of.print_binary, of.json_binary)
 
 
 TEXT: Final = form_codec(_TEXT := Text(), _TEXT, string)

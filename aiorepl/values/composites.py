@@ -8,115 +8,171 @@ Source: ``record_out``, ``record_send``.
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aiorepl.values.codec import Codec, Malformed, codec
+from aiorepl import octets
+from aiorepl.values import marks
+from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
+from aiorepl.values.forms import Binary, Composed, Form, form_of
+from aiorepl.values.marks import Marks
 
-_QUOTE: Final = 0x22
-_BACKSLASH: Final = 0x5C
-_COUNT: Final = struct.Struct("!i")
-_FIELD: Final = struct.Struct("!Ii")
-
-# One field, quoted or plain; nothing at all is NULL, and quotes around nothing the empty string.
-FIELD: Final = rb'"((?:[^"\\]++|""|\\.)*+)"|([^,()"\\]*+)'
-_FIELD_TEXT: Final = re.compile(FIELD, re.DOTALL)
-_ESCAPE: Final = re.compile(rb'\\(.)|""', re.DOTALL)
-_TO_DOUBLE: Final = re.compile(r'(["\\])')
-_NEEDS_QUOTES: Final = re.compile(r'\A\Z|["\\(),\s]', re.ASCII)
-
-
-def unquote(raw: bytes) -> bytes:
-    """What stands between the quotes of a field, without its escapes."""
-    if _QUOTE in raw or _BACKSLASH in raw:
-        return _ESCAPE.sub(lambda match: match[1] or b'"', raw)
-    return raw
+# C's own numbers in the compiled form.
+_OPEN, _CLOSE, _COMMA, _QUOTE = b'(),"'
+_COUNT, _HEAD = 4, 8  # sizes: of the number of fields, and of a field's type and length
+_QUOTED: Final = marks.any_of(b'"\\')
+_ENDS: Final = marks.any_of(b'(),"\\')
+_NEEDS_QUOTES: Final = marks.any_of(b'"\\(), \t\n\v\f\r')
 
 
-def quote(text: str, needs_quotes: re.Pattern[str] = _NEEDS_QUOTES) -> str:
-    """A field as ``record_out`` writes it: in quotes if need be, quotes and backslashes doubled."""
-    if needs_quotes.search(text):
-        return '"' + _TO_DOUBLE.sub(r"\1\1", text) + '"'
-    return text
+def field_end(raw: bytes, start: int, end: int, ends: Marks) -> int:
+    """Where the field that begins at ``start`` ends, quotes included."""
+    data: Any = raw  # a pointer in the compiled form
+    if start >= end or data[start] != _QUOTE:
+        return marks.find(data, start, end, ends)
+    start = marks.closing(data, start + 1, end, True)
+    if start < 0:
+        raise Malformed("a quote or a backslash out of place")
+    return start + 1
 
 
-def parse(raw: bytes) -> list[bytes | None]:
-    """Cut a composite's text into the bytes of its fields, ``None`` for NULL."""
-    if raw[:1] != b"(" or raw[-1:] != b")" or len(raw) < 2:
-        raise Malformed("no parentheses around the fields")
-    fields: list[bytes | None] = []
-    position, end = 1, len(raw) - 1
+def read_field(form: Form, raw: bytes, start: int, end: int) -> Any:
+    """The value of a field: nothing at all is ``None``, and quotes around nothing the empty string."""
+    if start == end:
+        return None
+    data: Any = raw  # a pointer in the compiled form
+    if data[start] != _QUOTE:
+        return form.read_in(raw, start, end)
+    start, end = start + 1, end - 1
+    if marks.find(data, start, end, _QUOTED) < end:
+        return form.read(marks.unescaped(raw, start, end))
+    return form.read_in(raw, start, end)
+
+
+def put_field(out: bytearray, form: Binary, raw: bytes, needs_quotes: Marks) -> None:
+    """Append a field's text as ``record_out`` writes it: in quotes if need be, quotes and backslashes doubled."""
+    start = len(out)
+    form.put(out, raw)
+    size = len(out)
+    data: Any = out  # a pointer in the compiled form
+    if size == start or marks.find(data, start, size, needs_quotes) < size:
+        text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'""')
+        del out[start:]
+        octets.put_quoted(out, text)
+
+
+class CompositeText(Form):
+    """Fields in parentheses."""
+
+    def __init__(self, names: Sequence[str], forms: Sequence[Form]) -> None:
+        self._names = list(names)
+        self._forms = list(forms)
+
+    def read(self, raw: bytes) -> Any:
+        end = len(raw) - 1
+        if end < 1 or raw[0] != _OPEN or raw[end] != _CLOSE:
+            raise Malformed("no parentheses around the fields")
+        ends = _fields(raw, end)
+        # No field and one that is NULL look the same.
+        count = len(ends) if self._names or end > 1 else 0
+        _expect(count, len(self._names))
+        values = {}
+        start = 1
+        for place in range(count):
+            behind = ends[place]
+            values[self._names[place]] = read_field(self._forms[place], raw, start, behind)
+            start = behind + 1
+        return values
+
+
+def _fields(raw: bytes, end: int) -> list[int]:
+    """Where each field ends."""
+    ends = []
+    at = 1
     while True:
-        match = _FIELD_TEXT.match(raw, position, end)
-        if match is None:
-            raise Malformed("a quote or a backslash out of place")
-        fields.append((match[2] or None) if match[1] is None else unquote(match[1]))
-        position = match.end()
-        if position == end:
-            return fields
-        if raw[position] != 0x2C:
+        at = field_end(raw, at, end, _ENDS)
+        ends.append(at)
+        if at == end:
+            return ends
+        if raw[at] != _COMMA:
             raise Malformed("two fields without a comma")
-        position += 1
+        at += 1
 
 
-def split(raw: bytes) -> list[tuple[int, bytes | None]]:
-    """Cut the binary form into its fields, each with its type's oid."""
-    (count,) = _COUNT.unpack_from(raw)
-    if not 0 <= count * _FIELD.size <= len(raw) - _COUNT.size:
-        raise Malformed("fewer fields than it says")
-    fields: list[tuple[int, bytes | None]] = []
-    position = _COUNT.size
-    for _ in range(count):
-        oid, length = _FIELD.unpack_from(raw, position)
-        position += _FIELD.size
-        if length < 0:
-            fields.append((oid, None))
-            continue
-        fields.append((oid, raw[position : position + length]))
-        position += length
-    if position != len(raw):
-        raise Malformed("its fields do not fill its bytes")
-    return fields
+def _expect(count: int, known: int) -> None:
+    if count != known:
+        raise Malformed(f"{count} fields where the catalog has {known}; the type has changed")
+
+
+class Composite(Composed):
+    """A count, then the fields, each behind its type and its length."""
+
+    def __init__(self, names: Sequence[str], oids: Sequence[int], forms: Sequence[Binary]) -> None:
+        self._names = list(names)
+        self._oids = list(oids)
+        self._forms = list(forms)
+
+    def read(self, raw: bytes) -> Any:
+        data: Any = raw  # a pointer in the compiled form
+        self._check(raw)
+        values: dict[str, Any] = {}
+        at = _COUNT
+        for place in range(len(self._names)):
+            length = octets.int32(data, at + 4)
+            at += _HEAD
+            if length < 0:
+                values[self._names[place]] = None
+                continue
+            form: Binary = self._forms[place]
+            values[self._names[place]] = form.read_in(raw, at, at + length)
+            at += length
+        return values
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        data: Any = raw  # a pointer in the compiled form
+        self._check(raw)
+        octets.put(out, b"(")
+        at = _COUNT
+        for place in range(len(self._names)):
+            if place:
+                octets.put(out, b",")
+            length = octets.int32(data, at + 4)
+            at += _HEAD
+            if length >= 0:
+                put_field(out, self._forms[place], octets.cut(data, at, at + length), _NEEDS_QUOTES)
+                at += length
+        octets.put(out, b")")
+
+    def _check(self, raw: bytes) -> None:
+        """That the bytes are filled with fields of these types."""
+        data: Any = raw  # a pointer in the compiled form
+        size = len(raw)
+        count = octets.int32(data, 0) if size >= _COUNT else -1
+        if not 0 <= count * _HEAD <= size - _COUNT:
+            raise Malformed("fewer fields than it says")
+        at = _COUNT
+        same = True
+        for place in range(count):
+            if at + _HEAD > size:
+                raise Malformed("its fields do not fill its bytes")
+            if place < len(self._oids) and self._oids[place] != octets.uint32(data, at):
+                same = False
+            length = octets.int32(data, at + 4)
+            at += _HEAD
+            if length > size - at:
+                raise Malformed("its fields do not fill its bytes")
+            if length > 0:
+                at += length
+        if at != size:
+            raise Malformed("its fields do not fill its bytes")
+        _expect(count, len(self._oids))
+        if not same:
+            raise Malformed("a field of another type than the catalog has; the type has changed")
 
 
 def composite(fields: Sequence[tuple[str, int]], codecs: Sequence[Codec]) -> Codec:
     """The codec of a composite type with these fields; ``codecs`` are those of their types."""
     names = [name for name, _ in fields]
-    oids = [oid for _, oid in fields]
-
-    def expect(count: int) -> None:
-        if count != len(fields):
-            raise Malformed(f"{count} fields where the catalog has {len(fields)}; the type has changed")
-
-    def columns(raw: bytes) -> list[bytes | None]:
-        parts = split(raw)
-        expect(len(parts))
-        if [oid for oid, _ in parts] != oids:
-            raise Malformed("a field of another type than the catalog has; the type has changed")
-        return [value for _, value in parts]
-
-    def read_text(raw: bytes) -> dict[str, Any]:
-        # No field and one that is NULL look the same.
-        values = parse(raw) if fields or raw != b"()" else []
-        expect(len(values))
-        return {
-            name: None if value is None else field.read_text(value)
-            for name, field, value in zip(names, codecs, values, strict=True)
-        }
-
-    def read_binary(raw: bytes) -> dict[str, Any]:
-        return {
-            name: None if value is None else field.read_binary(value)
-            for name, field, value in zip(names, codecs, columns(raw), strict=True)
-        }
-
-    def print_binary(raw: bytes) -> str:
-        parts = [
-            "" if value is None else quote(field.print_binary(value))
-            for field, value in zip(codecs, columns(raw), strict=True)
-        ]
-        return f"({','.join(parts)})"
-
-    return codec(read_text, read_binary, print_binary)
+    text = CompositeText(names, [form_of(each.read_text) for each in codecs])
+    binary = Composite(names, [oid for _, oid in fields], [binary_form(each) for each in codecs])
+    return form_codec(text, binary, string)

@@ -24,6 +24,11 @@ class Form:
         """The Python value."""
         raise NotImplementedError
 
+    def read_in(self, raw: bytes, start: int, end: int) -> Any:
+        """The Python value that a stretch of ``raw`` is; itself without a copy, where that matters."""
+        data: Any = raw  # a pointer in the compiled form
+        return self.read(octets.cut(data, start, end))
+
 
 class Called(Form):
     """A form that is read by any function."""
@@ -52,6 +57,11 @@ class Binary(Form):
         """Append the JSON of ``--values typed``."""
         self.put_string(out, raw)
 
+    def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
+        """Append the JSON of what a stretch of ``raw`` is."""
+        data: Any = raw  # a pointer in the compiled form
+        self.put_json(out, octets.cut(data, start, end))
+
     def text(self, raw: bytes) -> str:
         """PostgreSQL's own text."""
         out = octets.buffer()
@@ -65,11 +75,8 @@ class Binary(Form):
         return bytes(out)
 
 
-class Text(Binary):
-    """Types that are text in both forms."""
-
-    def read(self, raw: bytes) -> Any:
-        return raw.decode()
+class AsSent(Binary):
+    """Forms that are PostgreSQL's own text as they come."""
 
     def put(self, out: bytearray, raw: bytes) -> None:
         octets.put(out, raw)
@@ -79,6 +86,65 @@ class Text(Binary):
 
     def text(self, raw: bytes) -> str:
         return raw.decode()
+
+
+class Text(AsSent):
+    """Types that are text in both forms."""
+
+    def read(self, raw: bytes) -> Any:
+        return raw.decode()
+
+    def read_in(self, raw: bytes, start: int, end: int) -> Any:
+        return octets.text_in(raw, start, end)
+
+    def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
+        data: Any = raw  # a pointer in the compiled form
+        if octets.is_plain_in(data, start, end):
+            octets.put_quoted_in(out, raw, start, end)
+        else:
+            octets.put(out, orjson.dumps(octets.text_in(raw, start, end)))
+
+
+class Composed(Binary):
+    """Types that are made of others, whose text may have anything in it."""
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        start = len(out)
+        octets.put(out, b'"')
+        self.put(out, raw)
+        data: Any = out  # a pointer in the compiled form
+        if octets.is_plain_in(data, start + 1, len(out)):
+            octets.put(out, b'"')
+        else:
+            text = out[start + 1 :].decode()
+            del out[start:]
+            octets.put(out, orjson.dumps(text))
+
+
+class CalledBinary(Binary):
+    """A binary form that is read, printed and made JSON of by any functions."""
+
+    def __init__(
+        self,
+        read: Callable[[bytes], Any],
+        print_value: Callable[[bytes], str],
+        encode: Callable[[bytes], bytes],
+    ) -> None:
+        self._read = read
+        self._print = print_value
+        self._encode = encode
+
+    def read(self, raw: bytes) -> Any:
+        return self._read(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, self._print(raw).encode())
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, orjson.dumps(self._print(raw)))
+
+    def put_json(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, self._encode(raw))
 
 
 def put_string(out: bytearray, raw: bytes) -> None:

@@ -13,7 +13,7 @@ cdef class Integer(Binary):
     cdef bint _signed
 
     @cython.locals(data="const unsigned char*")
-    cdef long long number(self, bytes raw) except? -1
+    cdef long long number(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except? -1
 
 
 cdef class IntegerText(Form):

@@ -41,25 +41,31 @@ class Integer(Binary):
         self._width = width
         self._signed = signed
 
-    def number(self, raw: bytes) -> int:
-        """The value, as C's."""
-        if len(raw) != self._width:
+    def number(self, raw: bytes, start: int, end: int) -> int:
+        """The value of a stretch, as C's."""
+        if end - start != self._width:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
         if self._width == 8:
-            return octets.int64(data, 0)
+            return octets.int64(data, start)
         if self._width == 2:
-            return octets.int16(data, 0)
-        return octets.int32(data, 0) if self._signed else octets.uint32(data, 0)
+            return octets.int16(data, start)
+        return octets.int32(data, start) if self._signed else octets.uint32(data, start)
 
     def read(self, raw: bytes) -> Any:
-        return self.number(raw)
+        return self.number(raw, 0, len(raw))
+
+    def read_in(self, raw: bytes, start: int, end: int) -> Any:
+        return self.number(raw, start, end)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put_number(out, self.number(raw))
+        octets.put_number(out, self.number(raw, 0, len(raw)))
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
-        octets.put_number(out, self.number(raw))
+        octets.put_number(out, self.number(raw, 0, len(raw)))
+
+    def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
+        octets.put_number(out, self.number(raw, start, end))
 
 
 class IntegerText(Form):
@@ -67,6 +73,9 @@ class IntegerText(Form):
 
     def read(self, raw: bytes) -> Any:
         return octets.integer(raw)
+
+    def read_in(self, raw: bytes, start: int, end: int) -> Any:
+        return octets.integer_in(raw, start, end)
 
 
 class Float4(Binary):

@@ -31,7 +31,6 @@ from aiorepl.values.codec import (
     Format,
     Printer,
     Reader,
-    Style,
     as_sent,
     guard,
     printed,
@@ -42,6 +41,7 @@ from aiorepl.values.codec import (
 from aiorepl.values.composites import composite
 from aiorepl.values.forms import Binary, Form, binary_of, form_of
 from aiorepl.values.ranges import multirange_of, range_of
+from aiorepl.values.styles import Style
 from aiorepl.values.types import (
     ARRAY,
     BASE,
@@ -77,6 +77,10 @@ _STYLES: Final[dict[Encoder, Style]] = {
     numbers.json_bool: Style.BOOLEAN,
     json.one_line: Style.DOCUMENT,
 }
+
+
+def _style(codec: Codec) -> Style:
+    return _STYLES.get(codec.json_text, Style.CALL)
 
 
 class Types:
@@ -165,9 +169,10 @@ class Types:
         codec = self._codec(oid)
         return form_of(codec.read_text if format == Format.TEXT else codec.read_binary)
 
-    def binary(self, oid: int) -> Binary | None:
-        """The binary form that prints itself without a guard, if the type has one. For loops, as ``form``."""
-        return binary_of(self._codec(oid).json_binary)
+    def writer(self, oid: int, format: int) -> Binary | None:  # noqa: A002
+        """The form that prints itself without a guard, if the type has one. For loops, as ``form``."""
+        codec = self._codec(oid)
+        return binary_of(codec.json_text if format == Format.TEXT else codec.json_binary)
 
     def json_encoder(self, oid: int, format: int, *, typed: bool = True) -> Callable[[bytes], bytes]:  # noqa: A002
         """Column bytes to a JSON fragment in UTF-8, without line ends.
@@ -192,7 +197,7 @@ class Types:
         codec = self._codec(oid)
         if not typed:
             return Style.STRING if codec.print_text is TEXT.print_text else Style.CALL
-        return _STYLES.get(codec.json_text, Style.CALL)
+        return _style(codec)
 
     def text(self, oid: int, format: int) -> Callable[[bytes], str]:  # noqa: A002
         """Column bytes to PostgreSQL's own text: what the server prints under the settings of ``--values``."""
@@ -230,7 +235,8 @@ class Types:
         if info.kind == ARRAY:
             element = self.info(info.element)
             delimiter = info.delimiter if element is None else element.delimiter
-            return array(self._codec(info.element, within), delimiter)
+            codec = self._codec(info.element, within)
+            return array(codec, delimiter, _style(codec))
         if info.kind == DOMAIN:
             return self._codec(info.element, within)
         if info.kind == ENUM:

@@ -250,9 +250,10 @@ def test_uuids(value: UUID) -> None:
 
 def test_which_functions_are_forms() -> None:
     """A form is found by its own method and by no other; any other function is called."""
-    form = TYPES.binary(OIDS["int4"])
+    form = TYPES.writer(OIDS["int4"], Format.BINARY)
     assert form is not None
     assert form_of(form.read) is form
     for function in (form.text, form.json, bytes.decode, int):
         assert isinstance(form_of(function), Called)
-    assert TYPES.binary(OIDS["interval"]) is None
+    assert TYPES.writer(OIDS["int4"], Format.TEXT) is None
+    assert TYPES.writer(99999, Format.BINARY) is None
