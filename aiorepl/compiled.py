@@ -40,7 +40,7 @@ MODULES: Final = (
     "transactions.assembler",
     "formats.native_rows",
 )
-VOCABULARY: Final = ("octets", "objects", "values/civil", "values/marks")
+VOCABULARY: Final = ("octets", "values/civil", "values/marks", "values/objects")
 """Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""
 WITHOUT_CYCLES: Final = (
     "wire.frames",

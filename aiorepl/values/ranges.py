@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiorepl import objects, octets
-from aiorepl.values import marks
+from aiorepl import octets
+from aiorepl.values import marks, objects
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
 from aiorepl.values.composites import field_end, put_field, read_field
 from aiorepl.values.forms import Binary, Composed, Form, form_of
