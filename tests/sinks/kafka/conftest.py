@@ -180,14 +180,15 @@ class Broker:
             if not partitions:
                 return []
             if committed:
-                await self._settled(consumer, partitions, patience)
+                ends = await self._settled(consumer, partitions, patience)
+            else:
+                ends = await consumer.end_offsets(partitions)
             consumer.assign(partitions)
             await consumer.seek_to_beginning()
-            ends = await consumer.end_offsets(partitions)
             found: dict[TopicPartition, list[Any]] = {partition: [] for partition in partitions}
             while [one for one in partitions if await consumer.position(one) < ends[one]]:
                 for partition, records in (await consumer.getmany(timeout_ms=50)).items():
-                    found[partition] += records
+                    found[partition] += [record for record in records if record.offset < ends[partition]]
             return [record for partition in partitions for record in found[partition]]
         finally:
             await consumer.stop()
@@ -202,14 +203,20 @@ class Broker:
 
     async def _settled(
         self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition], patience: float
-    ) -> None:
-        """Wait until what was committed can be seen: brokers mark it when they have answered."""
+    ) -> dict[TopicPartition, int]:
+        """Wait until what was committed can be seen: brokers mark it when they have answered. Where it ends.
+
+        Where nothing is open, no transaction is marked in one partition and not yet in another.
+        """
         everything = AIOKafkaConsumer(bootstrap_servers=self.url, enable_auto_commit=False)
         await everything.start()
         try:
-            ends = await everything.end_offsets(partitions)
             deadline = time.monotonic() + patience
-            while await consumer.end_offsets(partitions) != ends and time.monotonic() < deadline:
+            while True:
+                ends = await everything.end_offsets(partitions)
+                seen = await consumer.end_offsets(partitions)
+                if seen == ends or time.monotonic() > deadline:
+                    return seen
                 await asyncio.sleep(0.01)
         finally:
             await everything.stop()
