@@ -299,6 +299,8 @@ class Stream:
             return TransientError(
                 f"nats: no JetStream answers for {self.name!r}: is it enabled on the server?"
             )
+        if isinstance(error, TimeoutError):
+            return TransientError(f"nats: no answer from the server within {self._timeout:g} s")
         return TransientError(f"nats: {name}")
 
 

@@ -18,6 +18,8 @@ at the next start, which then refuses to go on over a gap.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -324,13 +326,21 @@ def _problem(error: errors.RedisError) -> PermanentError | TransientError:
         )
     if (told_by_tls := tls.problem("redis", error)) is not None:
         return told_by_tls
-    if isinstance(error, (errors.ConnectionError, errors.TimeoutError)) or code in _PASSING:
-        return TransientError(f"redis: {type(error).__name__}")
+    if code in _PASSING:
+        return TransientError(f"redis: the server says {code}")
+    if isinstance(error, (errors.ConnectionError, errors.TimeoutError)):
+        reasons = (_reason(one) for one in told if isinstance(one, OSError) and one.errno)
+        return TransientError(f"redis: no answer from the server ({next(reasons, type(error).__name__)})")
     if code in ("MOVED", "CROSSSLOT") or isinstance(error, errors.MovedError):
         return PermanentError(
             "redis: this is a node of a Redis Cluster, where one script cannot reach all streams"
         )
     return PermanentError(f"redis: {type(error).__name__}")
+
+
+def _reason(error: OSError) -> str | None:
+    """In the system's words: asyncio has others, with the address."""
+    return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
 
 
 _REFUSALS: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}

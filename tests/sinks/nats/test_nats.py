@@ -282,3 +282,12 @@ def test_options_that_cannot_work():
         Nats("S", subject="{table}", create_stream=True)
     with pytest.raises(ConfigurationError, match="format = cloudevents"):
         Nats("S", binary=True)
+
+
+async def test_nobody_answers(source):
+    """It is waited for, in words that tell why, and without the password."""
+    ours = Nats("STREAM", "nats://user:opensesame@127.0.0.1:1", timeout=1.0)
+    with pytest.raises(TransientError, match="no answer from the server within 1 s") as told:
+        await ours.open(source.context)
+    await ours.close()
+    assert "opensesame" not in str(told.value)

@@ -22,10 +22,11 @@ class Server:
         self._spawn = spawn
         self.folder = Path(tempfile.mkdtemp(prefix="redis-"))
         self.url = f"unix://{self.folder}/socket"
+        # What is acknowledged outlives a kill: with everysec Redis may hold it back while the disk is slow.
         self._command = [
             *(str(program), "--port", "0"),
             *("--unixsocket", f"{self.folder}/socket", "--dir", str(self.folder)),
-            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *options),
+            *("--appendonly", "yes", "--appendfsync", "always", "--save", "", *options),
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

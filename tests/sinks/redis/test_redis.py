@@ -298,3 +298,15 @@ def test_a_url_that_is_none():
     """It is told without the URL, which may hold a password."""
     with pytest.raises(ConfigurationError, match="rediss://"):
         Redis("http://user:s3cr3t@host")
+
+
+@pytest.mark.parametrize(
+    ("host", "says"), [("127.0.0.1:1", "Connection refused"), ("host.invalid", "[Nn]ame")]
+)
+async def test_nobody_answers(source, host, says):
+    """It is waited for, in words that tell why, and without the password."""
+    ours = Redis(f"redis://:opensesame@{host}/0")
+    with pytest.raises(TransientError, match=rf"no answer from the server \(.*{says}") as told:
+        await ours.open(source.context)
+    await ours.close()
+    assert "opensesame" not in str(told.value)
