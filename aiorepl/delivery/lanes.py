@@ -210,7 +210,8 @@ class DirectLanes(Lanes):
             await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
         except ExceptionGroup:
             for runner in runners:
-                if (failed := runner.statistics.failed) is not None:
+                # Of one that is alone the error itself tells.
+                if len(runners) > 1 and (failed := runner.statistics.failed) is not None:
                     _log.error("sink %s stops, and all others with it: %s", runner.statistics.name, failed)
             raise
 
