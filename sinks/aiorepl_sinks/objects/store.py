@@ -88,7 +88,7 @@ class RemoteStore:
     def __init__(self, url: str, config: Mapping[str, Any]) -> None:
         try:
             import obstore
-            from obstore.exceptions import AlreadyExistsError, BaseError
+            from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
         except ImportError:
             raise ConfigurationError("object stores need obstore: pip install 'aiorepl[s3]'") from None
         self.url = url
@@ -102,6 +102,9 @@ class RemoteStore:
             self._store = _made(url, config)
         except (BaseError, TypeError, ValueError) as error:
             # Its own text may quote what it was given.
+            if isinstance(error, UnknownConfigurationKeyError):
+                unknown = f"config has a key that obstore does not know for {url.partition(':')[0]}://"
+                raise ConfigurationError(f"{unknown}: one of {', '.join(sorted(config))}") from None
             raise ConfigurationError(
                 f"{url}: {type(error).__name__}: the URL is s3://bucket/prefix, gs://bucket/prefix or "
                 "az://container/prefix, and config takes what obstore knows for it"
