@@ -34,6 +34,7 @@ MODULES: Final = (
     "values.composites",
     "values.arrays",
     "values.ranges",
+    "transactions.transaction",
     "transactions.rows",
     "transactions.changes",
     "transactions.pending",

@@ -35,7 +35,8 @@ def from_datetime(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# No slots, which a class of C has anyway, and Cython knows no word for.
+@dataclass(frozen=True, eq=False)
 class Transaction:
     """The header of a committed transaction; compared by identity.
 
@@ -63,7 +64,7 @@ class Transaction:
 TwoPhase = m.Prepare | m.StreamPrepare | m.CommitPrepared | m.RollbackPrepared
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Slice:
     """Some changes of one transaction, in order, or something that stands between transactions: a message that is
     not transactional, or WAL that holds nothing for us, a slice without changes.
