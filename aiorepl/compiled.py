@@ -40,6 +40,7 @@ MODULES: Final = (
     "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",
+    "journal.builder",
 )
 VOCABULARY: Final = ("octets", "values/civil", "values/marks", "values/objects")
 """Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""

@@ -139,6 +139,18 @@ cdef inline int put_part(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t
     return 0
 
 
+cdef inline int put_framed(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
+    cdef Py_ssize_t rest = PyBytes_GET_SIZE(data) - end, left = start + rest
+    cdef char* place = more(out, 4 + left)
+    place[0] = <char>(left >> 24)
+    place[1] = <char>(left >> 16)
+    place[2] = <char>(left >> 8)
+    place[3] = <char>left
+    memcpy(place + 4, PyBytes_AS_STRING(data), start)
+    memcpy(place + 4 + start, PyBytes_AS_STRING(data) + end, rest)
+    return 0
+
+
 cdef inline int put_quoted(bytearray out, bytes data) except -1:
     return put_quoted_in(out, data, 0, PyBytes_GET_SIZE(data))
 

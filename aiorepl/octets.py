@@ -14,6 +14,7 @@ Octets = bytes | bytearray | memoryview
 uint32_layout: Final = struct.Struct(">I").unpack_from
 int64_layout: Final = struct.Struct(">q").unpack_from
 uint64_layout: Final = struct.Struct(">Q").unpack_from
+uint32_bytes: Final = struct.Struct(">I").pack
 int16_layout: Final = struct.Struct(">h").unpack_from
 int32_layout: Final = struct.Struct(">i").unpack_from
 float32_layout: Final = struct.Struct(">f").unpack_from
@@ -145,6 +146,12 @@ def put(out: bytearray, data: bytes) -> None:
 def put_part(out: bytearray, data: bytes, start: int, end: int) -> None:
     """Append a stretch."""
     out += data[start:end]
+
+
+def put_framed(out: bytearray, data: bytes, start: int, end: int) -> None:
+    """Append what is left of ``data`` without a stretch, behind its length in four bytes, big-endian; all or nothing."""
+    left = data[:start] + data[end:] if end else data
+    out += b"%b%b" % (uint32_bytes(len(left)), left)
 
 
 def put_quoted(out: bytearray, data: bytes) -> None:

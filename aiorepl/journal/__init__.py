@@ -19,6 +19,11 @@ A segment without its index does not exist: the index is published last. Both ne
 
 from __future__ import annotations
 
+from aiorepl import compiled
+
+# Before the imports, which look there.
+__path__ = compiled.path_of(__name__, __path__)
+
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader, Segment
 from aiorepl.journal.retention import Retention, prune

@@ -28,7 +28,7 @@ class FsyncError(OSError):
 class Upload(Protocol):
     """A file that does not exist until it is published."""
 
-    def write(self, parts: Sequence[bytes]) -> None:
+    def write(self, parts: Sequence[bytes | bytearray]) -> None:
         """Append ``parts``, all or nothing: after an OSError the same call may be made again."""
 
     def publish(self, name: str) -> None:
@@ -182,16 +182,17 @@ class _LocalUpload:
         self._published = False
         self._file: BinaryIO | None = partial.open("xb", buffering=0)
 
-    def write(self, parts: Sequence[bytes]) -> None:
+    def write(self, parts: Sequence[bytes | bytearray]) -> None:
         file = self._opened()
-        data = memoryview(b"".join(parts))
         self._store.reached("write", self._partial.name)
         # From where the last whole call ended, so that a call that failed half-way can be made again.
         file.seek(self._size)
-        at = 0
-        while at < len(data):
-            at += file.write(data[at:])
-        self._size += at
+        for part in parts:
+            # As they are: they are blocks of a megabyte, and joined all of them would be copied once more.
+            view = memoryview(part)
+            while view:
+                view = view[file.write(view) :]
+        self._size += sum(map(len, parts))
 
     def publish(self, name: str) -> None:
         store, file = self._store, self._opened()

@@ -59,7 +59,7 @@ class JournalWriter:
         self._message = ZERO
         self._builder: SegmentBuilder | None = None
         self._upload: Upload | None = None
-        self._ready: list[bytes] = []
+        self._ready: list[bytes | bytearray] = []
         self._index: SegmentIndex | None = None
         self._prepared = PreparedTransactions(store, block_bytes)
         # Names of prepared transactions whose end is written and not yet durable.
