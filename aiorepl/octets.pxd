@@ -9,7 +9,7 @@ from cpython.bytearray cimport (
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport fabs, isfinite, signbit
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 
 cdef inline Py_ssize_t uint16(const unsigned char* data, Py_ssize_t at) noexcept nogil:
@@ -22,6 +22,10 @@ cdef inline Py_ssize_t uint32(const unsigned char* data, Py_ssize_t at) noexcept
 
 cdef inline unsigned long long uint64(const unsigned char* data, Py_ssize_t at) noexcept nogil:
     return <unsigned long long>uint32(data, at) << 32 | <unsigned long long>uint32(data, at + 4)
+
+
+cdef inline object uint128(const unsigned char* data, Py_ssize_t at):
+    return <object>uint64(data, at) << 64 | uint64(data, at + 8)
 
 
 cdef inline long long int64(const unsigned char* data, Py_ssize_t at) noexcept nogil:
@@ -85,6 +89,60 @@ cdef inline object integer_in(bytes data, Py_ssize_t start, Py_ssize_t end):
     return -number if negative else number
 
 
+# What a hexadecimal digit says, or -1. Without a branch, which would be taken for every other digit, and never foreseen.
+cdef inline int nibble(unsigned char digit) noexcept nogil:
+    cdef int known = (<unsigned char>(digit - c'0') < 10) | (<unsigned char>((digit | 0x20) - c'a') < 6)
+    return ((digit & 15) + 9 * (digit >> 6)) | (known - 1)
+
+
+cdef inline object hex128(bytes data):
+    cdef const char* text = PyBytes_AS_STRING(data)
+    cdef unsigned long long high = 0, low = 0
+    cdef Py_ssize_t at
+    cdef int digits = 0, digit
+    for at in range(PyBytes_GET_SIZE(data)):
+        if text[at] == c'-':
+            continue
+        digit = nibble(text[at])
+        if digit < 0 or digits == 32:
+            raise ValueError
+        high = high << 4 | low >> 60
+        low = low << 4 | <unsigned int>digit
+        digits += 1
+    if digits != 32:
+        raise ValueError
+    return <object>high << 64 | low
+
+
+# Digits that make an integer below 2^53, over a power of ten that a float8 has exactly: their quotient is rounded as a reader
+# would round the decimal. All else is Python's.
+cdef inline double decimal(bytes data, Py_ssize_t start, Py_ssize_t end) except? -1:
+    cdef const char* text = PyBytes_AS_STRING(data)
+    cdef bint negative = start < end and text[start] == c'-'
+    cdef Py_ssize_t at = start + negative, point = end
+    cdef unsigned long long number = 0
+    cdef double power = 1, value
+    if 0 < end - at <= 16 and c'0' <= text[at] <= c'9':
+        while at < end:
+            if c'0' <= text[at] <= c'9':
+                number = number * 10 + (text[at] - c'0')
+                if point < end:
+                    power *= 10
+            elif text[at] == c'.' and point == end and at + 1 < end:
+                point = at
+            else:
+                break
+            at += 1
+        if at == end and number < 1ULL << 53:
+            value = number / power
+            return -value if negative else value
+    return float(PyBytes_FromStringAndSize(text + start, end - start))
+
+
+cdef inline unsigned long long magnitude(long long number) noexcept nogil:
+    return 0 - <unsigned long long>number if number < 0 else <unsigned long long>number
+
+
 cdef inline bint has_long_number(bytes data) noexcept:
     cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t at
@@ -94,6 +152,29 @@ cdef inline bint has_long_number(bytes data) noexcept:
         if digits == 19:
             return True
     return False
+
+
+cdef inline bint has_at(bytes data, Py_ssize_t at, bytes part) noexcept:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(part)
+    return size <= PyBytes_GET_SIZE(data) - at and memcmp(PyBytes_AS_STRING(data) + at, PyBytes_AS_STRING(part), size) == 0
+
+
+cdef inline Py_ssize_t zero_at(bytes data, Py_ssize_t start) noexcept:
+    cdef const char* text = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef const char* found = NULL
+    if start < size:
+        found = <const char*>memchr(text + start, 0, size - start)
+    return -1 if found is NULL else found - text
+
+
+cdef inline bint only_bits(bytes data) noexcept:
+    cdef const char* text = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t at
+    for at in range(PyBytes_GET_SIZE(data)):
+        if text[at] != c'0' and text[at] != c'1':
+            return False
+    return True
 
 
 cdef inline bytes cut(const unsigned char* data, Py_ssize_t start, Py_ssize_t end):
@@ -163,21 +244,28 @@ cdef inline int put_quoted_in(bytearray out, bytes data, Py_ssize_t start, Py_ss
     return 0
 
 
-cdef inline int put_number(bytearray out, long long number) except -1:
-    cdef char digits[20]
-    cdef Py_ssize_t at = 20
-    cdef unsigned long long rest = 0 - <unsigned long long>number if number < 0 else <unsigned long long>number
+cdef inline int put_signed(bytearray out, unsigned long long rest, bint negative) except -1:
+    cdef char digits[21]
+    cdef Py_ssize_t at = 21
     while True:
         at -= 1
         digits[at] = c'0' + <char>(rest % 10)
         rest //= 10
         if not rest:
             break
-    if number < 0:
+    if negative:
         at -= 1
         digits[at] = c'-'
-    memcpy(more(out, 20 - at), digits + at, 20 - at)
+    memcpy(more(out, 21 - at), digits + at, 21 - at)
     return 0
+
+
+cdef inline int put_number(bytearray out, long long number) except -1:
+    return put_signed(out, magnitude(number), number < 0)
+
+
+cdef inline int put_unsigned(bytearray out, unsigned long long number) except -1:
+    return put_signed(out, number, False)
 
 
 cdef inline int put_padded(bytearray out, unsigned long long number, Py_ssize_t width) except -1:
@@ -199,6 +287,61 @@ cdef inline int put_hex(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t 
         place[1] = digits[text[at] & 15]
         place += 2
     return 0
+
+
+cdef inline int put_hex_apart(bytearray out, bytes data) except -1:
+    cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data)
+    cdef const char* digits = "0123456789abcdef"
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at
+    if not size:
+        return 0
+    cdef char* place = more(out, 3 * size - 1)
+    for at in range(size):
+        if at:
+            place[3 * at - 1] = c':'
+        place[3 * at] = digits[text[at] >> 4]
+        place[3 * at + 1] = digits[text[at] & 15]
+    return 0
+
+
+cdef inline int put_hex_number(bytearray out, unsigned long long number, char ten) except -1:
+    cdef char digits[16]
+    cdef Py_ssize_t at = 16
+    cdef char digit
+    while True:
+        at -= 1
+        digit = <char>(number & 15)
+        digits[at] = c'0' + digit if digit < 10 else ten - 10 + digit
+        number >>= 4
+        if not number:
+            break
+    memcpy(more(out, 16 - at), digits + at, 16 - at)
+    return 0
+
+
+cdef inline int put_bits(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t count) except -1:
+    cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data) + start
+    cdef char* place = more(out, count)
+    cdef Py_ssize_t at
+    for at in range(count):
+        place[at] = c'0' + <char>(text[at >> 3] >> (7 - (at & 7)) & 1)
+    return 0
+
+
+cdef inline bytes unhex(bytes data, Py_ssize_t start):
+    cdef const char* text = PyBytes_AS_STRING(data) + start
+    cdef Py_ssize_t size = (PyBytes_GET_SIZE(data) - start) // 2, at
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
+    cdef char* place = PyBytes_AS_STRING(found)
+    cdef int high, low, wrong = (PyBytes_GET_SIZE(data) - start) & 1
+    for at in range(size):
+        high = nibble(text[2 * at])
+        low = nibble(text[2 * at + 1])
+        wrong |= (high | low) < 0
+        place[at] = <char>(<unsigned int>high << 4 | <unsigned int>low)
+    if wrong:
+        raise ValueError
+    return found
 
 
 # No two decimals of up to 15 digits are the same float8. So one that reads back as ``value`` is the only one, hence the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from binascii import unhexlify
 from typing import Final
 
 Octets = bytes | bytearray | memoryview
@@ -39,6 +40,11 @@ def uint64(data: Octets, at: int) -> int:
     """The big-endian integer at ``at``."""
     number: int = uint64_layout(data, at)[0]
     return number
+
+
+def uint128(data: Octets, at: int) -> int:
+    """The big-endian integer at ``at``."""
+    return int.from_bytes(data[at : at + 16], "big")
 
 
 def int64(data: Octets, at: int) -> int:
@@ -103,9 +109,48 @@ def integer_in(data: bytes, start: int, end: int) -> int:
     return int(data[start:end])
 
 
+def hex128(data: bytes) -> int:
+    """The integer that 32 hexadecimal digits say, wherever there are hyphens between them.
+
+    :raises ValueError: when these are others.
+    """
+    digits = data.replace(b"-", b"")
+    if len(digits) != 32:
+        raise ValueError
+    return int.from_bytes(unhexlify(digits), "big")
+
+
+def decimal(data: bytes, start: int, end: int) -> float:
+    """The float8 that a stretch of text is.
+
+    :raises ValueError: when it is none.
+    """
+    return float(data[start:end])
+
+
+def magnitude(number: int) -> int:
+    """The number without its sign."""
+    return abs(number)
+
+
 def has_long_number(data: bytes) -> bool:
     """Whether there are 19 digits or more without anything between them."""
     return _LONG_NUMBER.search(data) is not None
+
+
+def has_at(data: bytes, at: int, part: bytes) -> bool:
+    """Whether ``part`` stands at ``at``."""
+    return data.startswith(part, at)
+
+
+def zero_at(data: bytes, start: int) -> int:
+    """Where the next zero byte is, or -1."""
+    return data.find(0, start)
+
+
+def only_bits(data: bytes) -> bool:
+    """Whether there is nothing but the digits 0 and 1."""
+    return not data.strip(b"01")
 
 
 def cut(data: Octets, start: int, end: int) -> bytes:
@@ -169,6 +214,11 @@ def put_number(out: bytearray, number: int) -> None:
     out += b"%d" % number
 
 
+def put_unsigned(out: bytearray, number: int) -> None:
+    """Append in decimal what is not negative, and may take all of 64 bits."""
+    out += b"%d" % number
+
+
 def put_padded(out: bytearray, number: int, width: int) -> None:
     """Append in decimal, with zeros before it."""
     out += b"%0*d" % (width, number)
@@ -177,6 +227,35 @@ def put_padded(out: bytearray, number: int, width: int) -> None:
 def put_hex(out: bytearray, data: bytes, start: int, end: int) -> None:
     """Append a stretch in hexadecimal."""
     out += data[start:end].hex().encode()
+
+
+def put_hex_apart(out: bytearray, data: bytes) -> None:
+    """Append in hexadecimal, with a colon between two bytes."""
+    out += data.hex(":").encode()
+
+
+def put_hex_number(out: bytearray, number: int, ten: int) -> None:
+    """Append what is not negative in hexadecimal, as short as it is.
+
+    :param ten: the letter for 10, which is ``a`` or ``A``.
+    """
+    out += (b"%x" if ten == 0x61 else b"%X") % number
+
+
+def put_bits(out: bytearray, data: bytes, start: int, count: int) -> None:
+    """Append so many bits as 0 and 1, those of the byte at ``start`` first."""
+    size = (count + 7) // 8
+    if count:
+        number = int.from_bytes(data[start : start + size], "big")
+        out += f"{number:0{size * 8}b}"[:count].encode()
+
+
+def unhex(data: bytes, start: int) -> bytes:
+    """What these hexadecimal digits say, from ``start`` to the end.
+
+    :raises ValueError: when some are none, or one is left over.
+    """
+    return unhexlify(data[start:])
 
 
 def put_short(out: bytearray, value: float) -> bool:

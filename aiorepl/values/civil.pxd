@@ -70,11 +70,11 @@ cdef inline object moment(long long microseconds, object zone):
     )
 
 
-cdef inline object clock(unsigned long long microseconds):
+cdef inline object clock(unsigned long long microseconds, object zone):
     cdef unsigned int seconds = <unsigned int>(microseconds // 1000000)
     ready()
     return time_new(
-        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(microseconds - seconds * 1000000ULL), None
+        seconds // 3600, seconds // 60 % 60, seconds % 60, <int>(microseconds - seconds * 1000000ULL), zone
     )
 
 
@@ -108,34 +108,80 @@ cdef inline object day_of(bytes text):
     return date_new(<int>date.year, date.month, date.day)
 
 
+cdef struct Time:
+    int hour, minute, second, fraction
+
+
+# Whether so much of a text is a time of day.
+cdef inline bint is_clock(const char* text, Py_ssize_t size, Time* time) noexcept nogil:
+    cdef Py_ssize_t places
+    if size < 8 or text[2] != c':' or text[5] != c':':
+        return False
+    time.hour = number_at(text, 0, 2)
+    time.minute = number_at(text, 3, 2)
+    time.second = number_at(text, 6, 2)
+    time.fraction = 0
+    if not (0 <= time.hour < 24 and 0 <= time.minute < 60 and 0 <= time.second < 60):
+        return False
+    if size > 8:
+        places = size - 9
+        if text[8] != c'.' or not 1 <= places <= 6:
+            return False
+        time.fraction = number_at(text, 9, <int>places)
+        if time.fraction < 0:
+            return False
+        while places < 6:
+            time.fraction *= 10
+            places += 1
+    return True
+
+
 cdef inline object moment_of(bytes text, object zone):
     cdef const char* data = PyBytes_AS_STRING(text)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), places
-    cdef int hour, minute, second, fraction = 0
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
     cdef Date date
+    cdef Time time
     if zone is not None:
         size -= 3
         if size < 19 or data[size] != c'+' or data[size + 1] != c'0' or data[size + 2] != c'0':
             return None
-    if size < 19 or not is_day(data, &date) or data[10] != c' ' or data[13] != c':' or data[16] != c':':
+    if size < 19 or not is_day(data, &date) or data[10] != c' ' or not is_clock(data + 11, size - 11, &time):
         return None
-    hour = number_at(data, 11, 2)
-    minute = number_at(data, 14, 2)
-    second = number_at(data, 17, 2)
-    if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60):
-        return None
-    if size > 19:
-        places = size - 20
-        if data[19] != c'.' or not 1 <= places <= 6:
-            return None
-        fraction = number_at(data, 20, <int>places)
-        if fraction < 0:
-            return None
-        while places < 6:
-            fraction *= 10
-            places += 1
     ready()
-    return datetime_new(<int>date.year, date.month, date.day, hour, minute, second, fraction, zone)
+    return datetime_new(
+        <int>date.year, date.month, date.day, time.hour, time.minute, time.second, time.fraction, zone
+    )
+
+
+cdef inline object clock_of(bytes text):
+    cdef Time time
+    if not is_clock(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), &time):
+        return None
+    ready()
+    return time_new(time.hour, time.minute, time.second, time.fraction, None)
+
+
+cdef inline object zoned_clock_of(bytes text, object zone):
+    cdef const char* data = PyBytes_AS_STRING(text)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), at = 8, place
+    cdef int part, east = 0, weight = 3600
+    cdef Time time
+    while at < size and data[at] != c'+' and data[at] != c'-':
+        at += 1
+    if at >= size or size - at > 9 or (size - at) % 3 or not is_clock(data, at, &time):
+        return None
+    for place in range(at, size, 3):
+        part = number_at(data, place + 1, 2)
+        if not 0 <= part < 60 or (place > at and data[place] != c':'):
+            return None
+        east += part * weight
+        weight //= 60
+    if east >= 86400:
+        return None
+    ready()
+    return time_new(
+        time.hour, time.minute, time.second, time.fraction, zone(-east if data[at] == c'-' else east)
+    )
 
 
 cdef inline void set_two(char* place, unsigned int number) noexcept nogil:

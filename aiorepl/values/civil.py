@@ -5,6 +5,7 @@ Compiled modules use ``civil.pxd`` beside this file instead, as with ``octets``:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Final
 
@@ -32,12 +33,12 @@ def moment(microseconds: int, zone: tzinfo | None) -> datetime:
     return value if zone is None else value.replace(tzinfo=zone)
 
 
-def clock(microseconds: int) -> time:
+def clock(microseconds: int, zone: tzinfo | None) -> time:
     """The time of day, which is before 24:00."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    return time(hour, minute, second, fraction)
+    return time(hour, minute, second, fraction, zone)
 
 
 def day_of(text: bytes) -> date | None:
@@ -47,6 +48,16 @@ def day_of(text: bytes) -> date | None:
 
 def moment_of(text: bytes, zone: tzinfo | None) -> datetime | None:
     """The time that is this text, as far as it is known. Never in Python."""
+    return None
+
+
+def clock_of(text: bytes) -> time | None:
+    """The time of day that is this text, as far as it is known. Never in Python."""
+    return None
+
+
+def zoned_clock_of(text: bytes, zone: Callable[[int], tzinfo]) -> time | None:
+    """The same with an offset from Greenwich, of which ``zone`` makes a zone: so many seconds east. Never in Python."""
     return None
 
 
@@ -69,7 +80,7 @@ def put_moment(out: bytearray, microseconds: int) -> bool:
 
 
 def put_clock(out: bytearray, microseconds: int) -> None:
-    """Append a time of day, with as many places as it needs."""
+    """Append a time of day or, of an interval, up to 99 hours, with as many places as it needs."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     out += b"%02d:%02d:%02d" % (*divmod(minutes, 60), second)

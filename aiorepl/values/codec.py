@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from aiorepl.values.forms import Binary, CalledBinary, Form, Text, binary_of
+from aiorepl.values.forms import AS_TEXT, Binary, CalledBinary, Form, binary_of
 
 Reader = Callable[[bytes], Any]
 Printer = Callable[[bytes], str]
@@ -116,7 +116,7 @@ def binary_form(of: Codec) -> Binary:
     return CalledBinary(of.read_binary, of.print_binary, of.json_binary)
 
 
-TEXT: Final = form_codec(_TEXT := Text(), _TEXT, string)
+TEXT: Final = form_codec(AS_TEXT, AS_TEXT, string)
 
 
 def text_only(name: str) -> Codec:
@@ -125,24 +125,7 @@ def text_only(name: str) -> Codec:
     def refuse(_raw: bytes) -> NoReturn:
         raise UnknownBinaryType(f"the binary form of type {name} is not known; request text for it")
 
-    return codec(bytes.decode, refuse, refuse, string, refuse)
-
-
-def versioned(read: Reader, print_value: Printer, encode: Encoder = string) -> Codec:
-    """For types whose binary form is a version byte, 1, before their text (jsonb, jsonpath, ltree)."""
-
-    def strip(raw: bytes) -> bytes:
-        if raw[0] != 1:
-            raise Malformed(f"version {raw[0]} of the binary form is not known")
-        return raw[1:]
-
-    return codec(
-        read,
-        lambda raw: read(strip(raw)),
-        lambda raw: print_value(strip(raw)),
-        encode,
-        lambda raw: encode(strip(raw)),
-    )
+    return codec(AS_TEXT.read, refuse, refuse, string, refuse)
 
 
 def guard(function: Callable[[bytes], Any], name: str, form: str) -> Callable[[bytes], Any]:

@@ -4,7 +4,7 @@ from aiorepl cimport octets
 from aiorepl.values cimport civil
 from aiorepl.values.forms cimport Binary, Form
 
-cdef long long _DAY, _FIRST_DAY, _END_OF_DAYS, _FIRST_MOMENT, _END_OF_MOMENTS
+cdef long long _DAY, _FIRST_DAY, _END_OF_DAYS, _FIRST_MOMENT, _END_OF_MOMENTS, _MAX_OFFSET
 
 
 cdef class Moment(Binary):
@@ -39,6 +39,14 @@ cdef class ClockText(Form):
 
 
 cdef class ZonedClock(Binary):
+    @cython.locals(data="const unsigned char*", microseconds="long long")
+    cpdef object read(self, bytes raw)
+
+    @cython.locals(data="const unsigned char*", west="int", seconds="unsigned int")
+    cpdef void put(self, bytearray out, bytes raw) except *
+
+
+cdef class ZonedClockText(Form):
     pass
 
 
@@ -50,5 +58,8 @@ cdef long long _int32(bytes raw) except? -1
 
 @cython.locals(microseconds="long long")
 cdef long long _clock(bytes raw) except? -1
+
+@cython.locals(data="const unsigned char*", microseconds="long long", west="long long")
+cdef long long _zoned_clock(bytes raw) except? -1
 
 cdef bytes _infinity(long long value, long long negative, long long positive)

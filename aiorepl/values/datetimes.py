@@ -12,9 +12,9 @@ Source: ``date_send``, ``timestamptz_send``, ``timetz_send``, ``EncodeDateTime``
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Any, Final
 
 from aiorepl import octets
@@ -22,12 +22,11 @@ from aiorepl.values import civil
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
 
-_TIMETZ: Final = struct.Struct("!qi")
 # C's own numbers in the compiled form.
 _DAY = 86_400_000_000
 _FIRST_DAY, _END_OF_DAYS = -2451545, 2145031949
 _FIRST_MOMENT, _END_OF_MOMENTS = -211813488000000000, 9223371331200000000
-_MAX_OFFSET: Final = 16 * 3600
+_MAX_OFFSET = 16 * 3600
 
 _OFFSET: Final = r"(?:[+-]\d\d(?::\d\d){0,2})?"
 _BEYOND: Final = re.compile(
@@ -138,31 +137,68 @@ class Clock(Binary):
 
     def read(self, raw: bytes) -> Any:
         microseconds = _clock(raw)
-        return self.text(raw) if microseconds == _DAY else civil.clock(microseconds)
+        return self.text(raw) if microseconds == _DAY else civil.clock(microseconds, None)
 
     def put(self, out: bytearray, raw: bytes) -> None:
         civil.put_clock(out, _clock(raw))
 
 
 class ClockText(Form):
-    """time and timetz, in ISO."""
+    """time, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        return _parsed(_parse_time, raw)
+        value = civil.clock_of(raw)
+        return _parsed(_parse_time, raw) if value is None else value
 
 
 class ZonedClock(Binary):
-    """timetz: microseconds, and the offset of its zone."""
+    """timetz: microseconds, and the seconds that its zone is west of Greenwich."""
 
     def read(self, raw: bytes) -> Any:
-        return _parse_time(self.text(raw))
+        microseconds = _zoned_clock(raw)
+        if microseconds == _DAY:
+            return self.text(raw)
+        data: Any = raw  # a pointer in the compiled form
+        return civil.clock(microseconds, _zone(-octets.int32(data, 8)))
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        microseconds, west = _TIMETZ.unpack(raw)
-        if not 0 <= microseconds <= _DAY or not -_MAX_OFFSET < west < _MAX_OFFSET:
-            raise Malformed("out of PostgreSQL's range")
-        civil.put_clock(out, microseconds)
-        octets.put(out, _offset(west))
+        civil.put_clock(out, _zoned_clock(raw))
+        data: Any = raw  # a pointer in the compiled form
+        west = octets.int32(data, 8)
+        seconds = octets.magnitude(west)
+        octets.put(out, b"-" if west > 0 else b"+")
+        # No more parts than needed.
+        octets.put_padded(out, seconds // 3600, 2)
+        if seconds % 3600:
+            octets.put(out, b":")
+            octets.put_padded(out, seconds // 60 % 60, 2)
+        if seconds % 60:
+            octets.put(out, b":")
+            octets.put_padded(out, seconds % 60, 2)
+
+
+class ZonedClockText(Form):
+    """timetz, in ISO."""
+
+    def read(self, raw: bytes) -> Any:
+        value = civil.zoned_clock_of(raw, _zone)
+        return _parsed(_parse_time, raw) if value is None else value
+
+
+@lru_cache(maxsize=256)
+def _zone(east: int) -> tzinfo:
+    return timezone(timedelta(seconds=east)) if east else UTC
+
+
+def _zoned_clock(raw: bytes) -> int:
+    """The microseconds of a timetz in PostgreSQL's range."""
+    if len(raw) != 12:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    microseconds, west = octets.int64(data, 0), octets.int32(data, 8)
+    if not 0 <= microseconds <= _DAY or not -_MAX_OFFSET < west < _MAX_OFFSET:
+        raise Malformed("out of PostgreSQL's range")
+    return microseconds
 
 
 def _int64(raw: bytes) -> int:
@@ -194,21 +230,10 @@ def _infinity(value: int, negative: int, positive: int) -> bytes:
     raise Malformed("out of PostgreSQL's range")
 
 
-def _offset(west: int) -> bytes:
-    """Seconds west of Greenwich, as timetz counts, in the ISO way: east is plus, no more parts than needed."""
-    minutes, second = divmod(abs(west), 60)
-    hour, minute = divmod(minutes, 60)
-    text = b"%c%02d" % (b"-" if west > 0 else b"+", hour)
-    if second:
-        return b"%b:%02d:%02d" % (text, minute, second)
-    return b"%b:%02d" % (text, minute) if minute else text
-
-
-_CLOCK_TEXT: Final = ClockText()
 CODECS: Final = {
     "date": form_codec(DayText(), Day()),
-    "time": form_codec(_CLOCK_TEXT, Clock()),
-    "timetz": form_codec(_CLOCK_TEXT, ZonedClock()),
+    "time": form_codec(ClockText(), Clock()),
+    "timetz": form_codec(ZonedClockText(), ZonedClock()),
     "timestamp": form_codec(MomentText(None, datetime.fromisoformat), Moment(None, b"")),
     "timestamptz": form_codec(MomentText(UTC, _parse_timestamptz), Moment(UTC, b"+00")),
 }

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from aiorepl.values.codec import TEXT, Malformed, codec, versioned
+from aiorepl.values.codec import TEXT, Malformed, codec
+from aiorepl.values.strings import VERSIONED
 
 _INT: Final = struct.Struct("!i")
 _PAIR: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"=>(?:"((?:[^"\\]++|\\.)*+)"|NULL)', re.DOTALL)
@@ -79,12 +80,10 @@ def _quote(text: str) -> str:
     return '"' + _TO_ESCAPE.sub(r"\\\1", text) + '"'
 
 
-_VERSIONED_TEXT: Final = versioned(bytes.decode, bytes.decode)
-
 CODECS: Final = {
     "citext": TEXT,
     "hstore": codec(_read_hstore, _read_hstore_binary, _print_hstore),
-    "ltree": _VERSIONED_TEXT,
-    "lquery": _VERSIONED_TEXT,
-    "ltxtquery": _VERSIONED_TEXT,
+    "ltree": VERSIONED,
+    "lquery": VERSIONED,
+    "ltxtquery": VERSIONED,
 }

@@ -10,7 +10,7 @@ A method may fail as a codec's function may. What it has appended by then is the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -103,6 +103,10 @@ class Text(AsSent):
             octets.put_quoted_in(out, raw, start, end)
         else:
             octets.put(out, orjson.dumps(octets.text_in(raw, start, end)))
+
+
+AS_TEXT: Final = Text()
+"""For types that are text in both forms, and for the text of others whose value that is."""
 
 
 class Composed(Binary):

@@ -12,20 +12,16 @@ Source: geo_ops.c, ``point_send`` and its neighbours, ``path_encode``.
 
 from __future__ import annotations
 
-import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from aiorepl.values.codec import Malformed, codec, quoted
-from aiorepl.values.floats import float8_text
+from aiorepl import octets
+from aiorepl.values.codec import Malformed, form_codec
+from aiorepl.values.floats import put_float8
+from aiorepl.values.forms import Binary, Form
 
 Point = tuple[float, float]
 
-_POINT: Final = struct.Struct("!2d")
-_LINE: Final = struct.Struct("!3d")
-_CIRCLE: Final = struct.Struct("!3d")
-_SEGMENT: Final = struct.Struct("!4d")
-_COUNT: Final = struct.Struct("!i")
-_BRACKETS: Final = b"()[]<>{}"
+_COMMA = 0x2C  # C's own number in the compiled form
 
 
 class Path(NamedTuple):
@@ -35,120 +31,203 @@ class Path(NamedTuple):
     points: tuple[Point, ...]
 
 
-def _numbers(raw: bytes) -> list[float]:
-    return [float(part) for part in raw.translate(None, _BRACKETS).split(b",")]
+class Figure(Binary):
+    """What is made of so many floats; 0: of any even number."""
+
+    def __init__(self, floats: int) -> None:
+        self.floats = floats
+
+    def value(self, numbers: list[float]) -> Any:
+        """The Python value."""
+        raise NotImplementedError
+
+    def start(self, raw: bytes) -> int:
+        """Where the floats begin, of bytes that hold as many as they should."""
+        if len(raw) != 8 * self.floats:
+            raise ValueError
+        return 0
+
+    def read(self, raw: bytes) -> Any:
+        return self.value(_numbers(raw, self.start(raw)))
 
 
-def _pair(numbers: list[float]) -> tuple[Point, ...]:
+class FigureText(Form):
+    """Floats with commas between them, and brackets around any of them."""
+
+    def __init__(self, figure: Figure) -> None:
+        self._figure = figure
+
+    def read(self, raw: bytes) -> Any:
+        numbers = _parsed(raw)
+        if self._figure.floats and len(numbers) != self._figure.floats:
+            raise ValueError
+        return self._figure.value(numbers)
+
+
+class Points(Figure):
+    """point, lseg and box: a number of points between brackets, if any."""
+
+    def __init__(self, count: int, before: bytes, behind: bytes) -> None:
+        super().__init__(2 * count)
+        self._before = before
+        self._behind = behind
+
+    def value(self, numbers: list[float]) -> Any:
+        if self.floats == 2:
+            return numbers[0], numbers[1]
+        return (numbers[0], numbers[1]), (numbers[2], numbers[3])
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, self._before)
+        _put_points(out, raw, self.start(raw), self.floats // 2)
+        octets.put(out, self._behind)
+
+
+class Line(Figure):
+    """line: its three coefficients."""
+
+    def value(self, numbers: list[float]) -> Any:
+        return numbers[0], numbers[1], numbers[2]
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        self.start(raw)
+        data: Any = raw  # a pointer in the compiled form
+        octets.put(out, b"{")
+        put_float8(out, octets.float64(data, 0))
+        octets.put(out, b",")
+        put_float8(out, octets.float64(data, 8))
+        octets.put(out, b",")
+        put_float8(out, octets.float64(data, 16))
+        octets.put(out, b"}")
+
+
+class Circle(Figure):
+    """circle: its centre and radius."""
+
+    def value(self, numbers: list[float]) -> Any:
+        return (numbers[0], numbers[1]), numbers[2]
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, b"<")
+        _put_points(out, raw, self.start(raw), 1)
+        octets.put(out, b",")
+        data: Any = raw  # a pointer in the compiled form
+        put_float8(out, octets.float64(data, 16))
+        octets.put(out, b">")
+
+
+class Polygon(Figure):
+    """polygon: a count of points, and the points."""
+
+    def value(self, numbers: list[float]) -> Any:
+        return _pairs(numbers)
+
+    def start(self, raw: bytes) -> int:
+        return _behind_count(raw, 0)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        start = self.start(raw)
+        octets.put(out, b"(")
+        _put_points(out, raw, start, (len(raw) - start) // 16)
+        octets.put(out, b")")
+
+
+class Track(Figure):
+    """path: a byte that tells whether it is closed, then as a polygon."""
+
+    def start(self, raw: bytes) -> int:
+        if not raw or raw[0] > 1:
+            raise Malformed("neither open nor closed")
+        return _behind_count(raw, 1)
+
+    def read(self, raw: bytes) -> Any:
+        points = _pairs(_numbers(raw, self.start(raw)))
+        return Path(raw[0] == 1, points)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        start = self.start(raw)
+        octets.put(out, b"(" if raw[0] else b"[")
+        _put_points(out, raw, start, (len(raw) - start) // 16)
+        octets.put(out, b")" if raw[0] else b"]")
+
+
+class TrackText(Form):
+    """path: in round brackets it is closed."""
+
+    def read(self, raw: bytes) -> Any:
+        return Path(octets.has_at(raw, 0, b"("), _pairs(_parsed(raw)))
+
+
+def _behind_count(raw: bytes, at: int) -> int:
+    """Where the points begin whose number is at ``at``."""
+    size = len(raw)
+    if size < at + 4:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    count = octets.int32(data, at)
+    if count < 0 or size != at + 4 + 16 * count:
+        raise Malformed("the number of points does not fit the length")
+    return at + 4
+
+
+def _numbers(raw: bytes, start: int) -> list[float]:
+    """The floats from ``start`` to the end."""
+    data: Any = raw  # a pointer in the compiled form
+    return [octets.float64(data, at) for at in range(start, len(raw), 8)]
+
+
+def _parsed(raw: bytes) -> list[float]:
+    """The floats between commas, without the brackets around them."""
+    numbers = []
+    size = len(raw)
+    data: Any = raw  # a pointer in the compiled form
+    start = 0
+    for at in range(size + 1):
+        if at < size and data[at] != _COMMA:
+            continue
+        end = at
+        while start < end and _is_bracket(data[start]):
+            start += 1
+        while start < end and _is_bracket(data[end - 1]):
+            end -= 1
+        numbers.append(octets.decimal(raw, start, end))
+        start = at + 1
+    return numbers
+
+
+def _is_bracket(byte: int) -> bool:
+    return byte in b"()[]<>{}"
+
+
+def _pairs(numbers: list[float]) -> tuple[Point, ...]:
     if len(numbers) % 2:
         raise Malformed("a point without y")
-    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    return tuple([(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)])
 
 
-def _read_point(raw: bytes) -> Point:
-    x, y = _numbers(raw)
-    return x, y
+def _put_points(out: bytearray, raw: bytes, start: int, count: int) -> None:
+    data: Any = raw  # a pointer in the compiled form
+    for place in range(count):
+        octets.put(out, b",(" if place else b"(")
+        put_float8(out, octets.float64(data, start + 16 * place))
+        octets.put(out, b",")
+        put_float8(out, octets.float64(data, start + 16 * place + 8))
+        octets.put(out, b")")
 
 
-def _read_line(raw: bytes) -> tuple[float, float, float]:
-    a, b, c = _numbers(raw)
-    return a, b, c
-
-
-def _read_segment(raw: bytes) -> tuple[Point, Point]:
-    first, second = _pair(_numbers(raw))
-    return first, second
-
-
-def _read_points(raw: bytes) -> tuple[Point, ...]:
-    return _pair(_numbers(raw))
-
-
-def _read_path(raw: bytes) -> Path:
-    return Path(raw[:1] == b"(", _read_points(raw))
-
-
-def _read_circle(raw: bytes) -> tuple[Point, float]:
-    x, y, radius = _numbers(raw)
-    return (x, y), radius
-
-
-def _read_point_binary(raw: bytes) -> Point:
-    x, y = _POINT.unpack(raw)
-    return x, y
-
-
-def _read_line_binary(raw: bytes) -> tuple[float, float, float]:
-    a, b, c = _LINE.unpack(raw)
-    return a, b, c
-
-
-def _read_segment_binary(raw: bytes) -> tuple[Point, Point]:
-    x1, y1, x2, y2 = _SEGMENT.unpack(raw)
-    return (x1, y1), (x2, y2)
-
-
-def _read_points_binary(raw: bytes) -> tuple[Point, ...]:
-    """A count, then so many points."""
-    (count,) = _COUNT.unpack_from(raw)
-    if count < 0 or len(raw) != _COUNT.size + count * _POINT.size:
-        raise Malformed("the number of points does not fit the length")
-    return _pair(list(struct.unpack_from(f"!{2 * count}d", raw, _COUNT.size)))
-
-
-def _read_path_binary(raw: bytes) -> Path:
-    """A byte that tells whether it is closed, then as a polygon."""
-    if raw[0] > 1:
-        raise Malformed("neither open nor closed")
-    return Path(raw[0] == 1, _read_points_binary(raw[1:]))
-
-
-def _read_circle_binary(raw: bytes) -> tuple[Point, float]:
-    x, y, radius = _CIRCLE.unpack(raw)
-    return (x, y), radius
-
-
-def _print(point: Point) -> str:
-    return f"({float8_text(point[0])},{float8_text(point[1])})"
-
-
-def _print_point(raw: bytes) -> str:
-    return _print(_read_point_binary(raw))
-
-
-def _print_line(raw: bytes) -> str:
-    return "{" + ",".join(map(float8_text, _read_line_binary(raw))) + "}"
-
-
-def _print_lseg(raw: bytes) -> str:
-    return f"[{_print_box(raw)}]"
-
-
-def _print_box(raw: bytes) -> str:
-    return ",".join(map(_print, _read_segment_binary(raw)))
-
-
-def _print_polygon(raw: bytes) -> str:
-    return f"({','.join(map(_print, _read_points_binary(raw)))})"
-
-
-def _print_path(raw: bytes) -> str:
-    closed, points = _read_path_binary(raw)
-    text = ",".join(map(_print, points))
-    return f"({text})" if closed else f"[{text}]"
-
-
-def _print_circle(raw: bytes) -> str:
-    center, radius = _read_circle_binary(raw)
-    return f"<{_print(center)},{float8_text(radius)}>"
-
+_POINT: Final = Points(1, b"", b"")
+_SEGMENT: Final = Points(2, b"[", b"]")
+_BOX: Final = Points(2, b"", b"")
+_LINE: Final = Line(3)
+_CIRCLE: Final = Circle(3)
+_POLYGON: Final = Polygon(0)
 
 CODECS: Final = {
-    "point": codec(_read_point, _read_point_binary, _print_point, quoted),
-    "line": codec(_read_line, _read_line_binary, _print_line, quoted),
-    "lseg": codec(_read_segment, _read_segment_binary, _print_lseg, quoted),
-    "box": codec(_read_segment, _read_segment_binary, _print_box, quoted),
-    "path": codec(_read_path, _read_path_binary, _print_path, quoted),
-    "polygon": codec(_read_points, _read_points_binary, _print_polygon, quoted),
-    "circle": codec(_read_circle, _read_circle_binary, _print_circle, quoted),
+    "point": form_codec(FigureText(_POINT), _POINT),
+    "line": form_codec(FigureText(_LINE), _LINE),
+    "lseg": form_codec(FigureText(_SEGMENT), _SEGMENT),
+    "box": form_codec(FigureText(_BOX), _BOX),
+    "path": form_codec(TrackText(), Track(0)),
+    "polygon": form_codec(FigureText(_POLYGON), _POLYGON),
+    "circle": form_codec(FigureText(_CIRCLE), _CIRCLE),
 }

@@ -7,24 +7,21 @@ Source: ``interval_send``, ``EncodeInterval`` with IntervalStyle postgres.
 
 from __future__ import annotations
 
-import re
-import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from aiorepl.values.codec import Malformed, codec, quoted
+from aiorepl import octets
+from aiorepl.values import civil, objects
+from aiorepl.values.codec import Malformed, form_codec
+from aiorepl.values.forms import Binary, Form
 
-_INTERVAL: Final = struct.Struct("!qii")
-# Before 17 these are the extremes of the range and print as such; a value that no one meets is the price of not
-# having to know the server's version here.
-_INFINITY: Final = {
-    (2**63 - 1, 2**31 - 1, 2**31 - 1): "infinity",
-    (-(2**63), -(2**31), -(2**31)): "-infinity",
-}
-_POSTGRES: Final = re.compile(
-    r"(?:([+-]?\d+) years?)? ?(?:([+-]?\d+) mons?)? ?(?:([+-]?\d+) days?)? ?"
-    r"(?:([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?"
-)
+# C's own numbers in the compiled form.
+_LOWEST, _HIGHEST, _MOST = -(2**63), 2**63 - 1, 2**63 - 1  # the last without a sign
+_LOWEST_PART, _HIGHEST_PART = -(2**31), 2**31 - 1
+_HUNDRED_HOURS, _MOST_HOURS = 360_000_000_000, 2_562_047_788
+_YEARS, _MONTHS, _DAYS, _CLOCK = 1, 2, 3, 4
+_ZERO, _NINE, _PLUS, _MINUS, _COLON, _POINT, _SPACE = b"09+-:. "
+_UNITS: Final = (b" year", b" mon", b" day")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,53 +33,191 @@ class Interval:
     microseconds: int = 0
 
     def __str__(self) -> str:
-        years, months = divmod(abs(self.months), 12)
-        if self.months < 0:
-            years, months = -years, -months
-        parts = []
+        out = octets.buffer()
+        put_interval(out, self.months, self.days, self.microseconds)
+        return octets.text(out)
+
+
+def put_interval(out: bytearray, months: int, days: int, microseconds: int) -> None:
+    """Append PostgreSQL's text."""
+    years = octets.magnitude(months) // 12
+    begun = negative = False
+    for place in range(3):
+        value = days
+        if place < 2:
+            value = years if place == 0 else octets.magnitude(months) % 12
+            if months < 0:
+                value = -value
+        if not value:
+            continue
+        if begun:
+            octets.put(out, b" ")
+        # A plus is written only where a minus before it would else seem to cover this part too.
+        if negative and value > 0:
+            octets.put(out, b"+")
+        octets.put_number(out, value)
+        octets.put(out, _UNITS[place])
+        if value != 1:
+            octets.put(out, b"s")
+        begun = True
+        negative = value < 0
+    if begun and not microseconds:
+        return
+    if begun:
+        octets.put(out, b" ")
+    if microseconds < 0:
+        octets.put(out, b"-")
+    elif negative:
+        octets.put(out, b"+")
+    size = octets.magnitude(microseconds)
+    hundreds = size // _HUNDRED_HOURS
+    if hundreds:
+        octets.put_unsigned(out, hundreds)
+    civil.put_clock(out, size - hundreds * _HUNDRED_HOURS)
+
+
+def _interval(months: int, days: int, microseconds: int) -> Interval:
+    """What ``Interval(…)`` makes, in a fifth of the time."""
+    value: Interval = objects.bare(Interval)
+    objects.set_field(value, "months", months)
+    objects.set_field(value, "days", days)
+    objects.set_field(value, "microseconds", microseconds)
+    return value
+
+
+class Span(Binary):
+    """Microseconds, days and months."""
+
+    def read(self, raw: bytes) -> Any:
+        infinity = _infinity(raw)
+        if infinity is not None:
+            return infinity.decode()
+        data: Any = raw  # a pointer in the compiled form
+        return _interval(octets.int32(data, 12), octets.int32(data, 8), octets.int64(data, 0))
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        infinity = _infinity(raw)
+        if infinity is not None:
+            octets.put(out, infinity)
+            return
+        data: Any = raw  # a pointer in the compiled form
+        put_interval(out, octets.int32(data, 12), octets.int32(data, 8), octets.int64(data, 0))
+
+
+def _infinity(raw: bytes) -> bytes | None:
+    """The name of an infinite one.
+
+    Before PostgreSQL 17 these are the extremes of the range and print as such; a value that no one meets is the price of
+    not having to know the server's version here.
+    """
+    if len(raw) != 16:
+        raise ValueError
+    data: Any = raw  # a pointer in the compiled form
+    microseconds, days, months = octets.int64(data, 0), octets.int32(data, 8), octets.int32(data, 12)
+    if microseconds == _HIGHEST and days == _HIGHEST_PART and months == _HIGHEST_PART:
+        return b"infinity"
+    if microseconds == _LOWEST and days == _LOWEST_PART and months == _LOWEST_PART:
+        return b"-infinity"
+    return None
+
+
+class SpanText(Form):
+    """Years, months, days and a clock, as far as there are any, in this order."""
+
+    def read(self, raw: bytes) -> Any:
+        size = len(raw)
+        data: Any = raw  # a pointer in the compiled form
+        at = last = months = days = 0
+        clock = 0
         negative = False
-        for value, unit in ((years, "year"), (months, "mon"), (self.days, "day")):
-            if value:
-                # A plus is written only where a minus before it would else seem to cover this part too.
-                sign = "+" if negative and value > 0 else ""
-                parts.append(f"{sign}{value} {unit}{'' if value == 1 else 's'}")
-                negative = value < 0
-        if self.microseconds or not parts:
-            seconds, fraction = divmod(abs(self.microseconds), 1_000_000)
-            minutes, second = divmod(seconds, 60)
-            hour, minute = divmod(minutes, 60)
-            sign = "-" if self.microseconds < 0 else "+" if negative else ""
-            behind_point = f".{fraction:06d}".rstrip("0") if fraction else ""
-            parts.append(f"{sign}{hour:02d}:{minute:02d}:{second:02d}{behind_point}")
-        return " ".join(parts)
+        while at < size:
+            if last:
+                if data[at] != _SPACE:
+                    raise _strange()
+                at += 1
+            negative = at < size and data[at] == _MINUS
+            if negative or (at < size and data[at] == _PLUS):
+                at += 1
+            start = at
+            number = 0
+            while at < size and at - start < 10 and _ZERO <= data[at] <= _NINE:
+                number = number * 10 + data[at] - _ZERO
+                at += 1
+            if at == start or last == _CLOCK:
+                if raw in (b"infinity", b"-infinity"):
+                    return raw.decode()
+                raise _strange()
+            value = -number if negative else number
+            if octets.has_at(raw, at, b" year") and last < _YEARS:
+                last = _YEARS
+                at += 5
+                months = 12 * value
+            elif octets.has_at(raw, at, b" mon") and last < _MONTHS:
+                last = _MONTHS
+                at += 4
+                months += value
+            elif octets.has_at(raw, at, b" day") and last < _DAYS:
+                last = _DAYS
+                at += 4
+                days = value
+            elif at < size and data[at] == _COLON:
+                last = _CLOCK
+                clock = _clock(data, number, at, size)
+                at = size
+            else:
+                raise _strange()
+            if at < size and octets.has_at(raw, at, b"s"):
+                at += 1
+        if not last:
+            raise _strange()
+        # Of a negative number one more than of a positive.
+        if not (
+            _LOWEST_PART <= months <= _HIGHEST_PART
+            and _LOWEST_PART <= days <= _HIGHEST_PART
+            and (clock <= _MOST or (negative and clock - 1 == _MOST))
+        ):
+            raise Malformed("out of PostgreSQL's range")
+        # ``negative`` is what it was of the last part, and a clock comes last.
+        microseconds = _LOWEST if clock > _MOST else clock
+        if negative and clock <= _MOST:
+            microseconds = -microseconds
+        return _interval(months, days, microseconds)
 
 
-def _read_interval(raw: bytes) -> Interval | str:
-    text = str(raw, "ascii")
-    match = _POSTGRES.fullmatch(text)
-    if match is None or not text.strip():
-        if text in ("infinity", "-infinity"):
-            return text
-        raise Malformed("not in IntervalStyle postgres")
-    years, months, days, sign, hour, minute, second, fraction = match.groups("0")
-    microseconds = ((int(hour) * 60 + int(minute)) * 60 + int(second)) * 1_000_000 + int(
-        fraction.ljust(6, "0")
-    )
-    return Interval(
-        months=int(years) * 12 + int(months),
-        days=int(days),
-        microseconds=-microseconds if sign == "-" else microseconds,
-    )
+def _clock(data: Any, hours: int, at: int, size: int) -> int:
+    """Microseconds of what begins with ``hours``, whose colon is at ``at``."""
+    minutes = _two(data, at + 1, size)
+    if at + 3 >= size or data[at + 3] != _COLON:
+        raise _strange()
+    seconds = _two(data, at + 4, size)
+    if hours > _MOST_HOURS or minutes > 59 or seconds > 59:
+        raise Malformed("out of PostgreSQL's range")
+    fraction = 0
+    places = 6
+    if at + 6 < size:
+        if data[at + 6] != _POINT or not 8 <= size - at <= 13:
+            raise _strange()
+        for place in range(at + 7, size):
+            if not _ZERO <= data[place] <= _NINE:
+                raise _strange()
+            fraction = fraction * 10 + data[place] - _ZERO
+            places -= 1
+        while places:
+            fraction *= 10
+            places -= 1
+    return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + fraction
 
 
-def _read_interval_binary(raw: bytes) -> Interval | str:
-    microseconds, days, months = _INTERVAL.unpack(raw)
-    infinity = _INFINITY.get((microseconds, days, months))
-    return Interval(months, days, microseconds) if infinity is None else infinity
+def _two(data: Any, at: int, size: int) -> int:
+    """The number of two digits."""
+    if at + 2 > size or not (_ZERO <= data[at] <= _NINE and _ZERO <= data[at + 1] <= _NINE):
+        raise _strange()
+    number: int = (data[at] - _ZERO) * 10 + data[at + 1] - _ZERO
+    return number
 
 
-def _print_interval(raw: bytes) -> str:
-    return str(_read_interval_binary(raw))
+def _strange() -> Malformed:
+    return Malformed("not in IntervalStyle postgres")
 
 
-CODECS: Final = {"interval": codec(_read_interval, _read_interval_binary, _print_interval, quoted)}
+CODECS: Final = {"interval": form_codec(SpanText(), Span())}

@@ -20,8 +20,9 @@ import orjson
 
 from aiorepl import octets
 from aiorepl.values import forms
-from aiorepl.values.codec import Malformed, form_codec, versioned
+from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
+from aiorepl.values.strings import VERSIONED
 
 _loads: Final = orjson.loads
 _LF, _CR = b"\n\r"
@@ -115,5 +116,5 @@ _DOCUMENT_TEXT: Final = DocumentText()
 CODECS: Final = {
     "json": form_codec(_DOCUMENT_TEXT, Document(versioned=False), one_line),
     "jsonb": form_codec(_DOCUMENT_TEXT, Document(versioned=True), one_line),
-    "jsonpath": versioned(bytes.decode, bytes.decode),
+    "jsonpath": VERSIONED,
 }

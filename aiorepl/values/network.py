@@ -8,97 +8,274 @@ Source: ``network_send``, ``network_out``; the text of IPv6 is that of ``pg_inet
 
 from __future__ import annotations
 
-import struct
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface, ip_network
-from typing import Final
+import ipaddress
+from typing import Any, Final
 
-from aiorepl.values.codec import Malformed, codec, quoted
+from aiorepl import octets
+from aiorepl.values import objects
+from aiorepl.values.addresses import KNOWN, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
+from aiorepl.values.codec import Malformed, form_codec
+from aiorepl.values.forms import AS_TEXT, Binary, Form
 
-# The family numbers are PostgreSQL's own (PGSQL_AF_INET, PGSQL_AF_INET6): address bytes and bits.
-_FAMILIES: Final = {2: (4, 32), 3: (16, 128)}
-_WORDS: Final = struct.Struct("!8H")
-_MAPPED: Final = 0xFFFF
+# The family numbers are PostgreSQL's own (PGSQL_AF_INET, PGSQL_AF_INET6). C's own numbers in the compiled form.
+_IPV4, _IPV6 = 2, 3
+_ZERO, _NINE, _SMALL_A, _SMALL_F = b"09af"
+_DOT, _COLON, _SLASH = b".:/"
+_MAPPED = 0xFFFF
+_ONE: Final = 1  # Python's
 
 
-def _split(raw: bytes) -> tuple[bytes, int, int]:
-    """Address, length of the mask, and the mask length of a single host."""
-    family, mask, _, count = raw[:4]
-    if family not in _FAMILIES:
-        raise Malformed(f"unknown address family {family}")
-    size, bits = _FAMILIES[family]
-    if count != size or len(raw) != 4 + size or mask > bits:
+class Inet(Binary):
+    """inet: family, length of the mask, a flag, how many bytes, and the address.
+
+    :param known: whether the library's objects can be made without their constructors.
+    """
+
+    def __init__(self, *, known: bool) -> None:
+        self._known = known
+
+    def read(self, raw: bytes) -> Any:
+        bits = _bits(raw)
+        data: Any = raw  # a pointer in the compiled form
+        number: Any = octets.uint32(data, 4) if bits == 32 else octets.uint128(data, 4)
+        return self.value(number, data[1], bits)
+
+    def value(self, number: Any, mask: int, bits: int) -> Any:
+        """The Python value of an address of so many bits."""
+        if not self._known:
+            made = ipaddress.IPv4Interface if bits == 32 else ipaddress.IPv6Interface
+            return made((number, mask))
+        # As ``addresses.interface``.
+        value = objects.bare(IPv4Interface if bits == 32 else IPv6Interface)
+        objects.set_field(value, "_ip", number)
+        objects.set_field(value, "_prefixlen", mask)
+        if bits != 32:
+            objects.set_field(value, "_scope_id", None)
+        return value
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        bits = _bits(raw)
+        _put_address(out, raw, bits)
+        data: Any = raw  # a pointer in the compiled form
+        if data[1] != bits:
+            octets.put(out, b"/")
+            octets.put_number(out, data[1])
+
+
+class Cidr(Inet):
+    """cidr: the same, its mask always written."""
+
+    def value(self, number: Any, mask: int, bits: int) -> Any:
+        if not self._known or number & ((_ONE << (bits - mask)) - 1):
+            made = ipaddress.IPv4Network if bits == 32 else ipaddress.IPv6Network
+            return made((number, mask))  # which has its words for bits behind the mask
+        # As ``addresses.network``.
+        value = objects.bare(IPv4Network if bits == 32 else IPv6Network)
+        objects.set_field(value, "_number", number)
+        objects.set_field(value, "_prefixlen", mask)
+        return value
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        _put_address(out, raw, _bits(raw))
+        octets.put(out, b"/")
+        octets.put_number(out, raw[1])
+
+
+class AddressText(Form):
+    """inet and cidr.
+
+    :param binary: makes the values.
+    :param parse: for what is not plainly an address.
+    """
+
+    def __init__(self, binary: Inet, parse: Any) -> None:
+        self._binary = binary
+        self._parse = parse
+
+    def read(self, raw: bytes) -> Any:
+        size = len(raw)
+        data: Any = raw  # a pointer in the compiled form
+        end = size
+        mask = -1
+        for at in range(max(size - 4, 0), size):
+            if data[at] == _SLASH:
+                end = at
+                mask = _decimal(data, at + 1, size, 128)
+        number = _ipv4(data, 0, end)
+        if number >= 0:
+            if end == size:
+                mask = 32
+            if 0 <= mask <= 32:
+                return self._binary.value(number, mask, 32)
+        else:
+            address = _ipv6(data, end)
+            if end == size:
+                mask = 128
+            if address is not None and mask >= 0:
+                return self._binary.value(_number(address), mask, 128)
+        return self._parse(raw.decode("ascii"))
+
+
+def _bits(raw: bytes) -> int:
+    """How many the address has, in bytes whose parts agree."""
+    size = len(raw)
+    if size < 4:
         raise Malformed("an address or mask of the wrong length")
-    return raw[4:], mask, bits
+    data: Any = raw  # a pointer in the compiled form
+    if data[0] != _IPV4 and data[0] != _IPV6:
+        raise Malformed(f"unknown address family {data[0]}")
+    bits = 32 if data[0] == _IPV4 else 128
+    if data[3] * 8 != bits or size != 4 + data[3] or data[1] > bits:
+        raise Malformed("an address or mask of the wrong length")
+    return bits
 
 
-def _print_address(address: bytes) -> str:
-    if len(address) == 4:
-        return ".".join(map(str, address))
-    words = _WORDS.unpack(address)
-    start, length = _longest_zeros(words)
-    if start == 0 and (length == 6 or (length == 5 and words[5] == _MAPPED)):
-        return ("::ffff:" if length == 5 else "::") + ".".join(map(str, address[12:]))
-    if length < 2:
-        return ":".join([f"{word:x}" for word in words])
-    before = ":".join([f"{word:x}" for word in words[:start]])
-    behind = ":".join([f"{word:x}" for word in words[start + length :]])
-    return f"{before}::{behind}"
+def _decimal(data: Any, at: int, end: int, highest: int) -> int:
+    """The number of one to three digits between; -1 when it is none, or begins with a zero too many."""
+    if not 1 <= end - at <= 3 or (data[at] == _ZERO and end - at > 1):
+        return -1
+    number = 0
+    for place in range(at, end):
+        if not _ZERO <= data[place] <= _NINE:
+            return -1
+        number = number * 10 + data[place] - _ZERO
+    return number if number <= highest else -1
 
 
-def _longest_zeros(words: tuple[int, ...]) -> tuple[int, int]:
-    """Where the longest run of zero words starts, the first of equals, and its length."""
-    best, best_length, length = 0, 0, 0
-    for place, word in enumerate(words):
-        length = 0 if word else length + 1
-        if length > best_length:
-            best, best_length = place - length + 1, length
-    return best, best_length
+def _ipv4(data: Any, at: int, end: int) -> int:
+    """The address of four numbers between; -1 when it is none."""
+    address = parts = 0
+    start = at
+    while at <= end:
+        if at == end or data[at] == _DOT:
+            number = _decimal(data, start, at, 255)
+            if number < 0:
+                return -1
+            address = address << 8 | number
+            parts += 1
+            if parts == 5:
+                return -1
+            start = at + 1
+        at += 1
+    return address if parts == 4 else -1
 
 
-def _print_inet(raw: bytes) -> str:
-    address, mask, bits = _split(raw)
-    text = _print_address(address)
-    return text if mask == bits else f"{text}/{mask}"
+def _ipv6(data: Any, end: int) -> bytes | None:
+    """The address that ends there, as its bytes; ``None`` when it is none."""
+    made = octets.blank(16)
+    place: Any = made  # a pointer, too
+    count = at = 0  # bytes and characters so far
+    gap = -1  # bytes before the zeros that were left out
+    if end >= 2 and data[0] == _COLON and data[1] == _COLON:
+        gap, at = 0, 2
+    while at < end:
+        start = at
+        word = 0
+        while at < end and at - start < 4:
+            digit = data[at]
+            if _ZERO <= digit <= _NINE:
+                word = word << 4 | digit - _ZERO
+            elif _SMALL_A <= digit <= _SMALL_F:
+                word = word << 4 | digit - _SMALL_A + 10
+            else:
+                break
+            at += 1
+        if at < end and data[at] == _DOT:
+            address = _ipv4(data, start, end)
+            if address < 0 or count > 12:
+                return None
+            for shift in range(24, -1, -8):
+                place[count] = address >> shift & 0xFF
+                count += 1
+            at = end
+            break
+        if at == start or count > 14:
+            return None
+        place[count] = word >> 8
+        place[count + 1] = word & 0xFF
+        count += 2
+        if at < end:
+            at += 1
+            if data[at - 1] != _COLON or at == end:
+                return None
+            if data[at] == _COLON:
+                if gap >= 0:
+                    return None
+                gap = count
+                at += 1
+    if gap < 0:
+        return octets.done(made) if count == 16 else None
+    if count > 14:
+        return None
+    # What stands behind the gap belongs to the end, and zeros into it.
+    for back in range(1, 17 - gap):
+        behind = back <= count - gap
+        place[16 - back] = place[count - back] if behind else 0
+    return octets.done(made)
 
 
-def _print_cidr(raw: bytes) -> str:
-    address, mask, _ = _split(raw)
-    return f"{_print_address(address)}/{mask}"
+def _number(address: bytes) -> Any:
+    data: Any = address  # a pointer in the compiled form
+    return octets.uint128(data, 0)
 
 
-def _read_inet(raw: bytes) -> IPv4Interface | IPv6Interface:
-    return ip_interface(str(raw, "ascii"))
+def _put_address(out: bytearray, raw: bytes, bits: int) -> None:
+    data: Any = raw  # a pointer in the compiled form
+    if bits == 32:
+        _put_ipv4(out, data, 4)
+        return
+    # The longest run of zero words, the first of equals.
+    gap = -1
+    longest = 1
+    length = 0
+    for word in range(8):
+        length = 0 if octets.uint16(data, 4 + 2 * word) else length + 1
+        if length > longest:
+            longest, gap = length, word - length + 1
+    if gap == 0 and (longest == 6 or (longest == 5 and octets.uint16(data, 14) == _MAPPED)):
+        octets.put(out, b"::ffff:" if longest == 5 else b"::")
+        _put_ipv4(out, data, 16)
+        return
+    word = 0
+    while word < 8:
+        if word == gap:
+            octets.put(out, b"::")
+            word += longest
+        else:
+            octets.put_hex_number(out, octets.uint16(data, 4 + 2 * word), _SMALL_A)
+            word += 1
+            if word < 8 and word != gap:
+                octets.put(out, b":")
 
 
-def _read_cidr(raw: bytes) -> IPv4Network | IPv6Network:
-    return ip_network(str(raw, "ascii"))
+def _put_ipv4(out: bytearray, data: Any, at: int) -> None:
+    octets.put_number(out, data[at])
+    for place in range(at + 1, at + 4):
+        octets.put(out, b".")
+        octets.put_number(out, data[place])
 
 
-def _read_inet_binary(raw: bytes) -> IPv4Interface | IPv6Interface:
-    address, mask, _ = _split(raw)
-    return ip_interface((address, mask))
+class Hardware(Binary):
+    """macaddr and macaddr8: so many bytes. The value is the text."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def read(self, raw: bytes) -> Any:
+        return self.text(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        if len(raw) != self._width:
+            raise Malformed(f"{len(raw)} bytes where an address has {self._width}")
+        octets.put_hex_apart(out, raw)
 
 
-def _read_cidr_binary(raw: bytes) -> IPv4Network | IPv6Network:
-    address, mask, _ = _split(raw)
-    return ip_network((address, mask))
-
-
-def _print_macaddr(raw: bytes) -> str:
-    if len(raw) != 6:
-        raise Malformed(f"{len(raw)} bytes where an address has 6")
-    return raw.hex(":")
-
-
-def _print_macaddr8(raw: bytes) -> str:
-    if len(raw) != 8:
-        raise Malformed(f"{len(raw)} bytes where an address has 8")
-    return raw.hex(":")
-
+_INET: Final = Inet(known=KNOWN)
+_CIDR: Final = Cidr(known=KNOWN)
 
 CODECS: Final = {
-    "inet": codec(_read_inet, _read_inet_binary, _print_inet, quoted),
-    "cidr": codec(_read_cidr, _read_cidr_binary, _print_cidr, quoted),
-    "macaddr": codec(bytes.decode, _print_macaddr, _print_macaddr, quoted),
-    "macaddr8": codec(bytes.decode, _print_macaddr8, _print_macaddr8, quoted),
+    "inet": form_codec(AddressText(_INET, ipaddress.ip_interface), _INET),
+    "cidr": form_codec(AddressText(_CIDR, ipaddress.ip_network), _CIDR),
+    "macaddr": form_codec(AS_TEXT, Hardware(6)),
+    "macaddr8": form_codec(AS_TEXT, Hardware(8)),
 }

@@ -48,6 +48,14 @@ cdef class NumericText(Form):
     pass
 
 
+cdef class Money(Binary):
+    @cython.locals(
+        data="const unsigned char*", cents="long long", size="unsigned long long", rest="unsigned long long",
+        group="unsigned long long",
+    )
+    cpdef void put(self, bytearray out, bytes raw) except *
+
+
 cdef class Boolean(Binary):
     pass
 

@@ -13,16 +13,13 @@ Source: ``int4send``, ``float8send``, ``numeric_send``, ``numeric_out``, ``cash_
 
 from __future__ import annotations
 
-import struct
 from decimal import Decimal
 from typing import Any, Final
 
 from aiorepl import octets
-from aiorepl.values.codec import Malformed, as_sent, codec, form_codec
+from aiorepl.values.codec import Malformed, as_sent, form_codec, string
 from aiorepl.values.floats import put_float4, put_float8
-from aiorepl.values.forms import Binary, Form
-
-_MONEY: Final = struct.Struct("!q")
+from aiorepl.values.forms import AS_TEXT, Binary, Form
 
 # C's own numbers in the compiled form.
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
@@ -98,7 +95,10 @@ class Float4Text(Form):
     """The text is the shortest that tells float4s apart; the value is the float4 itself, as from binary."""
 
     def read(self, raw: bytes) -> Any:
-        return octets.single(float(raw))
+        return octets.single(octets.decimal(raw, 0, len(raw)))
+
+    def read_in(self, raw: bytes, start: int, end: int) -> Any:
+        return octets.single(octets.decimal(raw, start, end))
 
 
 class Float8(Binary):
@@ -121,7 +121,10 @@ class Float8Text(Form):
     """Any finite one, NaN and Infinity."""
 
     def read(self, raw: bytes) -> Any:
-        return float(raw)
+        return octets.decimal(raw, 0, len(raw))
+
+    def read_in(self, raw: bytes, start: int, end: int) -> Any:
+        return octets.decimal(raw, start, end)
 
 
 def _float4(raw: bytes) -> float:
@@ -241,10 +244,31 @@ def _truth(raw: bytes, true: int, false: int) -> bool:
     raise ValueError
 
 
-def _print_money(raw: bytes) -> str:
-    (cents,) = _MONEY.unpack(raw)
-    whole, fraction = divmod(abs(cents), 100)
-    return f"{'-' if cents < 0 else ''}${whole:,}.{fraction:02d}"
+class Money(Binary):
+    """Cents, printed with commas between thousands. The value is the text."""
+
+    def read(self, raw: bytes) -> Any:
+        return self.text(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        if len(raw) != 8:
+            raise ValueError
+        data: Any = raw  # a pointer in the compiled form
+        cents = octets.int64(data, 0)
+        size = octets.magnitude(cents)
+        rest = size // 100
+        group = 1
+        while rest // group >= 1000:
+            group *= 1000
+        octets.put(out, b"-$" if cents < 0 else b"$")
+        octets.put_unsigned(out, rest // group)
+        while group > 1:
+            rest %= group
+            group //= 1000
+            octets.put(out, b",")
+            octets.put_padded(out, rest // group, 3)
+        octets.put(out, b".")
+        octets.put_padded(out, size % 100, 2)
 
 
 INTEGER_TEXT: Final = IntegerText()
@@ -256,5 +280,5 @@ CODECS: Final = {
     "float4": form_codec(Float4Text(), Float4(), json_float),
     "float8": form_codec(Float8Text(), Float8(), json_float),
     "numeric": form_codec(NumericText(), Numeric()),
-    "money": codec(bytes.decode, _print_money, _print_money),
+    "money": form_codec(AS_TEXT, Money(), string),
 }

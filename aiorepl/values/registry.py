@@ -39,7 +39,7 @@ from aiorepl.values.codec import (
     text_only,
 )
 from aiorepl.values.composites import composite
-from aiorepl.values.forms import Binary, Form, binary_of, form_of
+from aiorepl.values.forms import AS_TEXT, Binary, Form, binary_of, form_of
 from aiorepl.values.ranges import multirange_of, range_of
 from aiorepl.values.styles import Style
 from aiorepl.values.types import (
@@ -172,7 +172,9 @@ class Types:
     def writer(self, oid: int, format: int) -> Binary | None:  # noqa: A002
         """The form that prints itself without a guard, if the type has one. For loops, as ``form``."""
         codec = self._codec(oid)
-        return binary_of(codec.json_text if format == Format.TEXT else codec.json_binary)
+        if format == Format.TEXT:
+            return AS_TEXT if codec.json_text is string else binary_of(codec.json_text)
+        return binary_of(codec.json_binary)
 
     def json_encoder(self, oid: int, format: int, *, typed: bool = True) -> Callable[[bytes], bytes]:  # noqa: A002
         """Column bytes to a JSON fragment in UTF-8, without line ends.

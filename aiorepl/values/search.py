@@ -8,15 +8,19 @@ Source: ``tsvectorsend``, ``tsvectorout``, ``tsquerysend``, and ``infix`` of tsq
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
-from aiorepl.values.codec import Malformed, codec
+from aiorepl import octets
+from aiorepl.values.codec import Malformed, codec, form_codec, string
+from aiorepl.values.forms import AS_TEXT, Composed
 
 _COUNT: Final = struct.Struct("!i")
 _SHORT: Final = struct.Struct("!H")
 
-_POSITION: Final = 0x3FFF
-_POSITION_WEIGHTS: Final = ("", "C", "B", "A")  # D is the default and not written
+# C's own numbers in the compiled form.
+_POSITION = 0x3FFF
+_APOSTROPHE, _BACKSLASH = b"'\\"
+_POSITION_WEIGHTS: Final = (b"", b"C", b"B", b"A")  # D is the default and not written
 
 _OPERAND, _OPERATOR = 1, 2
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
@@ -25,30 +29,54 @@ _OPERAND_PRIORITY: Final = 5
 
 
 def _quote(lexeme: bytes) -> str:
-    return "'" + str(lexeme, "utf-8").replace("'", "''").replace("\\", "\\\\") + "'"
+    out = octets.buffer()
+    put_lexeme(out, lexeme)
+    return f"'{octets.text(out)}'"
 
 
-def _print_tsvector(raw: bytes) -> str:
+class TsVector(Composed):
     """A count, then each lexeme, zero-terminated, with its positions; a position's high bits are its weight."""
-    (count,) = _COUNT.unpack_from(raw)
-    position = _COUNT.size
-    if not 0 <= count * 3 <= len(raw) - position:
-        raise Malformed("fewer lexemes than it says")
-    parts = []
-    for _ in range(count):
-        end = raw.index(b"\0", position)
-        text = _quote(raw[position:end])
-        (places,) = _SHORT.unpack_from(raw, end + 1)
-        position = end + 3 + 2 * places
-        if places:
-            values = struct.unpack_from(f"!{places}H", raw, end + 3)
-            text += ":" + ",".join(
-                [f"{value & _POSITION}{_POSITION_WEIGHTS[value >> 14]}" for value in values]
-            )
-        parts.append(text)
-    if position != len(raw):
-        raise Malformed("its lexemes do not fill its bytes")
-    return " ".join(parts)
+
+    def read(self, raw: bytes) -> Any:
+        return self.text(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        size = len(raw)
+        if size < 4:
+            raise ValueError
+        data: Any = raw  # a pointer in the compiled form
+        count = octets.int32(data, 0)
+        if not 0 <= count * 3 <= size - 4:
+            raise Malformed("fewer lexemes than it says")
+        position = 4
+        for lexeme in range(count):
+            if lexeme:
+                octets.put(out, b" ")
+            end = octets.zero_at(raw, position)
+            if end < 0 or end + 3 > size:
+                raise ValueError
+            octets.put(out, b"'")
+            put_lexeme(out, octets.cut(data, position, end))
+            octets.put(out, b"'")
+            places = octets.uint16(data, end + 1)
+            position = end + 3
+            if position + 2 * places > size:
+                raise ValueError
+            for place in range(places):
+                octets.put(out, b"," if place else b":")
+                value = octets.uint16(data, position)
+                octets.put_number(out, value & _POSITION)
+                octets.put(out, _POSITION_WEIGHTS[value >> 14])
+                position += 2
+        if position != size:
+            raise Malformed("its lexemes do not fill its bytes")
+
+
+def put_lexeme(out: bytearray, lexeme: bytes) -> None:
+    """Append, as it is between apostrophes."""
+    if _APOSTROPHE in lexeme or _BACKSLASH in lexeme:
+        lexeme = lexeme.replace(b"'", b"''").replace(b"\\", b"\\\\")
+    octets.put(out, lexeme)
 
 
 class _Node:
@@ -148,6 +176,6 @@ def _infix(root: _Node) -> str:
 
 
 CODECS: Final = {
-    "tsvector": codec(bytes.decode, _print_tsvector, _print_tsvector),
-    "tsquery": codec(bytes.decode, _print_tsquery, _print_tsquery),
+    "tsvector": form_codec(AS_TEXT, TsVector(), string),
+    "tsquery": codec(AS_TEXT.read, _print_tsquery, _print_tsquery),
 }

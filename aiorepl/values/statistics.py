@@ -13,6 +13,7 @@ import struct
 from typing import Final
 
 from aiorepl.values.codec import Malformed, codec
+from aiorepl.values.forms import AS_TEXT
 from aiorepl.values.strings import BYTEA
 
 _NDISTINCT_MAGIC: Final = 0xA352BFA4
@@ -69,7 +70,7 @@ def _print_dependencies(raw: bytes) -> str:
 
 
 CODECS: Final = {
-    "pg_ndistinct": codec(bytes.decode, _print_ndistinct, _print_ndistinct),
-    "pg_dependencies": codec(bytes.decode, _print_dependencies, _print_dependencies),
-    "pg_mcv_list": codec(bytes.decode, BYTEA.text, BYTEA.text),
+    "pg_ndistinct": codec(AS_TEXT.read, _print_ndistinct, _print_ndistinct),
+    "pg_dependencies": codec(AS_TEXT.read, _print_dependencies, _print_dependencies),
+    "pg_mcv_list": codec(AS_TEXT.read, BYTEA.text, BYTEA.text),
 }

@@ -12,17 +12,15 @@ Source: ``textsend``, ``charout``, ``byteain``, ``byteaout``, ``varbit_send``. `
 from __future__ import annotations
 
 import re
-import struct
-from binascii import unhexlify
 from dataclasses import replace
 from typing import Any, Final
 
 from aiorepl import octets
-from aiorepl.values.codec import TEXT, Malformed, codec, printed
-from aiorepl.values.forms import Binary
+from aiorepl.values import forms
+from aiorepl.values.codec import TEXT, Malformed, form_codec, printed, string
+from aiorepl.values.forms import AS_TEXT, Binary, Form
 
 _ESCAPE: Final = re.compile(rb"\\(?:\\|[0-3][0-7][0-7])|(\\)")
-_BIT_LENGTH: Final = struct.Struct("!i")
 
 
 def _print_char(raw: bytes) -> str:
@@ -39,11 +37,27 @@ def _print_char_text(raw: bytes) -> str:
     return _print_char(raw)
 
 
-def _read_bytea(raw: bytes) -> bytes:
-    r"""``\x`` and hexadecimal, or the escape format: a literal backslash never stands alone in that."""
-    if raw.startswith(b"\\x"):
-        return unhexlify(raw[2:])
-    return _ESCAPE.sub(_unescape, raw)
+class CharText(Form):
+    """``"char"`` in its text form."""
+
+    def read(self, raw: bytes) -> Any:
+        return _print_char_text(raw)
+
+
+class Char(Binary):
+    """``"char"``: its one byte."""
+
+    def read(self, raw: bytes) -> Any:
+        return _print_char(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, _print_char(raw).encode())
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        forms.put_string(out, _print_char(raw).encode())
+
+    def text(self, raw: bytes) -> str:
+        return _print_char(raw)
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -51,6 +65,15 @@ def _unescape(match: re.Match[bytes]) -> bytes:
         raise Malformed("a backslash that escapes nothing")
     escape = match[0]
     return b"\\" if len(escape) == 2 else bytes([int(escape[1:], 8)])
+
+
+class ByteaText(Form):
+    r"""``\x`` and hexadecimal, or the escape format: a literal backslash never stands alone in that."""
+
+    def read(self, raw: bytes) -> Any:
+        if octets.has_at(raw, 0, b"\\x"):
+            return octets.unhex(raw, 2)
+        return _ESCAPE.sub(_unescape, raw)
 
 
 class Bytea(Binary):
@@ -69,29 +92,65 @@ class Bytea(Binary):
         octets.put(out, b'"')
 
 
-def _read_bits(raw: bytes) -> str:
-    if raw.strip(b"01"):
-        raise Malformed("a digit other than 0 and 1")
-    return str(raw, "ascii")
+class BitsText(Form):
+    """bit and varbit as text."""
+
+    def read(self, raw: bytes) -> Any:
+        if not octets.only_bits(raw):
+            raise Malformed("a digit other than 0 and 1")
+        return raw.decode()
 
 
-def _print_bits(raw: bytes) -> str:
-    """A count of bits, then the bits, the last byte padded with zeros."""
-    (count,) = _BIT_LENGTH.unpack_from(raw)
-    if count < 0 or len(raw) - 4 != (count + 7) // 8:
-        raise Malformed(f"{len(raw) - 4} bytes for {count} bits")
-    if not count:
-        return ""
-    return f"{int.from_bytes(raw[4:], 'big'):0{(len(raw) - 4) * 8}b}"[:count]
+class Bits(Binary):
+    """bit and varbit: a count of bits, then the bits, the last byte padded with zeros."""
+
+    def read(self, raw: bytes) -> Any:
+        return self.text(raw)
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        size = len(raw)
+        if size < 4:
+            raise ValueError
+        data: Any = raw  # a pointer in the compiled form
+        count = octets.int32(data, 0)
+        if count < 0 or size - 4 != (count + 7) // 8:
+            raise Malformed(f"{size - 4} bytes for {count} bits")
+        octets.put_bits(out, raw, 4, count)
+
+
+class Versioned(Binary):
+    """Types whose binary form is a version byte, 1, before their text (jsonpath, ltree)."""
+
+    def body(self, raw: bytes) -> bytes:
+        """The text alone."""
+        if not raw:
+            raise ValueError
+        if raw[0] != 1:
+            raise Malformed(f"version {raw[0]} of the binary form is not known")
+        data: Any = raw  # a pointer in the compiled form
+        return octets.cut(data, 1, len(raw))
+
+    def read(self, raw: bytes) -> Any:
+        return self.body(raw).decode()
+
+    def put(self, out: bytearray, raw: bytes) -> None:
+        octets.put(out, self.body(raw))
+
+    def put_string(self, out: bytearray, raw: bytes) -> None:
+        forms.put_string(out, self.body(raw))
+
+    def text(self, raw: bytes) -> str:
+        return self.body(raw).decode()
 
 
 BYTEA: Final = Bytea()
 _CHAR: Final = replace(
-    codec(_print_char_text, _print_char, _print_char),
+    form_codec(CharText(), Char()),
     print_text=_print_char_text,
     json_text=printed(_print_char_text),
 )
-_BITS: Final = codec(_read_bits, _print_bits, _print_bits)
+_BITS: Final = form_codec(BitsText(), Bits())
+VERSIONED: Final = form_codec(AS_TEXT, Versioned(), string)
 
 CODECS: Final = {
     "text": TEXT,
@@ -104,7 +163,7 @@ CODECS: Final = {
     "cstring": TEXT,
     "unknown": TEXT,
     "char": _CHAR,
-    "bytea": codec(_read_bytea, BYTEA.read, BYTEA.text, json_binary=BYTEA.json),
+    "bytea": form_codec(ByteaText(), BYTEA, string),
     "bit": _BITS,
     "varbit": _BITS,
 }

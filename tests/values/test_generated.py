@@ -261,11 +261,43 @@ WORD = st.sampled_from([0, 0, 0, 1, 0xFFFF]) | st.integers(0, 0xFFFF)
     batches(
         packed("!4B8H", st.just(3), st.integers(0, 128), st.just(0), st.just(16), *[WORD] * 8)
         | packed("!8B", st.just(2), st.integers(0, 32), st.just(0), st.just(4), *[st.integers(0, 255)] * 4)
-    )
+    ),
+    batches(st.binary(min_size=6, max_size=6)),
 )
-async def test_inet(connection: asyncpg.Connection, compare: Compare, values: list[bytes]) -> None:
-    """Zeros in every place of an address."""
-    await compare("inet", await send(connection, "inet", values))
+async def test_network(
+    connection: asyncpg.Connection, compare: Compare, values: list[bytes], hardware: list[bytes]
+) -> None:
+    """Zeros in every place of an address; networks of them; hardware addresses."""
+    query = await send(connection, "inet", values)
+    await compare("inet", query)
+    await compare("cidr", f"SELECT network(v) AS v FROM ({query}) AS q")
+    await compare("macaddr", query := await send(connection, "macaddr", hardware))
+    await compare("macaddr8", f"SELECT v::macaddr8 AS v FROM ({query}) AS q")
+
+
+@several
+@given(batches(packed("!4d", *[st.floats()] * 4)), batches(st.lists(st.floats(), min_size=1, max_size=4)))
+async def test_figures(
+    connection: asyncpg.Connection, compare: Compare, values: list[bytes], lists: list[list[float]]
+) -> None:
+    """Any floats as coordinates."""
+    await compare("lseg", await send(connection, "lseg", values))
+    await compare("point", await send(connection, "point", [value[:16] for value in values]))
+    points = [struct.pack(f"!i{2 * len(x)}d", len(x), *x, *x) for x in lists]
+    await compare("polygon", await send(connection, "polygon", points))
+    await compare("path", await send(connection, "path", [bytes([len(x) % 2]) + x for x in points]))
+
+
+@several
+@given(batches(packed("!Q", st.integers(0, 2**64 - 1))))
+async def test_numbers_of_64_bits(
+    connection: asyncpg.Connection, compare: Compare, values: list[bytes]
+) -> None:
+    """Transactions, positions in the log and places in a table."""
+    await compare("pg_lsn", await send(connection, "pg_lsn", values))
+    await compare("xid8", await send(connection, "xid8", values))
+    await compare("xid", await send(connection, "xid", [value[:4] for value in values]))
+    await compare("tid", await send(connection, "tid", [value[:6] for value in values]))
 
 
 @several
