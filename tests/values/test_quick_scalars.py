@@ -392,7 +392,7 @@ def test_lexemes_in_json() -> None:
     """What a string of JSON escapes is escaped, and nothing is left of the attempt without."""
     raw = bytes.fromhex(WHOLE["tsvector"])
     expected = b"\"'it''s \\\\\\\\ \xc3\xa9':1A,2B 'b'\""
-    form = TYPES.binary(OIDS["tsvector"])
+    form = TYPES.writer(OIDS["tsvector"], Format.BINARY)
     assert form is not None
     out = bytearray(b"before ")
     form.put_string(out, raw)
