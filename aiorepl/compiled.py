@@ -36,6 +36,7 @@ MODULES: Final = (
     "values.search",
     "values.json",
     "values.composites",
+    "values.array_text",
     "values.arrays",
     "values.ranges",
     "transactions.transaction",

@@ -232,6 +232,18 @@ cdef inline int put_framed(bytearray out, bytes data, Py_ssize_t start, Py_ssize
     return 0
 
 
+# All from ``start`` on, where it stands.
+cdef inline int enclose(bytearray out, Py_ssize_t start) except -1:
+    cdef Py_ssize_t size = PyByteArray_GET_SIZE(out) - start
+    cdef char* place = more(out, 2) - size
+    cdef Py_ssize_t at
+    for at in range(size, 0, -1):
+        place[at] = place[at - 1]
+    place[0] = c'"'
+    place[size + 1] = c'"'
+    return 0
+
+
 cdef inline int put_quoted(bytearray out, bytes data) except -1:
     return put_quoted_in(out, data, 0, PyBytes_GET_SIZE(data))
 

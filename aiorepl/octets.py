@@ -199,6 +199,11 @@ def put_framed(out: bytearray, data: bytes, start: int, end: int) -> None:
     out += b"%b%b" % (uint32_bytes(len(left)), left)
 
 
+def enclose(out: bytearray, start: int) -> None:
+    """Put double quotes around what was appended from ``start`` on."""
+    out[start:] = b'"%b"' % bytes(out[start:])
+
+
 def put_quoted(out: bytearray, data: bytes) -> None:
     """Append between double quotes."""
     out += b'"%b"' % data

@@ -3,7 +3,7 @@
 Python value: a ``list``, of lists where there are more dimensions; NULL is ``None``; custom lower bounds are
 lost. JSON likewise, of the elements' own JSON. The text keeps the bounds (``[0:1]={a,b}``).
 
-Text is cut up as bytes, which UTF-8 allows: no byte of a longer character looks like a brace or a quote.
+Their text is read next door (``array_text``).
 
 Source: ``array_out``, ``array_send``, ``int2vectorout``.
 """
@@ -15,122 +15,15 @@ from typing import Any, Final
 
 from aiorepl import octets
 from aiorepl.values import marks
-from aiorepl.values.codec import Codec, Encoder, Malformed, binary_form, form_codec, string
-from aiorepl.values.forms import AsSent, Binary, Called, Composed, Form, form_of
-from aiorepl.values.styles import Style, put_styled
-
-# A value, bytes or NULL, or a list of these: an array before its elements are read.
-Tree = list[Any]
+from aiorepl.values.array_text import ArrayText, Tree
+from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
+from aiorepl.values.forms import AsSent, Binary, Called, Composed, form_of
+from aiorepl.values.styles import Style
 
 # C's own numbers in the compiled form.
 _MAX_DIMENSIONS = 6
 _HEADER, _DIMENSION, _LENGTH = 12, 8, 4  # sizes
-_OPEN, _CLOSE, _QUOTE, _BACKSLASH, _BOUNDS = b'{}"\\['
 _QUOTED: Final = marks.any_of(b'"\\')
-
-
-class ArrayText(AsSent):
-    """Elements in braces.
-
-    :param style: of the element's JSON, and ``encode`` where that does not do.
-    """
-
-    def __init__(self, element: Form, delimiter: str, style: Style, encode: Encoder) -> None:
-        self._element = element
-        self._delimiter = delimiter.encode()[0]
-        self._style = int(style)
-        self._encode = encode
-        self._ends = marks.any_of(b'{}"\\' + delimiter.encode())
-
-    def read(self, raw: bytes) -> Any:
-        values: Tree = []
-        self._whole(raw, values, None)
-        return values
-
-    def put_json(self, out: bytearray, raw: bytes) -> None:
-        self._whole(raw, None, out)
-
-    # Below, elements go to ``values``, or as JSON to ``out``.
-
-    def _whole(self, raw: bytes, values: Tree | None, out: bytearray | None) -> None:
-        at = raw.index(b"=") + 1 if raw and raw[0] == _BOUNDS else 0
-        if at >= len(raw) or raw[at] != _OPEN:
-            raise Malformed("no braces around the elements")
-        if self._list(raw, at + 1, 1, values, out) != len(raw):
-            raise Malformed("something follows the last brace")
-
-    def _list(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
-        """From behind an opening brace to behind the one that closes it."""
-        data: Any = raw  # a pointer in the compiled form
-        size = len(raw)
-        if out is not None:
-            octets.put(out, b"[")
-        if at < size and data[at] == _CLOSE:
-            at += 1
-        else:
-            while True:
-                at = self._item(raw, at, depth, values, out)
-                if at >= size:
-                    raise Malformed("a brace is missing")
-                mark = data[at]
-                at += 1
-                if mark == _CLOSE:
-                    break
-                if mark != self._delimiter:
-                    raise Malformed("two elements without a delimiter")
-                if out is not None:
-                    octets.put(out, b",")
-        if out is not None:
-            octets.put(out, b"]")
-        return at
-
-    def _item(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
-        """An element, or a list of them, and where it ends."""
-        data: Any = raw  # a pointer in the compiled form
-        size = len(raw)
-        mark = data[at] if at < size else 0
-        if mark == _OPEN:
-            if depth == _MAX_DIMENSIONS:
-                raise Malformed("a brace out of place")
-            inner: Tree | None = None
-            if values is not None:
-                inner = []
-                values.append(inner)
-            return self._list(raw, at + 1, depth + 1, inner, out)
-        if mark == _QUOTE:
-            at += 1
-            end = marks.closing(data, at, size, False)
-            if end < 0:
-                raise Malformed("a quote or a backslash out of place")
-            if marks.find(data, at, end, _QUOTED) < end:
-                element = marks.unescaped(raw, at, end)
-                self._element_in(element, 0, len(element), values, out)
-            else:
-                self._element_in(raw, at, end, values, out)
-            return end + 1
-        end = marks.find(data, at, size, self._ends)
-        if end == at:
-            raise Malformed("a delimiter, a brace or a quote out of place")
-        if end - at == 4 and _is_null(data, at):
-            if values is not None:
-                values.append(None)
-            if out is not None:
-                octets.put(out, b"null")
-        else:
-            self._element_in(raw, at, end, values, out)
-        return end
-
-    def _element_in(
-        self, raw: bytes, start: int, end: int, values: Tree | None, out: bytearray | None
-    ) -> None:
-        if values is not None:
-            values.append(self._element.read_in(raw, start, end))
-        elif out is not None and not put_styled(out, raw, start, end, self._style):
-            octets.put(out, self._encode(raw[start:end]))
-
-
-def _is_null(data: bytes, at: int) -> bool:
-    return data[at] == 0x4E and data[at + 1] == 0x55 and data[at + 2] == 0x4C and data[at + 3] == 0x4C
 
 
 class Array(Composed):
@@ -209,10 +102,12 @@ class Array(Composed):
         self._element.put(out, raw)
         data: Any = out  # a pointer in the compiled form
         size = len(out)
-        if marks.find(data, start, size, self._needs_quotes) < size or _looks_special(out, start):
+        if marks.find(data, start, size, _QUOTED) < size:
             text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
             del out[start:]
             octets.put_quoted(out, text)
+        elif marks.find(data, start, size, self._needs_quotes) < size or _looks_special(out, start):
+            octets.enclose(out, start)
 
 
 def _looks_special(out: bytearray, start: int) -> bool:

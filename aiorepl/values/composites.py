@@ -55,10 +55,12 @@ def put_field(out: bytearray, form: Binary, raw: bytes, needs_quotes: Marks) -> 
     form.put(out, raw)
     size = len(out)
     data: Any = out  # a pointer in the compiled form
-    if size == start or marks.find(data, start, size, needs_quotes) < size:
+    if marks.find(data, start, size, _QUOTED) < size:
         text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'""')
         del out[start:]
         octets.put_quoted(out, text)
+    elif size == start or marks.find(data, start, size, needs_quotes) < size:
+        octets.enclose(out, start)
 
 
 class CompositeText(Form):
