@@ -10,11 +10,11 @@ from urllib.parse import quote, urlsplit
 import asyncpg
 import pytest
 
-from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, Sink, SlotError, Source
+from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, SlotError, Source
 from aiorepl.errors import AioreplError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options
-from aiorepl.testing import EmbeddedServer
+from aiorepl.testing import EmbeddedServer, MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 
 
@@ -31,7 +31,7 @@ async def execute(dsn: str, *statements: str) -> None:
 async def refused(dsn: str, *, slot: str = "missing", publication: str = "everything") -> AioreplError:
     """What a pipeline that cannot start says."""
     with pytest.raises(AioreplError) as caught:
-        await Pipeline(Source(dsn, slot=slot, publication=publication), [Sink()], reconnect=None).run()
+        await Pipeline(Source(dsn, slot=slot, publication=publication), [MemorySink()], reconnect=None).run()
     assert 1 == len(str(caught.value).splitlines())
     password = urlsplit(dsn).password
     assert password is None or password not in str(caught.value)

@@ -9,11 +9,11 @@ from aiorepl import (
     ConnectionFailed,
     Pipeline,
     ServerError,
-    Sink,
     SlotError,
     Source,
 )
 from aiorepl.lsn import LSN
+from aiorepl.testing import MemorySink
 from aiorepl.testing.walsender import Error, ScriptedWalsender
 from aiorepl.wire.connection import ReplicationConnection
 
@@ -120,7 +120,9 @@ async def test_slots_that_cannot_be_used(found, expected):
     """A slot is looked at before it is started, and what is wrong with it is said."""
     async with ScriptedWalsender(answers={"pg_replication_slots": [USABLE | found]}) as server:
         with pytest.raises(SlotError) as caught:
-            await Pipeline(Source(server.dsn, slot="s", publication="p"), [Sink()], reconnect=None).run()
+            await Pipeline(
+                Source(server.dsn, slot="s", publication="p"), [MemorySink()], reconnect=None
+            ).run()
 
     assert f"slot 's' {expected}" in str(caught.value)
     assert (found.keys() <= {"active", "active_pid", "synchronizing"}) == caught.value.busy
@@ -141,4 +143,6 @@ async def test_servers_that_cannot_be_used(answers, expected):
     """So are the server's setting and the publications."""
     async with ScriptedWalsender(answers=answers) as server:
         with pytest.raises(ConfigurationError, match=expected):
-            await Pipeline(Source(server.dsn, slot="s", publication="p"), [Sink()], reconnect=None).run()
+            await Pipeline(
+                Source(server.dsn, slot="s", publication="p"), [MemorySink()], reconnect=None
+            ).run()
