@@ -24,7 +24,8 @@ import orjson
 
 from aiorepl.formats import debezium_times as times
 from aiorepl.pgoutput.relations import Column
-from aiorepl.values.arrays import Tree, parse
+from aiorepl.values.array_text import Tree
+from aiorepl.values.arrays import parse
 from aiorepl.values.codec import Encoder, Format, Malformed, guard
 from aiorepl.values.extensions import CODECS as EXTENSION_CODECS
 from aiorepl.values.geometric import CODECS as GEOMETRIC
