@@ -137,10 +137,11 @@ def _fitting(parts: Sequence[Slice], rows: int) -> int:
 
 def _pieces(part: Slice, rows: int) -> Iterator[Slice]:
     """A slice cut into pieces of as many changes, and what ends with it at the end of the last."""
-    changes, count = part.changes, len(part.changes)
+    count = len(part.changes)
     if count <= rows:
         yield part
         return
+    changes = list(part.changes)  # read once, if they are on disk
     share = part.size // count
     for begin in range(0, count - rows, rows):
         yield Slice(
