@@ -103,7 +103,9 @@ class JsonLines(Sink):
     def _append(self, lines: bytes | bytearray, at: int) -> None:
         with self._lock:
             if self._closed:
-                return  # it was cancelled, and comes behind the close
+                raise RuntimeError(
+                    "jsonl: written to after it was closed"
+                )  # by a call that was cancelled: nobody hears it
             if self._file is not None and self._written >= self._rotate_bytes and self._whole:
                 self._finish()
             if self._file is None:
