@@ -71,6 +71,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.reading = True
+        self.resumed = asyncio.Event()
         self.closing = False
         self.protocol: ReplicationProtocol | None = None
 
@@ -82,6 +83,7 @@ class Transport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading = True
+        self.resumed.set()
 
     def is_closing(self) -> bool:
         return self.closing
