@@ -22,8 +22,8 @@ from packaging.utils import canonicalize_name
 import aiorepl
 from aiorepl import compiled
 
-# Compiling takes minutes where the machine is slow.
-pytestmark = pytest.mark.timeout(1800)
+# Compiling takes minutes where the machine is slow, so it is done in one process.
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

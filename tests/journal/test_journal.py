@@ -277,3 +277,23 @@ async def test_an_open_behind_close(tmp_path, tools) -> None:
         await late.open(SinkContext("journal", stream.position))
     await other.open(SinkContext("journal", stream.position))
     await other.close()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+async def test_a_close_that_is_cancelled(tmp_path, tools, rounds: int) -> None:
+    """Before its thread begins or later: the journal is released, and another may write it."""
+    stream = tools.shop(1)
+    sink = JournalSink(tmp_path)
+    await sink.open(SinkContext("journal", stream.position))
+    closing = asyncio.create_task(sink.close())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await tools.write(tmp_path, stream.position)
+                return
+            except JournalError:
+                await asyncio.sleep(0)
