@@ -16,7 +16,15 @@ from typing import Any, Final
 from aiorepl.values.objects import bare, set_field
 
 
-class IPv4Interface(ipaddress.IPv4Interface):
+class _Interface:
+    __slots__ = ()
+
+    @cached_property
+    def netmask(self: Any) -> Any:
+        return self.network.netmask
+
+
+class IPv4Interface(_Interface, ipaddress.IPv4Interface):  # type: ignore[override]
     """An address, and the length of its network's mask."""
 
     __slots__ = ("_prefixlen",)
@@ -25,15 +33,11 @@ class IPv4Interface(ipaddress.IPv4Interface):
     def network(self) -> ipaddress.IPv4Network:  # type: ignore[override]
         return ipaddress.IPv4Network((self._ip, self._prefixlen), strict=False)  # type: ignore[attr-defined]
 
-    @cached_property
-    def netmask(self) -> ipaddress.IPv4Address:  # type: ignore[override]
-        return self.network.netmask
-
     def __reduce__(self) -> Any:
         return ipaddress.IPv4Interface, (str(self),)
 
 
-class IPv6Interface(ipaddress.IPv6Interface):
+class IPv6Interface(_Interface, ipaddress.IPv6Interface):  # type: ignore[override]
     """An address, and the length of its network's mask."""
 
     __slots__ = ("_prefixlen",)
@@ -42,15 +46,22 @@ class IPv6Interface(ipaddress.IPv6Interface):
     def network(self) -> ipaddress.IPv6Network:  # type: ignore[override]
         return ipaddress.IPv6Network((self._ip, self._prefixlen), strict=False)  # type: ignore[attr-defined]
 
-    @cached_property
-    def netmask(self) -> ipaddress.IPv6Address:  # type: ignore[override]
-        return self.network.netmask
-
     def __reduce__(self) -> Any:
         return ipaddress.IPv6Interface, (str(self),)
 
 
-class IPv4Network(ipaddress.IPv4Network):
+class _Network:
+    __slots__ = ()
+
+    @cached_property
+    def netmask(self: Any) -> Any:
+        return _own(self).netmask
+
+    def hosts(self: Any) -> Any:
+        return _own(self).hosts()
+
+
+class IPv4Network(_Network, ipaddress.IPv4Network):  # type: ignore[override]
     """A network by the number of its address."""
 
     __slots__ = ("_number", "_prefixlen")
@@ -59,18 +70,11 @@ class IPv4Network(ipaddress.IPv4Network):
     def network_address(self) -> ipaddress.IPv4Address:  # type: ignore[override]
         return ipaddress.IPv4Address(self._number)  # type: ignore[attr-defined]
 
-    @cached_property
-    def netmask(self) -> Any:  # type: ignore[override]
-        return _own(self).netmask
-
-    def hosts(self) -> Any:
-        return _own(self).hosts()
-
     def __reduce__(self) -> Any:
         return ipaddress.IPv4Network, (str(self),)
 
 
-class IPv6Network(ipaddress.IPv6Network):
+class IPv6Network(_Network, ipaddress.IPv6Network):  # type: ignore[override]
     """A network by the number of its address."""
 
     __slots__ = ("_number", "_prefixlen")
@@ -78,13 +82,6 @@ class IPv6Network(ipaddress.IPv6Network):
     @cached_property
     def network_address(self) -> ipaddress.IPv6Address:  # type: ignore[override]
         return ipaddress.IPv6Address(self._number)  # type: ignore[attr-defined]
-
-    @cached_property
-    def netmask(self) -> Any:  # type: ignore[override]
-        return _own(self).netmask
-
-    def hosts(self) -> Any:
-        return _own(self).hosts()
 
     def __reduce__(self) -> Any:
         return ipaddress.IPv6Network, (str(self),)
