@@ -13,7 +13,7 @@ from aiorepl.delivery.timelines import parse
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.wire.commands import literal
+from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.routes import Connection, System
 
 _NAMED: Final = 5
@@ -95,7 +95,7 @@ async def _publications(connection: Connection, source: Source) -> list[Finding]
     await require_publications(connection, names)
     (row,) = await connection.query(
         "SELECT count(DISTINCT (schemaname, tablename))::text AS tables FROM pg_catalog.pg_publication_tables "
-        f"WHERE pubname IN ({_listed(names)})"
+        f"WHERE pubname IN ({literals(names)})"
     )
     named = ", ".join(names)
     if row["tables"] == "0":
@@ -112,7 +112,7 @@ async def _identities(connection: Connection, source: Source) -> list[Finding]:
           JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname AND (p.pubupdate OR p.pubdelete)
           JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
           JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename AND c.relkind = 'r'
-         WHERE t.pubname IN ({_listed(source.options().publications)})
+         WHERE t.pubname IN ({literals(source.options().publications)})
            AND CASE c.relreplident
                  WHEN 'n' THEN true
                  WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
@@ -210,13 +210,9 @@ async def _begin(
 
 async def _settings(connection: Connection) -> dict[str, str]:
     rows = await connection.query(
-        f"SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({_listed(_SETTINGS)})"
+        f"SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({literals(_SETTINGS)})"
     )
     return {str(row["name"]): row["setting"] or "" for row in rows}
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(map(literal, names))
 
 
 def _error(about: str, error: AioreplError) -> Finding:

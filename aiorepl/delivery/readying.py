@@ -10,7 +10,7 @@ from aiorepl.delivery.timelines import parse
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.wire.commands import literal
+from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.routes import Connection, CreatedSlot
 
@@ -155,9 +155,8 @@ async def _make_failover(connection: Connection, slot: str) -> None:
 
 async def require_publications(connection: Connection, names: tuple[str, ...]) -> None:
     # Asked for here, because pgoutput looks publications up only when the first change is decoded.
-    listed = ", ".join(literal(name) for name in names)
     rows = await connection.query(
-        f"SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname IN ({listed})"
+        f"SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname IN ({literals(names)})"
     )
     missing = sorted(set(names) - {row["pubname"] for row in rows})
     if missing:

@@ -5,7 +5,7 @@ Source: "Streaming Replication Protocol"; repl_gram.y and repl_scanner.l.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -25,6 +25,11 @@ def literal(text: str) -> str:
     if "\0" in text:
         raise ConfigurationError("an option cannot contain a NUL byte")
     return "'" + text.replace("'", "''") + "'"
+
+
+def literals(texts: Iterable[str]) -> str:
+    """String literals with commas between them, as for ``IN (…)``."""
+    return ", ".join(map(literal, texts))
 
 
 def require_slot(*, server: int, temporary: bool, two_phase: bool, failover: bool) -> None:
