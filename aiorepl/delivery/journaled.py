@@ -19,6 +19,7 @@ from functools import partial
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.filling import unless
 from aiorepl.delivery.gaps import Gaps
 from aiorepl.delivery.lanes import JOURNAL, SOURCE, InLedger, Lanes, first_of, lag
 from aiorepl.delivery.overview import Lag
@@ -26,8 +27,10 @@ from aiorepl.delivery.pruning import keep_pruned
 from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention
@@ -71,9 +74,12 @@ class JournaledLanes(Lanes):
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
+        self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}
         self._begin = LSN(0)
+        # Set once the journal will not grow any more.
+        self._end: LSN | None = None
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the journal and the sinks, load what was there before, deliver.
@@ -101,7 +107,7 @@ class JournaledLanes(Lanes):
         )
         segments = await asyncio.to_thread(JournalReader(self._url).segments)
         self._begin = segments[0].first_end_lsn if segments else start
-        outward = [await self._outward(name, serve, begin, cleanup) for name, serve in self._sinks.items()]
+        places = {name: await self._registered(name, begin) for name in self._sinks}
         if self._retain is not None:
             # Only now: every sink of ours has its cursor, and keeps what it needs.
             pruning = asyncio.create_task(keep_pruned(self._url, self._retain), name="aiorepl retention")
@@ -109,17 +115,18 @@ class JournaledLanes(Lanes):
         self.started.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._inward(window, runner, load))
-            for follower, sink_runner in outward:
-                group.create_task(self._apart(follower, sink_runner))
+            for name, at in places.items():
+                if at is not None:
+                    group.create_task(self._apart(name, at, cleanup))
         for error in self._failed.values():
             raise error
 
     def lags(self) -> dict[str, Lag]:
         """How far the journal is behind the server, and every sink behind the journal."""
         lags = {}
-        for name, runner in self.runners.items():
+        for name, statistics in self.statistics.items():
             end = self.ledger.received if name == JOURNAL else self._sink.end
-            lags[name] = lag(end, runner.statistics, self._begin)
+            lags[name] = lag(end, statistics, self._begin)
         return lags
 
     async def _without_gap(self, held: Position | None, readied: Readied) -> Position | None:
@@ -128,40 +135,70 @@ class JournaledLanes(Lanes):
             await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
         return goes_on
 
-    async def _apart(self, follower: _Follower, runner: SinkRunner) -> None:
-        """A lane whose failure is its own: the journal and the other sinks go on, and its cursor stays."""
+    async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+        """Open a sink and serve it. Its failure is its own: the journal and the other sinks go on, and its cursor stays.
+
+        :param at: where its cursor stands.
+        """
         try:
-            await self._lane(follower.window, follower.run, [runner], go_back=follower.go_back)
-        except ExceptionGroup as group:
-            name = runner.statistics.name
-            error = self._failed[name] = first_of(group)
-            _log.error("sink %s stops, the others go on: %s", name, error)
-            if len(self._failed) == len(self._sinks):
-                self.ending.set()
+            await self._outward(name, at, cleanup)
+        except Exception as error:  # noqa: BLE001 - raised once everything has ended
+            self._failed_alone(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
+
+    def _failed_alone(self, name: str, error: Exception) -> None:
+        self._failed[name] = error
+        self.statistics[name].failed = str(error)
+        _log.error("sink %s stops, the others go on: %s", name, error)
+        if len(self._failed) == len(self._sinks):
+            self.ending.set()
 
     async def _inward(self, window: Window, runner: SinkRunner, load: InitialLoad | None) -> None:
         # Nothing comes again: the source is confirmed by what the journal has, and of a load there is one reading.
         await self._lane(window, partial(self._load_and_read, window, load), [runner])
-        end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
+        self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
         for follower in self._followers:
-            follower.end_at(end)
+            follower.end_at(self._end)
 
-    async def _outward(
-        self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
-    ) -> tuple[_Follower, SinkRunner]:
+    async def _registered(self, name: str, begin: Position) -> Position | None:
+        """Where the sink's cursor stands, which holds the segments behind it from now on; ``None`` if it has failed."""
         cursors = Cursors(self._url)
         # A sink without a cursor begins where the journal does, which may be before the slot: with its initial load.
-        kept = await asyncio.to_thread(cursors.get, name)
-        start = begin.at(LSN(0) if kept is None else kept.lsn)
-        own = await self._open(name, serve, start, cleanup)
-        at = own or start
-        await asyncio.to_thread(cursors.advance, name, at)
+        try:
+            kept = await asyncio.to_thread(cursors.get, name)
+            at = begin.at(LSN(0) if kept is None else kept.lsn)
+            await asyncio.to_thread(cursors.advance, name, at)
+        except (AioreplError, OSError) as error:
+            self._failed_alone(name, error)
+            return None
+        statistics = self.statistics[name]
+        statistics.accepted = statistics.durable = at.lsn
+        return at
+
+    async def _outward(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+        serve = self._sinks[name]
+        opened = await unless(self._stopped, self._opened_at(name, serve, at, cleanup))
+        if opened is None:
+            return
+        (own,) = opened
+        start = own or at
+        cursors = Cursors(self._url)
+        await asyncio.to_thread(cursors.advance, name, start)
         window = self._window(name, self._memory)
-        progress = _AtCursor(cursors, name, begin)
-        runner = self._runner(name, serve, window, progress, after=at.lsn, keeps_position=own is not None)
-        follower = _Follower(JournalReader(self._url), window, at.lsn)
+        progress = _AtCursor(cursors, name, at)
+        runner = self._runner(name, serve, window, progress, after=start.lsn, keeps_position=own is not None)
+        follower = _Follower(JournalReader(self._url), window, start.lsn)
         self._followers.append(follower)
-        return follower, runner
+        if self._end is not None:
+            follower.end_at(self._end)
+        await self._lane(window, follower.run, [runner], go_back=follower.go_back)
+
+    async def _opened_at(
+        self, name: str, serve: Served, at: Position, cleanup: contextlib.AsyncExitStack
+    ) -> tuple[Position | None]:
+        task = asyncio.current_task()
+        assert task is not None
+        held_responsible(task, self.statistics[name])
+        return (await self._open(name, serve, at, cleanup),)
 
     async def _initial_load(
         self, readied: Readied, held: Position | None, cleanup: contextlib.AsyncExitStack

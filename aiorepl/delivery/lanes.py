@@ -27,7 +27,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
 from aiorepl.delivery.writing import awaitable
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import AioreplError, ConfigurationError, SinkError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Sink, SinkContext
@@ -49,7 +49,7 @@ class Lanes(ABC):
     def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int, gaps: Gaps) -> None:
         self.ledger = Ledger(LSN(0), ())
         self.windows: dict[str, Window] = {}
-        self.runners: dict[str, SinkRunner] = {}
+        self.statistics = {name: SinkStatistics(name) for name in sinks}
         self.started = asyncio.Event()
         self.ending = asyncio.Event()
         self.failure: Exception | None = None
@@ -59,7 +59,7 @@ class Lanes(ABC):
         self._memory = memory
         self._contexts: dict[str, SinkContext] = {}
         self._fillers: list[Filler] = []
-        self._stopped = False
+        self._stopped = asyncio.Event()
 
     @abstractmethod
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
@@ -68,38 +68,56 @@ class Lanes(ABC):
     def lags(self) -> dict[str, Lag]:
         """How far every sink is behind what the server has sent."""
         received = self.ledger.received
-        return {name: lag(received, runner.statistics) for name, runner in self.runners.items()}
+        return {name: lag(received, statistics) for name, statistics in self.statistics.items()}
 
     def stop_reading(self) -> None:
         """Fill no window any more; what is in them is still delivered."""
-        self._stopped = True
+        self._stopped.set()
         for filler in self._fillers:
             filler.stop()
 
     async def _open(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
+        """Open the sink and its dead letters.
+
+        :raises AioreplError: it cannot be opened, or not as what it is configured to be.
+        """
         context = self._contexts[name] = SinkContext(name, begin, serve.routing_key)
-        if serve.dead_letters is not None:
-            await self._opened(serve.dead_letters, context, serve.retry, cleanup)
-        held = await self._opened(serve.sink, context, serve.retry, cleanup)
+        try:
+            if serve.dead_letters is not None:
+                await self._opened(serve.dead_letters, context, serve.retry, cleanup)
+            held = await self._opened(serve.sink, context, serve.retry, cleanup)
+            self._require_fitting(name, serve, held, begin)
+        except Exception as error:
+            self.statistics[name].failed = str(error)
+            raise
+        return held
+
+    @staticmethod
+    def _require_fitting(name: str, serve: Served, held: Position | None, begin: Position) -> None:
         if held is not None:
             held.require_same_source(begin, f"sink {name}")
             if serve.concurrency > 1:
                 raise ConfigurationError(
                     f"sink {name} keeps its position with its data, which takes one batch at a time: leave concurrency out"
                 )
-        return held
 
     @staticmethod
     async def _opened(
         sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
         cleanup.push_async_callback(_close, sink, context.name)
-        async for attempt in retry.sink(f"sink {context.name}: open"):
-            with attempt:
-                return await awaitable(context.name, "open", sink.open(context))
-        raise AssertionError("the retries end by returning or raising")
+        try:
+            async for attempt in retry.sink(f"sink {context.name}: open"):
+                with attempt:
+                    return await awaitable(context.name, "open", sink.open(context))
+            raise AssertionError("the retries end by returning or raising")
+        except AioreplError:
+            raise
+        except Exception as error:
+            # The exception's own text may quote a password.
+            raise SinkError(f"sink {context.name}: open raised {type(error).__name__}") from error
 
     def _window(self, name: str, limit: int) -> Window:
         window = self.windows[name] = Window(limit)
@@ -115,8 +133,8 @@ class Lanes(ABC):
         after: LSN,
         keeps_position: bool,
     ) -> SinkRunner:
-        runner = self.runners[name] = SinkRunner(
-            name,
+        return SinkRunner(
+            self.statistics[name],
             serve,
             window.cursor(name),
             progress,
@@ -124,7 +142,6 @@ class Lanes(ABC):
             after=after,
             keeps_position=keeps_position,
         )
-        return runner
 
     async def _lane(
         self,
@@ -138,7 +155,7 @@ class Lanes(ABC):
             filler = Filler(group, window, read, go_back, self._reading_failed)
             self._fillers.append(filler)
             filler.start()
-            if self._stopped:
+            if self._stopped.is_set():
                 filler.stop()
             for runner in runners:
                 name = f"aiorepl sink {runner.statistics.name}"
@@ -182,6 +199,18 @@ class DirectLanes(Lanes):
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, deliver."""
+        try:
+            await self._run(cleanup)
+        except Exception:
+            for statistics in self.statistics.values():
+                # If there is one sink only, the error itself tells.
+                if len(self._sinks) > 1 and statistics.failed is not None:
+                    _log.error(
+                        "sink %s stops, and all others with it: %s", statistics.name, statistics.failed
+                    )
+            raise
+
+    async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(serve.sink.takes_prepared for serve in self._sinks.values()):
             self._capture.take_prepared()
         readied = await self._capture.connect()
@@ -206,14 +235,7 @@ class DirectLanes(Lanes):
             for name, serve in self._sinks.items()
         ]
         self.started.set()
-        try:
-            await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
-        except ExceptionGroup:
-            for runner in runners:
-                # Of one that is alone the error itself tells.
-                if len(runners) > 1 and (failed := runner.statistics.failed) is not None:
-                    _log.error("sink %s stops, and all others with it: %s", runner.statistics.name, failed)
-            raise
+        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
 
 
 async def _close(sink: Sink, name: str) -> None:

@@ -204,7 +204,7 @@ class Pipeline:
             quiet_for=self._capture.quiet_for,
             waiting=self._capture.waiting,
             windows={name: window.statistics() for name, window in lanes.windows.items()},
-            sinks={name: runner.statistics for name, runner in lanes.runners.items()},
+            sinks=dict(lanes.statistics),
             lags=lanes.lags(),
             gaps=tuple(lanes.gaps.accepted),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,

@@ -44,6 +44,7 @@ class Progress(Protocol):
 class SinkRunner:
     """Runs one opened sink until its cursor ends.
 
+    :param statistics: of the sink; kept up to date here.
     :param context: what the sink was opened with.
     :param after: what the sink holds already: transactions that ended at or before it are not given to it again.
     :param keeps_position: whether the sink keeps its position itself, and so is told of WAL without changes too.
@@ -51,7 +52,7 @@ class SinkRunner:
 
     def __init__(
         self,
-        name: str,
+        statistics: SinkStatistics,
         serve: Served,
         cursor: Cursor,
         progress: Progress,
@@ -60,8 +61,9 @@ class SinkRunner:
         after: LSN,
         keeps_position: bool,
     ) -> None:
-        self.statistics = SinkStatistics(name, accepted=after, durable=after)
-        self._writer = SinkWriter(name, serve, self.statistics, keeps_position=keeps_position)
+        self.statistics = statistics
+        statistics.accepted = statistics.durable = after
+        self._writer = SinkWriter(statistics.name, serve, statistics, keeps_position=keeps_position)
         self._selection = serve.selection
         self._announces = serve.schema_changes
         self._cursor = cursor

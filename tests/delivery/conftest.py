@@ -12,6 +12,7 @@ from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.lanes import InLedger
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.runner import SinkRunner
+from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import Window
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -40,7 +41,7 @@ class Lane:
         self.window = Window(limit)
         served = Served(sink, batches or BatchPolicy(flush_seconds=0.01), retry, **choices)
         self.runner = SinkRunner(
-            "s",
+            SinkStatistics("s"),
             served,
             self.window.cursor(),
             InLedger(self.ledger, "s"),

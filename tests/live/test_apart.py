@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from aiorepl import BatchPolicy, Delivery, Pipeline, Selection, SyncSink
-from aiorepl.errors import PermanentError
-from aiorepl.testing.faults import FaultySink, MemorySink, Reject
+from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, SyncSink
+from aiorepl.errors import AioreplError, PermanentError, TransientError
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 
 SOON = BatchPolicy(flush_seconds=0.1)
 
@@ -35,6 +35,86 @@ async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):
         await bad.wait_for_changes(3, durable=True)
     assert [1, 2, 3] == [change.key["id"] for change in bad.changes]
     assert [1, 2, 3] == [change.key["id"] for change in good.changes]
+
+
+def cannot_open(bad):
+    """A sink that cannot be opened, in each of the ways."""
+    return {
+        "refuses": FaultySink(bad, open=[Reject(PermanentError("no"))]),
+        "breaks": FaultySink(bad, open=[Reject(ValueError("secret"))]),
+        "not there": Delivery(
+            FaultySink(bad, open=[Reject(TransientError("not there"))] * 2),
+            retry=RetryPolicy(attempts=2, first=0),
+        ),
+        "dead letters": Delivery(
+            bad, on_error="dead_letter", dead_letters=FaultySink(open=[Reject(PermanentError("no letters"))])
+        ),
+        "damaged cursor": bad,
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("refuses", "no"),
+        ("breaks", "sink bad: open raised ValueError"),
+        ("not there", "not there"),
+        ("dead letters", "no letters"),
+        ("damaged cursor", "cursor 'bad'"),
+    ],
+)
+async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, how, told):
+    """The journal and the other sink go on; log, statistics and the end name it, and the next start gives it everything."""
+    await published.create_slot()
+    good, bad = MemorySink(), MemorySink()
+    sinks = {"bad": cannot_open(bad)[how], "good": good}
+    if how == "damaged cursor":
+        (tmp_path / "cursors").mkdir()
+        (tmp_path / "cursors" / "bad.json").write_text("{")
+    pipeline = Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON)
+    with pytest.raises(AioreplError, match=told):
+        async with pipeline:
+            await published.execute("INSERT INTO items VALUES (1)")
+            await good.wait_for_changes(1, durable=True)
+            await published.confirmed_past(await published.wal())
+            statistics = pipeline.statistics().sinks
+            assert told in statistics["bad"].failed
+            assert statistics["good"].failed is None
+    assert f"sink bad stops, the others go on: {statistics['bad'].failed}" in caplog.text
+    assert "secret" not in caplog.text
+    if how == "damaged cursor":
+        (tmp_path / "cursors" / "bad.json").unlink()
+    async with Pipeline(published.source(), {"good": good, "bad": bad}, journal=str(tmp_path), batches=SOON):
+        await bad.wait_for_changes(1, durable=True)
+    assert [[1], [1]] == [[change.key["id"] for change in sink.changes] for sink in (good, bad)]
+
+
+async def test_a_sink_that_is_long_in_opening_holds_nobody_back(published, tmp_path):
+    """The stream runs meanwhile, also to its end; once open the sink gets everything."""
+    await published.create_slot()
+    quick, slow, hang = MemorySink(), MemorySink(), Hang()
+    sinks = {"slow": FaultySink(slow, open=[hang]), "quick": quick}
+    await published.execute("INSERT INTO items VALUES (1)")
+    work = asyncio.create_task(
+        Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON, until="now").run()
+    )
+    await hang.reached.wait()
+    await quick.wait_for_changes(1, durable=True)
+    await published.confirmed_past(await published.wal())
+    assert [] == slow.batches
+    hang.release()
+    await work
+    assert [1] == [change.key["id"] for change in slow.changes]
+
+
+async def test_a_stop_does_not_wait_for_a_sink_to_open(published, tmp_path):
+    """A sink that has not opened yet has nothing to finish."""
+    await published.create_slot()
+    hang = Hang()
+    sinks = {"slow": FaultySink(open=[hang]), "quick": MemorySink()}
+    async with Pipeline(published.source(), sinks, journal=str(tmp_path), grace=1000):
+        await hang.reached.wait()
+    assert ["open", "close"] == sinks["slow"].calls
 
 
 async def test_when_all_sinks_have_failed_the_pipeline_ends(published, tmp_path):
