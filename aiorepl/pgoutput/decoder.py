@@ -282,7 +282,7 @@ class Decoder:
         flags, commit_lsn, end_lsn, commit_time = _COMMIT.unpack_from(payload, 5)
         _no_flags(flags, "Stream Commit")
         xid = _UINT32(payload, 1)[0]
-        self.views.commit(xid)
+        self.views.make_common(xid)
         return m.StreamCommit(xid, commit_lsn, end_lsn, commit_time)
 
     def _stream_abort(self, payload: bytes) -> m.StreamAbort:
@@ -324,8 +324,7 @@ class Decoder:
         self._outside("Stream Prepare")
         _no_flags(_byte(payload, 1, "Stream Prepare", "flags"), "Stream Prepare")
         fields = m.StreamPrepare(*_prepare(payload, 2, "Stream Prepare"))
-        # Not committed: what it described was its own, and the server describes anew to whoever comes next.
-        self.views.abort(fields.xid, fields.xid)
+        self.views.make_common(fields.xid)
         return fields
 
     def _prefix(self, payload: bytes, message: str, least: int) -> tuple[int | None, int]:

@@ -3,8 +3,10 @@
 A row message names its relation by number; the description came earlier, in a Relation message. Inside a
 streamed transaction such a message belongs to that transaction alone: it may be followed by an abort of the
 subtransaction that altered the table, or by rows of another transaction that never saw the change. So each open
-stream lays its own descriptions over the common ones, and they become common when it commits, unless everybody was
-told of a later form in the meantime (publications change without a lock on the table): that one stays.
+stream lays its own descriptions over the common ones, and they become common when it commits or is prepared, as in
+PostgreSQL's apply worker, unless a later description became common in the meantime (publications change without a
+lock on the table): that one stays. A prepared transaction that altered a table keeps its lock until it is decided,
+and the server describes the table anew to the next transaction that may write to it.
 
 Source: "Logical Replication Message Formats", Relation and Type; ``logicalrep_write_rel`` in proto.c.
 """
@@ -117,8 +119,8 @@ class RelationViews:
             self._common[type(described), described.oid] = self._count
         self._see(described)
 
-    def commit(self, xid: int) -> None:
-        """The stream of ``xid`` committed: what it described holds for all."""
+    def make_common(self, xid: int) -> None:
+        """The stream of ``xid`` committed or was prepared: what it described holds for all."""
         for place, described in self._streams.pop(xid, ()):
             named = type(described), described.oid
             if place > self._common.get(named, 0):

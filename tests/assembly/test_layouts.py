@@ -44,11 +44,21 @@ def test_common_after_commit(cramped, say, columns):
     assert [("b", 3), ("c", 3)] == columns(slices)
 
 
-@pytest.mark.parametrize("end", ["abort", "prepare"])
-def test_not_common_without_commit(cramped, say, columns, end):
-    """What a stream described that rolled back, or is only prepared, holds for nobody else."""
-    ends = {"abort": say.abort(5), "prepare": say.stream_prepare("g", 5, 0x10)}
-    cramped.feed(say.block(5, say.table(*WIDER, xid=5), wide("a", 5)), ends[end])
+def test_common_after_prepare(cramped, say, columns):
+    """What a stream described holds for all who come after its prepare; its own rows keep their description."""
+    early = cramped.feed(
+        say.block(5, say.table(*WIDER, xid=5), wide("a", 5)),
+        say.stream_prepare("g", 5, 0x10),
+        say.plain(8, 0x20, wide("b")),
+        say.plain(9, 0x30, say.table(), say.row("c")),
+    )
+
+    assert [("b", 3), ("c", 2), ("a", 3)] == columns(early + cramped.feed(say.commit_prepared("g", 5, 0x40)))
+
+
+def test_not_common_after_an_abort(cramped, say, columns):
+    """What a stream described that rolled back holds for nobody else."""
+    cramped.feed(say.block(5, say.table(*WIDER, xid=5), wide("a", 5)), say.abort(5))
 
     assert [("b", 2)] == columns(cramped.feed(say.plain(8, 0x20, say.row("b"))))
 

@@ -28,6 +28,10 @@ class Transcript:
         """The stream of ``xid`` commits."""
         self.decoder.decode(build.stream_commit(xid=xid, commit_lsn=1, end_lsn=2))
 
+    def prepare(self, xid: int) -> None:
+        """The stream of ``xid`` is prepared."""
+        self.decoder.decode(build.stream_prepare(prepare_lsn=1, end_lsn=2, xid=xid, gid="g"))
+
     def abort(self, xid: int, subxid: int) -> None:
         """``subxid`` rolls back."""
         self.decoder.decode(build.stream_abort(xid=xid, subxid=subxid))
@@ -101,14 +105,37 @@ def test_commit_makes_it_common(transcript):
     assert ("a", "b", "c", "d") == transcript.seen_by(None) == transcript.seen_by(6)
 
 
-def test_a_prepare_keeps_it_back(transcript):
-    """A streamed transaction that is prepared may still roll back: what it described does not become common."""
+def test_a_prepare_makes_it_common(transcript):
+    """At its prepare a stream's descriptions hold for all, also the first one of a table."""
     transcript.plain(described("a"))
-    transcript.block(5, described("ab", xid=5))
+    transcript.block(5, described("ab", xid=5), build.relation(oid=8, name="u", columns=[], xid=5))
 
-    transcript.plain(build.stream_prepare(prepare_lsn=1, end_lsn=2, xid=5, gid="g"))
+    transcript.prepare(5)
 
-    assert ("a",) == transcript.seen_by(None)
+    assert ("a", "b") == transcript.seen_by(None)
+    assert transcript.plain(build.insert(relation=8, new=[])).relation.name == "u"
+
+
+def test_a_prepare_without_what_was_aborted(transcript):
+    """What an aborted subtransaction described does not become common when the rest is prepared."""
+    transcript.plain(described("a"))
+    transcript.block(5, described("ab", xid=5), described("abc", xid=51))
+    transcript.abort(5, 51)
+
+    transcript.prepare(5)
+
+    assert ("a", "b") == transcript.seen_by(None)
+
+
+def test_a_late_prepare_brings_nothing_old_back(transcript):
+    """A description that became common after the stream's own stays when the stream is prepared."""
+    transcript.block(5, described("a", xid=5))
+    transcript.block(6, described("ab", xid=6))
+    transcript.commit(6)
+
+    transcript.prepare(5)
+
+    assert ("a", "b") == transcript.seen_by(None)
 
 
 def test_a_late_commit_brings_nothing_old_back(transcript):
