@@ -189,7 +189,14 @@ class DataError(AioreplError):
 
 
 class SpoolError(AioreplError):
-    """Transactions in progress do not fit in memory, and their spool file cannot take them. Nothing is lost."""
+    """Transactions in progress do not fit in memory, and their spool file cannot take them. Nothing is lost.
+
+    ``permanent`` tells whether it takes more than room on the disk to go on.
+    """
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
 
 
 class JournalError(AioreplError):

@@ -18,7 +18,7 @@ SINKS = Path(aiorepl_sinks.__file__).parent
 
 # In the order in which data flows; those on one line know nothing of each other's insides but may meet.
 ORDER = (
-    {"lsn", "errors", "position", "epoch", "sizes", "octets", "compiled"},
+    {"lsn", "errors", "position", "epoch", "sizes", "octets", "compiled", "durable"},
     {"wire"},
     {"pgoutput"},
     {"values"},
@@ -54,7 +54,10 @@ ONLY_IN = {
     ),  # the demo reads the mirror back by other means than Spark
 }
 
-CONTRACT = {"aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"}
+CONTRACT = {
+    *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
+    "aiorepl.durable",
+}
 
 
 def imported(source: str) -> Iterator[str]:

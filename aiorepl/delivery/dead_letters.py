@@ -9,7 +9,6 @@ The folder holds rows: keep it as you keep the database.
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,9 +17,16 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl.errors import AioreplError, ConfigurationError, PermanentError, TransientError
+from aiorepl.durable import (
+    make_folder,
+    reason,
+    remove_partials,
+    storage_error,
+    sync_folder,
+    write_file,
+)
+from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.journal.index import dump_type, load_type
-from aiorepl.journal.store import make_folder, sync_folder
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import without_xid
@@ -51,9 +57,9 @@ class DeadLetters(SyncSink):
         """Make the folder."""
         self._position = context.position
         try:
-            make_folder(self.path, 0o700)
+            make_folder(self.path)
         except OSError as error:
-            raise PermanentError(f"dead letters: {self.path}: {error.strerror}") from None
+            raise storage_error(error, f"dead letters: {self.path}") from None
 
     def write(self, batch: Batch) -> None:
         """A letter for each transaction."""
@@ -63,9 +69,8 @@ class DeadLetters(SyncSink):
                 changes = [change for change in part.changes if not isinstance(change, SchemaChange)]
                 if changes:
                     self._write(part, changes, batch.refusal)
-            sync_folder(self.path)
         except OSError as error:
-            raise TransientError(f"dead letters: {self.path}: {error.strerror}") from None
+            raise storage_error(error, f"dead letters: {self.path}") from None
 
     def letters(self) -> Iterator[Letter]:
         """What is there, in the order of the stream.
@@ -80,13 +85,9 @@ class DeadLetters(SyncSink):
         at = first.lsn if isinstance(first, c.Message) and first.transaction is None else None
         begin = part.transaction.commit_lsn if part.transaction is not None else at or LSN(0)
         file = self.path / f"{begin:016X}-{first.ordinal:010}{_SUFFIX}"
-        being_written = file.with_suffix(".part")
-        with being_written.open("wb") as stream:
-            os.fchmod(stream.fileno(), 0o600)
-            stream.write(_dump(part, changes, refusal, self._position))
-            stream.flush()
-            os.fsync(stream.fileno())
-        being_written.rename(file)
+        # A process that was killed comes to the same letter again after its restart.
+        remove_partials(file)
+        write_file(file, [_dump(part, changes, refusal, self._position)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +174,7 @@ def _load(file: Path) -> Letter:
     try:
         return _letter(file, orjson.loads(file.read_bytes()))
     except OSError as error:
-        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{file} cannot be read: {reason(error)}") from None
     except (KeyError, TypeError, ValueError, AioreplError) as error:
         raise ConfigurationError(f"{file} is no dead letter: {type(error).__name__}") from None
 

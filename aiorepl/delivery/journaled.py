@@ -30,6 +30,7 @@ from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
+from aiorepl.durable import storage_error
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
@@ -166,8 +167,8 @@ class JournaledLanes(Lanes):
         try:
             kept = await asyncio.to_thread(cursors.get, name)
             at = begin.at(LSN(0) if kept is None else kept.lsn)
-            await asyncio.to_thread(cursors.advance, name, at)
-        except (AioreplError, OSError) as error:
+            await _AtCursor(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
+        except AioreplError as error:
             self._failed_alone(name, error)
             return None
         statistics = self.statistics[name]
@@ -181,10 +182,9 @@ class JournaledLanes(Lanes):
             return
         (own,) = opened
         start = own or at
-        cursors = Cursors(self._url)
-        await asyncio.to_thread(cursors.advance, name, start)
+        progress = _AtCursor(Cursors(self._url), name, at, serve.retry)
+        await progress.durable(start.lsn)
         window = self._window(name, self._memory)
-        progress = _AtCursor(cursors, name, at)
         runner = self._runner(name, serve, window, progress, after=start.lsn, keeps_position=own is not None)
         follower = _Follower(JournalReader(self._url), window, start.lsn)
         self._followers.append(follower)
@@ -282,10 +282,11 @@ class _Follower:
 class _AtCursor:
     """The progress of a sink that reads the journal: nothing waits for it but its own next start."""
 
-    def __init__(self, cursors: Cursors, name: str, at: Position) -> None:
+    def __init__(self, cursors: Cursors, name: str, at: Position, retry: RetryPolicy) -> None:
         self._cursors = cursors
         self._name = name
         self._at = at
+        self._retry = retry
 
     async def accepted(self, end_lsn: LSN) -> None:
         """Nobody asks."""
@@ -294,8 +295,19 @@ class _AtCursor:
         """Nobody asks. A cursor does not move back: what is still kept behind it is read again all the same."""
 
     async def durable(self, end_lsn: LSN) -> None:
-        """Keep the position."""
-        await asyncio.to_thread(self._cursors.advance, self._name, self._at.at(end_lsn))
+        """Keep the position.
+
+        :raises SinkError: the journal's folder cannot be written, and retries are spent or pointless.
+        """
+        async for attempt in self._retry.sink(f"sink {self._name}: moving its cursor"):
+            with attempt:
+                await asyncio.to_thread(self._advance, self._at.at(end_lsn))
+
+    def _advance(self, position: Position) -> None:
+        try:
+            self._cursors.advance(self._name, position)
+        except OSError as error:
+            raise storage_error(error, f"cursor {self._name!r} of journal {self._cursors.url}") from error
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -116,12 +116,12 @@ class Resends:
 def may_pass(error: Exception) -> bool:
     """Whether the source may be there again later, with nothing changed on our side."""
     match error:
-        case ConnectionFailed(permanent=permanent):
+        case ConnectionFailed(permanent=permanent) | SpoolError(permanent=permanent):
             return not permanent
         case SlotError(busy=busy):
             return busy
         case ServerError(sqlstate=sqlstate):
             return sqlstate is not None and sqlstate[:2] in _PASSING
-        case ConnectionLost() | SpoolError() | OSError():
+        case ConnectionLost() | OSError():
             return True
     return False

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.store import Store, open_store
+from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.position import Position
 
 _FOLDER: Final = "cursors"
@@ -22,25 +22,32 @@ _SUFFIX: Final = ".json"
 
 
 class Cursors:
-    """The cursors of the journal at ``url``. Every call may raise OSError."""
+    """The cursors of the journal at ``url``. Writing raises OSError, reading JournalError."""
 
     def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
 
+    @property
+    def url(self) -> str:
+        """Where the journal is."""
+        return self._store.url
+
     def names(self) -> list[str]:
-        """Who is registered."""
-        found = self._store.names(_FOLDER)
+        """The registered consumers."""
+        with reading(self._store):
+            found = self._store.names(_FOLDER)
         return sorted(unquote(name.removesuffix(_SUFFIX)) for name in found if name.endswith(_SUFFIX))
 
     def get(self, name: str) -> Position | None:
         """How far ``name`` has come; ``None`` when it is not registered.
 
-        :raises JournalError: when its file is damaged.
+        :raises JournalError: when its file is damaged, or cannot be read.
         """
-        try:
-            data = self._store.read(_file(name))
-        except FileNotFoundError:
-            return None
+        with reading(self._store):
+            try:
+                data = self._store.read(_file(name))
+            except FileNotFoundError:
+                return None
         try:
             return Position.from_json(orjson.loads(data))
         except (ValueError, TypeError) as error:

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
-from typing import Final
 
 from anyio import to_thread
 
-from aiorepl.errors import PermanentError, TransientError
-from aiorepl.journal.store import FsyncError, Store, open_store
+from aiorepl.durable import storage_error
+from aiorepl.journal.store import Store, open_store
 from aiorepl.journal.writer import JournalWriter
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext
-
-# What passes when somebody makes room.
-_PASSING: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE}
-)
 
 
 class JournalSink(Sink):
@@ -90,15 +83,13 @@ class JournalSink(Sink):
 
     async def close(self) -> None:
         """Release the journal. What was not flushed is thrown away: it comes again."""
-        # Whoever cancels this, even before the thread begins, has the lock released all the same.
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._writer.close))
+        # Cancelled, even before the thread begins, this releases the lock all the same.
+        with self._errors("close"):
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._writer.close))
 
     @contextlib.contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            text = f"journal {self.url}: cannot {doing}: {error.strerror}"
-            if error.errno in _PASSING and not isinstance(error, FsyncError):
-                raise TransientError(text) from error
-            raise PermanentError(text) from error
+            raise storage_error(error, f"journal {self.url}: cannot {doing}") from error

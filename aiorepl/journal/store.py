@@ -9,20 +9,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from aiorepl.durable import PARTIAL, NewFile, make_folder, open_or_create, reason, sync_folder
 from aiorepl.errors import ConfigurationError, JournalError
 
-PARTIAL: Final = ".partial"
 _LOCK: Final = "journal.lock"
-
-
-class FsyncError(OSError):
-    """An fsync failed. The kernel may have dropped the pages and forgotten the error, so trying again proves nothing."""
 
 
 class Upload(Protocol):
@@ -91,8 +86,8 @@ def open_store(url: str | os.PathLike[str]) -> LocalStore:
 class LocalStore:
     """A folder of a local (or properly locking network) file system.
 
-    A file is written under another name, fsynced and renamed, and the folder is fsynced: whoever sees the name sees
-    the whole file, also after a power cut.
+    A file is written under another name, fsynced and renamed, and the folder is fsynced: a reader that sees the name sees
+    the whole file, also after a power cut. Files and folders are for their owner alone: they hold rows.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -128,7 +123,7 @@ class LocalStore:
         """A small file, folder and all."""
         target = self.path / name
         make_folder(target.parent)
-        upload = _LocalUpload(self, _partial(target))
+        upload = _LocalUpload(self, name)
         try:
             upload.write([data])
             upload.publish(name)
@@ -137,7 +132,7 @@ class LocalStore:
 
     def create(self) -> Upload:
         """A file that has no name yet."""
-        return _LocalUpload(self, _partial(self.path / "segment"))
+        return _LocalUpload(self, "segment")
 
     def delete(self, name: str) -> None:
         """Unlink. Not fsynced: a file that comes back after a power cut is deleted again."""
@@ -148,7 +143,7 @@ class LocalStore:
     def lock(self) -> None:
         """``flock`` on a file of its own, which also makes the folder."""
         make_folder(self.path)
-        file = (self.path / _LOCK).open("ab")
+        file = open_or_create(self.path / _LOCK)
         try:
             # Held by the open file, so it goes with the process, however that ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,82 +170,31 @@ class LocalStore:
 
 
 class _LocalUpload:
-    def __init__(self, store: LocalStore, partial: Path) -> None:
+    def __init__(self, store: LocalStore, name: str) -> None:
         self._store = store
-        self._partial = partial
-        self._size = 0
+        self._name = name
+        self._file = NewFile(store.path / name)
         self._published = False
-        self._file: BinaryIO | None = partial.open("xb", buffering=0)
 
     def write(self, parts: Sequence[bytes | bytearray]) -> None:
-        file = self._opened()
-        self._store.reached("write", self._partial.name)
-        # From where the last whole call ended, so that a call that failed half-way can be made again.
-        file.seek(self._size)
-        for part in parts:
-            # As they are: they are blocks of a megabyte, and joined all of them would be copied once more.
-            view = memoryview(part)
-            while view:
-                view = view[file.write(view) :]
-        self._size += sum(map(len, parts))
+        self._store.reached("write", Path(self._name).name)
+        self._file.write(parts)
 
     def publish(self, name: str) -> None:
-        store, file = self._store, self._opened()
         if self._published:
             return
-        file.truncate(self._size)
+        store, target = self._store, self._store.path / name
         store.reached("fsync", name)
-        _fsync(file.fileno())
+        self._file.sync()
         store.reached("rename", name)
-        target = store.path / name
-        self._partial.rename(target)
+        self._file.rename(target)
         store.reached("fsync folder", name)
         sync_folder(target.parent)
         self._published = True
         store.reached("published", name)
 
     def discard(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            with contextlib.suppress(OSError):
-                self._partial.unlink(missing_ok=True)
-
-    def _opened(self) -> BinaryIO:
-        if self._file is None:
-            raise ValueError("discarded")
-        return self._file
-
-
-def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder, and those that it stands in, durably, unless they are there. The mode is its own, not theirs."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(mode, exist_ok=True)
-        sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names that a folder has durable.
-
-    :raises FsyncError: which cannot be made good.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _fsync(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise FsyncError(error.errno, error.strerror) from error
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f"{target.name}-{secrets.token_hex(4)}{PARTIAL}")
+        self._file.discard()
 
 
 @contextlib.contextmanager
@@ -260,4 +204,4 @@ def reading(store: Store) -> Iterator[None]:
         yield
     except OSError as error:
         name = Path(error.filename).name if error.filename else "the journal"
-        raise JournalError(f"cannot read {name} in {store.url}: {error.strerror}") from error
+        raise JournalError(f"cannot read {name} in {store.url}: {reason(error)}") from error

@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Final
 
+from aiorepl.durable import reason, transient
 from aiorepl.errors import SpoolError
 
 # Left free for others on the same disk.
@@ -34,7 +35,7 @@ class SpoolFile:
             handle, name = tempfile.mkstemp(prefix="aiorepl-spool-", dir=self._folder)
             os.unlink(name)  # noqa: PTH108 - mkstemp speaks strings
         except OSError as error:
-            raise SpoolError(f"no spool can be made in {self._folder}: {error.strerror}") from None
+            raise _problem(f"no spool can be made in {self._folder}", error) from None
         self._handle = handle
         self._close = weakref.finalize(self, os.close, handle)
         self.size = 0
@@ -55,14 +56,14 @@ class SpoolFile:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise SpoolError(_FULL.format(folder=self._folder, free=free)) from None
-            raise SpoolError(f"the spool in {self._folder} cannot be written: {error.strerror}") from None
+            raise _problem(f"the spool in {self._folder} cannot be written", error) from None
         self.size = at
 
     def _free(self) -> int:
         try:
             return shutil.disk_usage(self._folder).free
         except OSError as error:
-            raise SpoolError(f"the spool folder {self._folder} is gone: {error.strerror}") from None
+            raise _problem(f"the spool folder {self._folder} is gone", error) from None
 
     def read(self, offset: int, length: int) -> bytes:
         """Read back.
@@ -72,7 +73,7 @@ class SpoolFile:
         try:
             data = os.pread(self._handle, length, offset)
         except OSError as error:
-            raise SpoolError(f"the spool in {self._folder} cannot be read: {error.strerror}") from None
+            raise _problem(f"the spool in {self._folder} cannot be read", error) from None
         if len(data) != length:
             raise SpoolError(f"the spool in {self._folder} is shorter than what was written to it")
         return data
@@ -81,6 +82,10 @@ class SpoolFile:
         """Forget everything behind ``size``."""
         os.ftruncate(self._handle, size)
         self.size = size
+
+
+def _problem(what: str, error: OSError) -> SpoolError:
+    return SpoolError(f"{what}: {reason(error)}", permanent=not transient(error))
 
 
 _FULL: Final = (

@@ -11,23 +11,16 @@ spans two files unless it comes in slices.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from aiorepl import (
-    Batch,
-    ConfigurationError,
-    Message,
-    PermanentError,
-    Position,
-    Sink,
-    SinkContext,
-)
+from aiorepl import Batch, ConfigurationError, Message, Position, Sink, SinkContext, durable
 from aiorepl.formats import named
-from aiorepl_sinks import durable
 
 
 class JsonLines(Sink):
@@ -67,37 +60,39 @@ class JsonLines(Sink):
     async def open(self, context: SinkContext) -> Position | None:
         """Make the folder, and close what a crash left open."""
         self._format = self._named(position=context.position)
-        try:
+        with self._errors():
             await asyncio.to_thread(self._prepare)
-        except OSError as error:
-            raise PermanentError(f"{self._where}: {error.strerror}") from None
         return None
 
     async def write(self, batch: Batch) -> None:
         """Append the batch's lines."""
         lines = self._format.lines(batch.transactions)
         if lines:
-            try:
+            with self._errors():
                 await asyncio.to_thread(self._append, lines, _begin(batch))
-            except OSError as error:
-                raise durable.problem(error, self._where) from None
         self._whole = batch.transactions[-1].last
 
     async def flush(self) -> None:
         """Fsync."""
-        await asyncio.to_thread(self._sync)
+        with self._errors():
+            await asyncio.to_thread(self._sync)
 
     async def close(self) -> None:
         """Finish the file being written."""
-        try:
-            # Whoever cancels this, even before the thread begins, has the file finished all the same.
+        with self._errors():
+            # Cancelled, even before the thread begins, this finishes the file all the same.
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._end))
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise durable.problem(error, self._where) from None
+            raise durable.storage_error(error, self._where) from None
 
     def _prepare(self) -> None:
         self._closed = False
-        durable.make_folder(self._folder, self._where)
+        durable.make_folder(self._folder)
         for left in self._folder.glob("*.jsonl.part"):
             left.rename(_free(left.with_suffix("")))
 
@@ -110,31 +105,42 @@ class JsonLines(Sink):
             if self._file is not None and self._written >= self._rotate_bytes and self._whole:
                 self._finish()
             if self._file is None:
-                self._name = _free(self._folder / f"{at:016X}.jsonl.part")
-                self._file = self._name.open("xb", buffering=0)
-                self._written = 0
-                durable.sync_folder(self._folder, self._where)
+                self._create(_free(self._folder / f"{at:016X}.jsonl.part"))
+            assert self._file is not None
             self._put(self._file, lines)
 
+    def _create(self, name: Path) -> None:
+        file = durable.create(name)
+        try:
+            durable.sync_folder(self._folder)
+        except BaseException:
+            # Not a file to write to: its name might not outlive a power cut.
+            file.close()
+            name.unlink()
+            raise
+        self._name, self._file, self._written = name, file, 0
+
     def _put(self, file: BinaryIO, lines: bytes | bytearray) -> None:
-        before = self._written
+        file.seek(self._written)
         view = memoryview(lines)
         try:
             while view:
-                count = file.write(view) or 0
-                self._written += count
-                view = view[count:]
+                view = view[file.write(view) or 0 :]
         except OSError:
             # Back to before the batch: it will be written again.
-            file.truncate(before)
-            file.seek(before)
-            self._written = before
+            file.truncate(self._written)
             raise
+        self._written += len(lines)
 
     def _sync(self) -> None:
         with self._lock:
             if self._file is not None:
-                durable.fsync(self._file.fileno(), self._where)
+                self._make_durable(self._file)
+
+    def _make_durable(self, file: BinaryIO) -> None:
+        # Without what is left of a batch that could neither be written nor taken back.
+        file.truncate(self._written)
+        durable.fsync(file.fileno())
 
     def _end(self) -> None:
         with self._lock:
@@ -147,9 +153,9 @@ class JsonLines(Sink):
                 return
             file, self._file = self._file, None
             with file:
-                durable.fsync(file.fileno(), self._where)
+                self._make_durable(file)
             self._name.rename(_free(self._name.with_suffix("")))
-            durable.sync_folder(self._folder, self._where)
+            durable.sync_folder(self._folder)
 
 
 def _begin(batch: Batch) -> int:
@@ -167,7 +173,7 @@ def _free(path: Path) -> Path:
     """The path, or one with a number if it is taken: after a crash the same stretch may come again."""
     stem, dot, rest = path.name.partition(".")
     count = 1
-    while path.exists():
+    while os.path.lexists(path):
         count += 1
         path = path.with_name(f"{stem}-{count}{dot}{rest}")
     return path

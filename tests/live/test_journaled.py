@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import os
 
 import asyncpg
 import pytest
 
-from aiorepl import BatchPolicy, Delete, Insert, Pipeline, SlotError, Update
+from aiorepl import BatchPolicy, Delete, Insert, Pipeline, RetryPolicy, SinkError, SlotError, Update
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import LocalStore
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -172,3 +175,52 @@ async def test_a_journal_that_cannot_be_pruned_goes_on(published, tmp_path, capl
         await sink.wait_for_changes(1, durable=True)
         await published.until(lambda: asyncio.sleep(0, caplog.text), lambda text: "cannot be pruned" in text)
     assert "cursor 'odd'" in caplog.text
+
+
+@pytest.fixture
+def failing_cursor(monkeypatch):
+    """Fails to write the cursor of the sink ``m``, as often as it is told and with this error; counts what failed."""
+    failures = []
+
+    def begin(code, times):
+        def reached(store, step, name):
+            if step == "write" and name == "m.json" and len(failures) < times:
+                failures.append(code)
+                raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(LocalStore, "reached", reached)
+        return failures
+
+    return begin
+
+
+async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, failing_cursor, caplog):
+    """A full disk is waited for as any sink's trouble is: the sink goes on, and its cursor moves when there is room."""
+    sink, quickly = MemorySink(), RetryPolicy(first=0.01, longest=0.1)
+    options = {"journal": str(tmp_path), "batches": SOON, "retry": quickly}
+    async with Pipeline(published.source(), {"m": sink}, **options) as pipeline:
+        failures = failing_cursor(errno.ENOSPC, 3)
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        cursor = functools.partial(asyncio.to_thread, Cursors(str(tmp_path)).get, "m")
+        await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
+        assert pipeline.statistics().sinks["m"].failed is None
+    assert 3 == len(failures)
+    assert "moving its cursor failed, and is tried again" in caplog.text
+    assert "No space left on device: make room" in caplog.text
+
+
+async def test_a_cursor_that_cannot_be_moved_at_all(published, tmp_path, failing_cursor):
+    """A disk that is broken stops that sink with an error that names the cursor, and no other sink."""
+    sink, other = MemorySink(), MemorySink()
+    options = {"journal": str(tmp_path), "batches": SOON}
+    pipeline = Pipeline(published.source(), {"m": sink, "other": other}, **options)
+    with pytest.raises(SinkError, match=r"cursor 'm' of journal .*: Input/output error"):
+        async with pipeline:
+            failing_cursor(errno.EIO, 1000)
+            await published.execute("INSERT INTO items VALUES (1)")
+            await published.until(
+                lambda: asyncio.sleep(0, pipeline.statistics().sinks["m"].failed), lambda failed: failed
+            )
+            await published.execute("INSERT INTO items VALUES (2)")
+            await other.wait_for_changes(2, durable=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from aiorepl_sinks.durable import fsync, make_folder, problem, sync_folder
+from aiorepl.durable import NewFile, make_folder, remove_partials, storage_error, sync_folder
 
 
 class Folder:
@@ -22,16 +20,15 @@ class Folder:
         self._path = path
 
     def put(self, name: str, data: Iterable[bytes]) -> int:
-        with self._written(name, data) as partial:
-            size = partial.stat().st_size
-            partial.rename(self._path / name)
-            return size
+        with self._written(name, data) as new:
+            new.rename(self._path / name)
+            return new.size
 
     def create(self, name: str, data: bytes) -> bool:
-        with self._written(name, [data]) as partial:
+        with self._written(name, [data]) as new:
             try:
-                # A link, unlike a rename, does not replace what is there.
-                os.link(partial, self._path / name)
+                # A link, unlike a rename, does not replace a file that is there.
+                new.link(self._path / name)
             except FileExistsError:
                 return False
             return True
@@ -54,38 +51,33 @@ class Folder:
                 target = self._path / name
                 target.unlink(missing_ok=True)
                 if target.parent.exists():
-                    sync_folder(target.parent, self.url)
+                    sync_folder(target.parent)
 
     def abort(self, names: Iterable[str]) -> None:
         with self._mapped("deleting"):
             for name in names:
                 target = self._path / name
-                for left in target.parent.glob(f".{target.name}-*.partial"):
-                    left.unlink(missing_ok=True)
+                if target.parent.exists():
+                    remove_partials(target)
 
     @contextlib.contextmanager
-    def _written(self, name: str, data: Iterable[bytes]) -> Iterator[Path]:
-        """A file beside the target with the data, safely on disk; the caller gives it its name."""
+    def _written(self, name: str, data: Iterable[bytes]) -> Iterator[NewFile]:
+        """A file beside the target with the data, fsynced; the caller gives it its name."""
         target = self._path / name
         with self._mapped("writing"):
-            make_folder(target.parent, self.url)
-            # A name of its own: another process may be writing the same one.
-            partial = target.with_name(f".{target.name}-{secrets.token_hex(4)}.partial")
+            make_folder(target.parent)
+            new = NewFile(target)
             try:
-                with partial.open("xb", buffering=0) as file:
-                    for some in data:
-                        rest = memoryview(some)
-                        while rest:
-                            rest = rest[file.write(rest) or 0 :]
-                    fsync(file.fileno(), self.url)
-                yield partial
+                new.write(data)
+                new.sync()
+                yield new
             finally:
-                partial.unlink(missing_ok=True)
-            sync_folder(target.parent, self.url)
+                new.discard()
+            sync_folder(target.parent)
 
     @contextlib.contextmanager
     def _mapped(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise problem(error, f"{self.url}: {doing}") from None
+            raise storage_error(error, f"{self.url}: {doing}") from None

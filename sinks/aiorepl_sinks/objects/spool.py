@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import PermanentError, TransientError
+from aiorepl.durable import reason, transient
 
 _BLOCK: Final = 64 * 1024
 # Left free for others on the same disk.
@@ -70,7 +71,9 @@ class Spool:
                 raise TransientError(
                     self._says("is full: make room there, or give the sink another")
                 ) from None
-            raise PermanentError(self._says(f"cannot be written: {error.strerror}"), final=True) from None
+            if transient(error):
+                raise TransientError(self._says(f"cannot be written: {reason(error)}")) from None
+            raise PermanentError(self._says(f"cannot be written: {reason(error)}"), final=True) from None
         return Extent(blocks, sizes)
 
     def read(self, extent: Extent) -> Iterator[memoryview]:
@@ -125,7 +128,7 @@ class Spool:
         try:
             read = os.preadv(self._file, [into], at)
         except OSError as error:
-            raise PermanentError(self._says(f"cannot be read: {error.strerror}"), final=True) from None
+            raise PermanentError(self._says(f"cannot be read: {reason(error)}"), final=True) from None
         if not read:
             raise PermanentError(self._says("is shorter than what was written to it"), final=True)
         return read

@@ -1,0 +1,215 @@
+"""Durable private files: complete under their names, fsynced, and readable by their owner alone.
+
+A file is written under a random name beside its final one, fsynced and renamed; then its folder is fsynced. Files get mode
+0600 and folders 0700, whatever the umask. A file that is created here never follows a symbolic link.
+
+The journal, dead letters and the sinks of files use this module, and so may other sinks. Its functions block, and raise
+OSError; ``storage_error`` is the one table that turns an OSError into an error that the engine retries, or one that it does
+not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO, Final
+
+from aiorepl.errors import PermanentError, TransientError
+
+PARTIAL: Final = ".partial"
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+
+# Errors after which the same call may succeed although nothing was changed here, and what helps.
+_TRANSIENT: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        errno.ENOSPC: "make room on that file system",
+        errno.EDQUOT: "make room, or raise the quota",
+        errno.EMFILE: "raise the process's limit on open files (ulimit -n)",
+        errno.ENFILE: "raise the system's limit on open files",
+        errno.ENOMEM: "the system has no memory left",
+        errno.ENOLCK: "the file system has no locks left",
+        errno.EAGAIN: "",
+        errno.EINTR: "",
+        errno.ETIMEDOUT: "check the file server",
+    }
+)
+# After EIO nothing is known of what was written before, so it is not retried: a restart begins at what was durable.
+_PERMANENT: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        errno.EIO: "check the disk; what was fsynced before is not affected",
+        errno.EROFS: "remount it writable, or choose another folder",
+        errno.EACCES: "give the process's user access, or choose another folder",
+        errno.EPERM: "give the process's user access, or choose another folder",
+        errno.EFBIG: "raise the process's limit on the size of files (ulimit -f)",
+        errno.ELOOP: "a symbolic link stands where a file is to be",
+    }
+)
+
+
+class FsyncError(OSError):
+    """An fsync failed. The kernel may have dropped the pages and the error, so a second fsync proves nothing."""
+
+
+class NewFile:
+    """A file under a random hidden name, until ``rename`` or ``link`` gives it its own.
+
+    :param target: the name that it will have, or one in the same folder.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.path = target.with_name(f".{target.name}-{secrets.token_hex(8)}{PARTIAL}")
+        self.size = 0
+        self._target: Path | None = None
+        self._file: BinaryIO | None = create(self.path)
+
+    def write(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Append all of ``parts``. After an OSError the same call may be made again."""
+        file, at = self._opened(), self.size
+        file.seek(at)
+        for part in parts:
+            # Parts may have a megabyte each: joining them would copy them.
+            view = memoryview(part)
+            at += len(view)
+            while view:
+                view = view[file.write(view) or 0 :]
+        self.size = at
+
+    def sync(self) -> None:
+        """Fsync what was written.
+
+        :raises FsyncError: which no second attempt makes good.
+        """
+        file = self._opened()
+        file.truncate(self.size)
+        fsync(file.fileno())
+
+    def rename(self, target: Path) -> None:
+        """Give it this name, in place of a file that has it. The caller fsyncs the folder."""
+        if self._target != target:
+            (self._target or self.path).rename(target)
+            self._target = target
+
+    def link(self, target: Path) -> None:
+        """Give it this name. The caller fsyncs the folder.
+
+        :raises FileExistsError: something else has the name.
+        """
+        target.hardlink_to(self.path)
+
+    def discard(self) -> None:
+        """Close the file, and remove it unless it was renamed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            if self._target is None:
+                with contextlib.suppress(OSError):
+                    self.path.unlink(missing_ok=True)
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            raise ValueError("discarded")
+        return self._file
+
+
+def write_file(target: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Create or replace a file, atomically; durable on return."""
+    new = NewFile(target)
+    try:
+        new.write(parts)
+        new.sync()
+        new.rename(target)
+    finally:
+        new.discard()
+    sync_folder(target.parent)
+
+
+def create(path: Path) -> BinaryIO:
+    """Create a file, unbuffered, for writing.
+
+    :raises FileExistsError: the name is taken, be it by a symbolic link.
+    """
+    return _open(path, os.O_WRONLY | os.O_EXCL)
+
+
+def open_or_create(path: Path) -> BinaryIO:
+    """Open a file for writing, unbuffered; its contents stay."""
+    return _open(path, os.O_WRONLY)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that it stands in, durably. One that exists is left as it is."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(_FOLDER_MODE, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable.
+
+    :raises FsyncError: which no second attempt makes good.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync(descriptor: int) -> None:
+    """Make a file's contents durable.
+
+    :raises FsyncError: which no second attempt makes good.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise FsyncError(error.errno, f"fsync: {error.strerror}") from error
+
+
+def remove_partials(target: Path) -> None:
+    """Remove what processes that ended left of a file of this name."""
+    for left in _partials(target):
+        left.unlink(missing_ok=True)
+
+
+def transient(error: OSError) -> bool:
+    """Whether the same call may succeed later although nothing was changed here. Never so of an fsync."""
+    return error.errno in _TRANSIENT and not isinstance(error, FsyncError)
+
+
+def reason(error: OSError) -> str:
+    """What happened, and what to do where that is known."""
+    text = error.strerror or type(error).__name__
+    advice = "" if isinstance(error, FsyncError) else _ADVICE.get(error.errno or 0)
+    return f"{text}: {advice}" if advice else text
+
+
+def storage_error(error: OSError, where: str) -> TransientError | PermanentError:
+    """An OSError of a file or folder, as the error for the engine.
+
+    :param where: what the message begins with: the sink, and its file or folder.
+    """
+    kind = TransientError if transient(error) else PermanentError
+    return kind(f"{where}: {reason(error)}")
+
+
+_ADVICE: Final[Mapping[int, str]] = MappingProxyType({**_TRANSIENT, **_PERMANENT})
+
+
+def _open(path: Path, flags: int) -> BinaryIO:
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(path, flags, _FILE_MODE), "wb", buffering=0)  # noqa: PTH123 - the caller closes it
+
+
+def _partials(target: Path) -> list[Path]:
+    begin = f".{target.name}-"
+    with os.scandir(target.parent) as entries:
+        names = [entry.name for entry in entries]
+    return [target.with_name(name) for name in names if name.startswith(begin) and name.endswith(PARTIAL)]
