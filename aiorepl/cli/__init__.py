@@ -22,6 +22,7 @@ from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
 from aiorepl.cli.tail import tail
+from aiorepl.durable import reason
 from aiorepl.errors import AioreplError
 
 INTERRUPTED = 130
@@ -77,6 +78,8 @@ def _run(arguments: list[str] | None) -> int:
     except Exception as error:
         if os.environ.get("AIOREPL_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(f"cannot use {error.filename}: {reason(error)}", code=1)
         return _fail(f"a fault of aiorepl: {type(error).__name__}: AIOREPL_DEBUG=1 shows where", code=1)
     return code if isinstance(code, int) else 0
 

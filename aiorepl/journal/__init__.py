@@ -15,6 +15,9 @@ A journal is a folder::
 keeps files, ``writer`` and ``sink`` append, ``reader`` reads, ``cursors`` and ``retention`` let go.
 
 A segment without its index does not exist: the index is published last. Both never change afterwards.
+
+A journal holds every published row, unmasked: masks and selections belong to the sinks behind it. So its files are readable
+by their owner alone.
 """
 
 from __future__ import annotations

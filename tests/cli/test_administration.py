@@ -58,6 +58,14 @@ async def test_a_cursor_is_dropped(run, refused, tmp_path):
     assert ["two"] == [line.split()[1] for line in inspected.out.splitlines() if line.startswith("cursor")]
 
 
+async def test_a_file_that_cannot_be_deleted(run, refused, tmp_path):
+    """The error names it and says why; it is no fault of aiorepl."""
+    source: Source = MemorySource(stream=Stream())
+    await Pipeline(source, {"one": MemorySink()}, journal=str(tmp_path), until="now").run()
+    (tmp_path / "cursors" / "odd.json").mkdir()
+    await refused(1, "odd.json: Is a directory", "journal", "drop", str(tmp_path), "odd")
+
+
 async def test_sinks(run):
     """By both spellings."""
     one, other = await run("sinks"), await run("sinks", "list")
