@@ -19,13 +19,14 @@ from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.timelines import require_history
+from aiorepl.delivery.undoing import drop
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.transactions.assembler import Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
-from aiorepl.wire.routes import Connection
+from aiorepl.wire.routes import Connection, CreatedSlot
 
 _log = logging.getLogger("aiorepl.capture")
 
@@ -167,6 +168,17 @@ class Capture:
             await session.stop()
         elif connection is not None:
             await connection.close()
+
+    async def undo(self) -> None:
+        """Stop, and drop the slot if ``connect`` has created it: the start has failed, and nobody has anything of it."""
+        await self.stop()
+        if self.created is not None:
+            await drop(self.source, self.created)
+
+    @property
+    def created(self) -> CreatedSlot | None:
+        """The slot, if ``connect`` has created it; not a temporary one, which ends by itself."""
+        return None if self._readied is None or self.source.temporary else self._readied.created
 
     @property
     def _furthest(self) -> LSN:

@@ -74,6 +74,8 @@ class JournaledLanes(Lanes):
         self._journal = Served(self._sink, replace(batches, rows=None, seconds=0.0), retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
+        # Whether this start begins with an initial load: until the journal has all of it, it has nothing.
+        self._loads = False
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[_Follower] = []
@@ -88,7 +90,8 @@ class JournaledLanes(Lanes):
         :raises SinkError: a sink failed for good; the others went on to the end.
         """
         self._capture.take_prepared()
-        readied = await self._capture.connect(
+        readied = await self._connect(
+            cleanup,
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
             kept=await asyncio.to_thread(JournalReader(self._url).position),
@@ -96,6 +99,7 @@ class JournaledLanes(Lanes):
         begin = readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
         load = await self._initial_load(readied, held, cleanup)
+        self._loads = load is not None
         if load is None:
             held = await self._without_gap(held, readied)
         after = begin.lsn if held is None or load is not None else held.lsn
@@ -121,6 +125,18 @@ class JournaledLanes(Lanes):
                     group.create_task(self._apart(name, at, cleanup))
         for error in self._failed.values():
             raise error
+
+    @property
+    def _complete(self) -> bool:
+        return super()._complete and not self._loads
+
+    async def _holder(self, lsn: LSN) -> str | None:
+        try:
+            held = await asyncio.to_thread(JournalReader(self._url).position)
+        except (AioreplError, OSError):
+            # Who cannot read it cannot tell that it is empty.
+            return f"journal {self._url}"
+        return None if held is None or held.lsn < lsn else f"journal {self._url}"
 
     def lags(self) -> dict[str, Lag]:
         """How far the journal is behind the server, and every sink behind the journal."""

@@ -21,6 +21,7 @@ from aiorepl.delivery.filling import Filler
 from aiorepl.delivery.gaps import HOW, Gaps
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.overview import Lag
+from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
@@ -31,6 +32,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, SinkError, SlotErro
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Sink, SinkContext
+from aiorepl.wire.routes import CreatedSlot
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -75,6 +77,35 @@ class Lanes(ABC):
         self._stopped.set()
         for filler in self._fillers:
             filler.stop()
+
+    async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> Readied:
+        """Connect. A slot that is created now is dropped again through ``cleanup``, unless somebody has begun with it."""
+        readied = await self._capture.connect(**options)
+        if self._capture.created is not None:
+            cleanup.push_async_callback(self._undo, self._capture.created)
+        return readied
+
+    async def _undo(self, created: CreatedSlot) -> None:
+        if self._complete:
+            return
+        holder = await self._holder(created.consistent_point)
+        if holder is None:
+            await self._capture.undo()
+        elif not self.started.is_set():
+            _log.warning(
+                "the start has failed, and slot %s stays, for %s has begun with it: it keeps WAL until the next start",
+                created.name,
+                holder,
+            )
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the stream has begun, and nothing before it is missing."""
+        return self.started.is_set()
+
+    @abstractmethod
+    async def _holder(self, lsn: LSN) -> str | None:
+        """Who holds a position at or behind ``lsn``, once everything is closed."""
 
     async def _open(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
@@ -197,6 +228,11 @@ class Lanes(ABC):
 class DirectLanes(Lanes):
     """One window for all sinks, and the slot waits for each of them."""
 
+    def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int, gaps: Gaps) -> None:
+        super().__init__(capture, sinks, memory, gaps)
+        # What the sinks have returned from ``open``.
+        self._held: dict[str, Position | None] = {}
+
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, deliver."""
         try:
@@ -210,15 +246,20 @@ class DirectLanes(Lanes):
                     )
             raise
 
+    async def _holder(self, lsn: LSN) -> str | None:
+        holding = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
+        return next((f"sink {name}" for name in holding), None)
+
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(serve.sink.takes_prepared for serve in self._sinks.values()):
             self._capture.take_prepared()
-        readied = await self._capture.connect()
+        readied = await self._connect(cleanup)
         begin = readied.position
-        held = {name: await self._open(name, serve, begin, cleanup) for name, serve in self._sinks.items()}
+        for name, serve in self._sinks.items():
+            self._held[name] = await self._open(name, serve, begin, cleanup)
         held = {
             name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
-            for name, position in held.items()
+            for name, position in self._held.items()
         }
         after = min(begin.lsn if position is None else position.lsn for position in held.values())
         self.ledger = await self._capture.begin(after, self._sinks)

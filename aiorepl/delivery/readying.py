@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.timelines import parse
+from aiorepl.delivery.undoing import drop
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -102,11 +103,11 @@ async def ready(
             snapshot=snapshot,
         )
         if later:
-            other = await source.open()
             try:
-                await _make_failover(other, source.slot)
-            finally:
-                await other.close()
+                await _make_failover_beside(source)
+            except BaseException:
+                await drop(source, created)
+                raise
         begin = created.consistent_point
         _log.info("created slot %s at %s", source.slot, begin)
     else:
@@ -142,6 +143,15 @@ def _require_later(kept: Position, found: Position) -> None:
             f"the journal stands at {kept.lsn}, but the server's WAL ends at {found.lsn}: nothing that is loaded now can "
             "come after it; let the server come past it first (SELECT pg_switch_wal()), or begin anew with an empty journal"
         )
+
+
+async def _make_failover_beside(source: Source) -> None:
+    # On another connection: a command on this one would end an exported snapshot.
+    other = await source.open()
+    try:
+        await _make_failover(other, source.slot)
+    finally:
+        await other.close()
 
 
 async def _make_failover(connection: Connection, slot: str) -> None:

@@ -81,7 +81,8 @@ class ReplicationStream:
             readied = await self._capture.connect()
             self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
         except BaseException:
-            await self._stop()
+            with CancelScope(shield=True):
+                await self._capture.undo()
             raise
         return self
 

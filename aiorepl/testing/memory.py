@@ -155,6 +155,10 @@ class _Connection:
         """Never called for: the slot is there."""
         raise ConfigurationError("a memory source has its slot, and no tables to load")
 
+    async def drop_slot(self, name: str, *, wait: bool = False) -> None:
+        """Never called for: nobody has created it."""
+        raise ConfigurationError("a memory source keeps its slot")
+
     async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
         """From ``lsn``, or where the slot stands if that is later."""
         self._at = max(lsn, self._slot.confirmed)
