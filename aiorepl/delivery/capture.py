@@ -97,6 +97,14 @@ class Capture:
             raise
         return self._readied
 
+    async def query(self, sql: str) -> list[dict[str, str | None]]:
+        """Ask the server between ``connect`` and ``begin``, which ends an exported snapshot; all columns are text.
+
+        :raises ServerError, ConnectionLost: it cannot be asked.
+        """
+        connection, _ = self._required()
+        return await connection.query(sql)
+
     async def begin(self, after: LSN, sinks: Iterable[str], *, start: LSN | None = None) -> Ledger:
         """START_REPLICATION behind ``after``.
 

@@ -232,8 +232,14 @@ class JournaledLanes(Lanes):
         connection = await connect_sql(source.dsn, **source.connect)
         cleanup.push_async_callback(_close, connection)
         # What was deleted while nobody looked has to go from mirrors, too.
-        load = InitialLoad(connection, self._capture.types, readied.position.lsn, truncate=held is not None)
-        await load.take_snapshot(readied.created.snapshot_name)
+        load = InitialLoad(
+            connection,
+            self._capture.types,
+            source.options().publications,
+            readied.position.lsn,
+            truncate=held is not None,
+        )
+        await load.begin(readied.created.snapshot_name, self._capture)
         return load
 
     async def _load_and_read(self, window: Window, load: InitialLoad | None) -> None:
@@ -244,7 +250,7 @@ class JournaledLanes(Lanes):
                 if window.held_back:
                     await self._room(window)
 
-            await load.run(self._capture.source.options().publications, emit)
+            await load.run(emit)
         await self._read(window)
 
 
