@@ -136,9 +136,10 @@ class Capture:
             try:
                 slices = await self._session.receive()
             except Exception as error:
-                await self._session.abandon()
-                self._session = None
+                # First, because what the session has consumed comes again only on another connection.
+                session, self._session = self._session, None
                 self.last_error = str(error)
+                await session.abandon()
                 if self._retry is None or not may_pass(error):
                     raise
                 _log.warning("reading from the source broke off, reconnecting: %s", error)
