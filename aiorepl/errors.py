@@ -240,7 +240,7 @@ class TransientError(SinkError):
 class PermanentError(SinkError):
     """Raised by a sink: this batch will never succeed as it is.
 
-    :param refused: if the sink can tell, the changes that never will be taken; then all others of the batch were.
+    :param refused: if the sink can tell, the changes of the batch that never will be taken; then all others were.
     :param final: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
     """
 
