@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 )
 @click.option("--slot", help="The replication slot; need not be there yet.")
 @click.option(
-    "--publication", multiple=True, callback=names, help="Repeat it, or separate names with commas."
+    "--publication",
+    multiple=True,
+    callback=names,
+    help="Repeat it, or separate names with commas; a name with a comma in it is quoted as in SQL.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def check(
