@@ -11,7 +11,7 @@ import orjson
 
 from aiorepl.cli.config import Mistakes
 from aiorepl.cli.tail import names
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
     from aiorepl.delivery.checks import Finding
@@ -59,7 +59,7 @@ def check(
         click.echo(orjson.dumps({"ok": not errors, "findings": told}))
     else:
         for finding in findings:
-            click.echo(f"{finding.level:8} {finding.about:17} {' '.join(finding.text.split())}")
+            click.echo(f"{finding.level:8} {finding.about:17} {printable(' '.join(finding.text.split()))}")
     return errors[0] if errors else 0
 
 

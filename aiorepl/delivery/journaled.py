@@ -40,7 +40,6 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.transactions.transaction import Slice
-from aiorepl.wire.opening import connect_sql
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -229,7 +228,7 @@ class JournaledLanes(Lanes):
                 "and start again"
             )
         source = self._capture.source
-        connection = await connect_sql(source.dsn, **source.connect)
+        connection = await source.connect_sql()
         cleanup.push_async_callback(_close, connection)
         # What was deleted while nobody looked has to go from mirrors, too.
         load = InitialLoad(

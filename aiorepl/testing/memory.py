@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerNotice
 from aiorepl.lsn import LSN
+from aiorepl.secret import Secret
 from aiorepl.testing.script import Error
 from aiorepl.testing.stream import Stream
 from aiorepl.testing.walsender import ScriptedWalsender
@@ -49,7 +50,7 @@ class MemorySource(Source):
     :param read_bytes: what one read of a socket brings, about: a transaction larger than that comes in several slices.
     """
 
-    dsn: str | None = field(default=None, repr=False)
+    dsn: str | Secret[str] | None = None
     slot: str = "memory"
     publication: str | tuple[str, ...] | list[str] = "memory"
     two_phase: bool = True

@@ -14,8 +14,8 @@ from aiorepl.lsn import LSN
 
 IDENTIFY_SYSTEM = "IDENTIFY_SYSTEM"
 
-# A name in a list: as it is spelled, or quoted as in SQL.
-_LISTED: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^",]*))(?:,|$)')
+# A name in a list: quoted as in SQL if it begins with a quote, else as it is spelled.
+_LISTED: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^",][^,]*|))(?:,|$)')
 
 
 def identifier(name: str) -> str:
@@ -26,7 +26,7 @@ def identifier(name: str) -> str:
 
 
 def split_names(text: str) -> list[str]:
-    """Names with commas between them; a name in quotes may hold commas and doubled quotes.
+    """Names with commas between them; a name that begins with a quote may hold commas, and its quotes are doubled.
 
     Unlike in SQL, a name without quotes keeps its case.
 
@@ -37,8 +37,8 @@ def split_names(text: str) -> list[str]:
         listed = _LISTED.match(text, at)
         if listed is None:
             raise ConfigurationError(
-                f"{text!r} is no list of names: a name with a comma or a quote in it stands in quotes, its quotes doubled, "
-                'as in "a, b", "say ""hi""", plain'
+                f"{text!r} is no list of names: a name with a comma in it, or a quote in front, stands in quotes, its quotes "
+                'doubled, as in "a, b", "say ""hi""", plain'
             )
         name = listed[2].strip() if listed[1] is None else listed[1].replace('""', '"')
         found += [name] if name else []

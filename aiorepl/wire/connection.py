@@ -15,7 +15,14 @@ from functools import partial
 from typing import Any
 
 from aiorepl.epoch import EPOCH_SECONDS
-from aiorepl.errors import AioreplError, ConfigurationError, ConnectionLost, ServerError, ServerNotice
+from aiorepl.errors import (
+    AioreplError,
+    ConfigurationError,
+    ConnectionLost,
+    ServerError,
+    ServerNotice,
+    printable,
+)
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
 from aiorepl.wire.creating import cancel_backend, created
@@ -238,4 +245,4 @@ class ReplicationConnection:
 def _log_notice(notice: ServerNotice) -> None:
     # Such as that it waits for a standby which is not there.
     level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
-    _log.log(level, "%s: %s", notice.severity or "NOTICE", notice.text)
+    _log.log(level, "%s: %s", printable(notice.severity or "NOTICE"), notice.text)
