@@ -53,10 +53,10 @@ class Reporting:
         self._silence.listen(self._connection.heard(), now)
         return now - self._silence.heard_at
 
-    def stop(self) -> asyncio.Task[None]:
-        """Report no more, except when the server asks; returns the cancelled timer, to be waited for."""
+    async def stop(self) -> None:
+        """Report no more, except when the server asks."""
         self._timer.cancel()
-        return self._timer
+        await asyncio.gather(self._timer, return_exceptions=True)
 
     async def _keep_reporting(self) -> None:
         silence = self._silence
