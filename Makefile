@@ -1,4 +1,5 @@
-# `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv.
+# `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv. The demo installs
+# what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
 .PHONY: demo test compiled sanitize servers lint bench bench-sinks lock clean
@@ -6,9 +7,10 @@
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/installed
+DEMO_STAMP = $(VENV)/installed-demo
 ARGS =
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
 # What compiles in plain Python first, unless ARGS choose; then everything, as it is installed.
@@ -47,9 +49,11 @@ lint: $(STAMP)
 
 # What is installed is what the lock says, hash by hash; the project itself is editable. hatchling is in the lock.
 $(STAMP): requirements.lock pyproject.toml
-	@sh scripts/venv.sh $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@sh scripts/install.sh $(VENV) requirements.lock
+	@touch $@ $(DEMO_STAMP)
+
+$(DEMO_STAMP): requirements-demo.lock pyproject.toml
+	@sh scripts/install.sh $(VENV) requirements-demo.lock
 	@touch $@
 
 # Hashes, but no index: whoever installs uses the index that is configured here.
@@ -58,6 +62,9 @@ lock:
 	@.venv-lock/bin/python -m pip install --quiet uv
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --all-extras --group dev pyproject.toml -o requirements.lock --custom-compile-command "make lock"
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --extra demo --group build -c requirements.lock pyproject.toml -o requirements-demo.lock \
+	  --custom-compile-command "make lock"
 	@rm -rf .venv-lock
 
 clean:

@@ -20,9 +20,9 @@ DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,  # types stand in the .pxd files, and nowhere else
 }
-# Debug symbols are most of an extension module's size and of the time to make it. GCC looks at many bytes at once, where a
-# loop allows it (``octets.is_plain``), from -O3 on.
-FLAGS = [] if os.name == "nt" else ["-O3", "-g0"]
+# Debug symbols are most of an extension module's size. -O1 compiles in half of -O3's time and costs about 5 % of the CPU
+# that values and transactions take (bench/PROFILES.md). ``octets.is_plain`` wants its loop vectorized.
+FLAGS = [] if os.name == "nt" else ["-O1", "-ftree-vectorize", "-g0"]
 
 
 class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
@@ -46,6 +46,7 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             _install(made, names)
             return
+        made[names.DIGEST].write_text(names.WHEEL)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         for inside, path in made.items():
@@ -64,23 +65,32 @@ def compile_modules(root: Path, names: ModuleType, scratch: Path) -> dict[str, P
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    # As a decorator it is overlooked in .pxd files, so it has to go the way of the directives that hold for a module.
+    # Cython overlooks this directive as a decorator in .pxd files, so it is set for whole modules.
     Options.get_directive_defaults().setdefault("no_gc", False)
+    cores = os.cpu_count() or 1
     before = Path.cwd()
     os.chdir(root)
     try:
         extensions = []
-        for module in names.MODULES:
-            path = f"aiorepl/{module.replace('.', '/')}.py"
+        for without_cycles in (False, True):
+            chosen = {
+                name: f"aiorepl/{name.replace('.', '/')}.py"
+                for name in names.MODULES
+                if (name in names.WITHOUT_CYCLES) is without_cycles
+            }
             extensions += cythonize(
-                [Extension(f"aiorepl.{module}", [path], extra_compile_args=FLAGS)],
+                [
+                    Extension(f"aiorepl.{name}", [path], extra_compile_args=FLAGS)
+                    for name, path in chosen.items()
+                ],
                 build_dir=str(scratch / "c"),
-                compiler_directives=DIRECTIVES | {"no_gc": module in names.WITHOUT_CYCLES},
+                compiler_directives=DIRECTIVES | {"no_gc": without_cycles},
+                nthreads=cores,
                 quiet=True,
             )
         command = build_ext(Distribution({"ext_modules": extensions}))
         command.build_lib, command.build_temp = str(scratch / "lib"), str(scratch / "objects")
-        command.parallel = os.cpu_count()
+        command.parallel = cores
         command.ensure_finalized()
         command.run()
     finally:

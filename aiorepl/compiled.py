@@ -2,8 +2,9 @@
 
 The hot path is Python that also compiles. Where there is a C compiler, an installation makes extension modules of
 ``MODULES`` and puts them into ``_compiled``, where the packages they belong to look first. Types for C stand beside each
-module in a ``.pxd`` file. A digest tells what they were made of: once somebody edits a source, all of them are passed
-over until they are made anew (``make compiled``), so that what runs is always what is written.
+module in a ``.pxd`` file. In an editable install a digest of the sources stands beside the extension modules. After an edit
+of a source the digest differs, and plain Python runs until ``make compiled``. A wheel's sources do not change, so a wheel
+has a fixed word instead of a digest, and an import hashes nothing.
 
 ``AIOREPL_PURE_PYTHON=1`` chooses plain Python, ``AIOREPL_PURE_PYTHON=0`` refuses it.
 
@@ -65,6 +66,9 @@ FOLDER: Final = PACKAGE / "_compiled"
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 """What this interpreter's extension modules end in."""
 DIGEST: Final = f"digest{SUFFIX}"
+"""The file that tells which sources the extension modules were made of."""
+WHEEL: Final = "wheel"
+"""The content of ``DIGEST`` in a wheel."""
 
 
 def digest(package: Path) -> str:
@@ -79,9 +83,10 @@ def digest(package: Path) -> str:
 
 def _is_fresh() -> bool:
     try:
-        return (FOLDER / DIGEST).read_text(encoding="ascii") == digest(PACKAGE)
+        made_of = (FOLDER / DIGEST).read_text(encoding="ascii")
     except OSError:
         return False
+    return made_of == WHEEL or made_of == digest(PACKAGE)
 
 
 _WISH: Final = os.environ.get("AIOREPL_PURE_PYTHON", "")

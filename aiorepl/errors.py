@@ -26,10 +26,26 @@ from typing import Any, ClassVar, Final
 from aiorepl.lsn import LSN
 
 
+def printable(text: str) -> str:
+    """The text on one line, with line breaks, control and format characters escaped.
+
+    Names and messages from a server may hold anything, and end in logs and terminals.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 class AioreplError(Exception):
-    """The root of everything raised on purpose. ``exit_code`` is what the command line ends with."""
+    """The root of everything raised on purpose. ``exit_code`` is what the command line ends with.
+
+    ``str`` gives one printable line, whatever the names in it are.
+    """
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigurationError(AioreplError):
@@ -115,11 +131,11 @@ class ServerMessage:
 
     @property
     def text(self) -> str:
-        """Message, SQLSTATE and hint on one line."""
+        """Message, SQLSTATE and hint on one printable line."""
         text = self.message or "the server sent no message"
         if self.sqlstate is not None:
             text += f" (SQLSTATE {self.sqlstate})"
-        return f"{text}; {self.hint}" if self.hint else text
+        return printable(f"{text}; {self.hint}" if self.hint else text)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.severity} {self.sqlstate}>"
@@ -240,7 +256,7 @@ class TransientError(SinkError):
 class PermanentError(SinkError):
     """Raised by a sink: this batch will never succeed as it is.
 
-    :param refused: if the sink can tell, the changes that never will be taken; then all others of the batch were.
+    :param refused: if the sink can tell, the changes of the batch that never will be taken; then all others were.
     :param final: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
     """
 

@@ -52,11 +52,19 @@ the first slice again. A sink without a position gets what it had not flushed. T
 as after a failover of the target to a standby that was behind; where the slot or the journal has nothing of that age any
 more, the sink stops. Other sinks do not get anything twice.
 
-**Poison.** A batch that never will succeed stops the sink, unless the user has chosen dead letters or skipping for it.
+**Poison.** A batch that will never succeed stops the sink, unless the user has chosen dead letters or skipping for it.
 Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
-that can tell the changes apart says ``PermanentError(text, refused=changes)``: these never will be taken, all others of
-the batch were. What a sink refuses it must not have half done. One that will take nothing more from anybody, such as
-a receiver that is gone, says ``final=True``, and stops: else all the stream would become dead letters.
+that can tell the changes apart raises ``PermanentError(text, refused=changes)``: the target will never take these, and
+has taken all others of the batch. The engine finds them in the batch by their identity; one that is not there stops the
+sink. What a sink refuses it must not have half done. A sink that will take nothing more from anybody, such as one whose
+receiver is gone, says ``final=True`` and stops; otherwise all the stream would become dead letters.
+
+**Position and poison.** A sink that returned a position from ``open`` must not move it past a change that it refuses. With
+``halt`` the next start reads from that position: it would neither deliver the change nor report it. So refuse the whole
+batch, without ``refused``, and leave data and position as they were before the call. A sink that names changes all the same
+keeps its position before the first transaction with a refused change, and recognises the changes that it has taken when
+they come again. Once the refused changes are dead letters, or skipped, the engine writes a batch without changes whose
+``end_lsn`` moves the position past them.
 
 **Concurrency.** Calls come one at a time, unless the sink sets ``concurrent`` and the user asks for it. Then ``write``
 is called several times at once, with batches that share no key (or no table): order holds where it can be seen. Every

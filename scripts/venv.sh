@@ -11,7 +11,6 @@ for python in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; 
             echo "aiorepl: $python has no venv module: install it (Debian: apt install python3-venv)" >&2
             exit 2
         fi
-        echo "aiorepl: installing into $venv, once (Spark alone is some 400 MB: a few minutes)" >&2
         exec "$python" -m venv --clear "$venv"
     fi
 done

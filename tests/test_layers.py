@@ -18,7 +18,7 @@ SINKS = Path(aiorepl_sinks.__file__).parent
 
 # In the order in which data flows; those on one line know nothing of each other's insides but may meet.
 ORDER = (
-    {"lsn", "errors", "position", "epoch", "sizes", "octets", "compiled", "durable"},
+    {"lsn", "errors", "position", "epoch", "sizes", "octets", "compiled", "durable", "secret"},
     {"wire"},
     {"pgoutput"},
     {"values"},
@@ -39,7 +39,6 @@ PURE = (
     *("delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
     *("delivery/selection.py", "delivery/masking.py", "delivery/patterns.py"),
     *("delivery/silence.py", "delivery/timelines.py", "delivery/gaps.py"),
-    *("delivery/continuity.py", "delivery/received.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}

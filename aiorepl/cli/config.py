@@ -23,7 +23,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, printable
 from aiorepl.sizes import parse_size
 
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
@@ -46,7 +46,10 @@ class Mistakes(ConfigurationError):
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
-        self.lines = lines
+        self.lines = list(map(printable, lines))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
     from aiorepl.delivery.dead_letters import Letter
@@ -30,7 +30,7 @@ def list_command(folder: Path) -> None:
     for letter in DeadLetters(folder).letters():
         refusal = letter.batch.refusal
         why = "" if refusal is None else f"  {refusal.at:%Y-%m-%d %H:%M:%S}Z  {refusal.sink}: {refusal.error}"
-        click.echo(f"{letter.file.name}  {_tables(letter)}{why}")
+        click.echo(printable(f"{letter.file.name}  {_tables(letter)}{why}"))
 
 
 @dlq.command()

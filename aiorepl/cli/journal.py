@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, printable
 
 
 @click.group()
@@ -35,7 +35,8 @@ def inspect(url: str) -> None:
     cursors = Cursors(url)
     for name in cursors.names():
         position = cursors.get(name)
-        click.echo(f"cursor   {name}  {position.lsn if position and position.lsn else 'at the beginning'}")
+        where = position.lsn if position and position.lsn else "at the beginning"
+        click.echo(f"cursor   {printable(name)}  {where}")
 
 
 @journal.command()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aiorepl.errors import printable
+
 if TYPE_CHECKING:
     from aiorepl.wire.connection import ReplicationConnection
 
@@ -105,7 +107,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         click.echo("No slots.")
         return
     names = list(rows[0])
-    table = [names, *([row[name] or "" for name in names] for row in rows)]
+    table = [names, *([printable(row[name] or "") for name in names] for row in rows)]
     widths = [max(len(row[place]) for row in table) for place in range(len(names))]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -11,6 +11,7 @@ import click
 from aiorepl.errors import ConfigurationError, SinkError
 from aiorepl.formats import NAMES
 from aiorepl.lsn import LSN
+from aiorepl.wire.commands import split_names
 
 
 def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) -> LSN | str | None:
@@ -24,7 +25,10 @@ def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) 
 
 def names(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Names that were given one by one, or with commas between them."""
-    return tuple(name.strip() for part in value for name in part.split(",") if name.strip())
+    try:
+        return tuple(name for part in value for name in split_names(part))
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -37,7 +41,7 @@ def names(context: click.Context, parameter: click.Parameter, value: tuple[str, 
     required=True,
     multiple=True,
     callback=names,
-    help="Repeat it, or separate names with commas.",
+    help="Repeat it, or separate names with commas; a name with a comma in it is quoted as in SQL.",
 )
 @click.option("--create-slot", is_flag=True, help="Create the slot if it is missing.")
 @click.option("--temporary", is_flag=True, help="Create it for this connection only.")

@@ -19,7 +19,7 @@ from aiorepl.delivery.source import Source
 from aiorepl.errors import AioreplError
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.transaction import Slice
-from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, explained
+from aiorepl.wire.opening import ANSWER_SECONDS, explained
 
 _log = logging.getLogger("aiorepl.heartbeat")
 
@@ -76,7 +76,7 @@ class Heartbeat:
         statistics = self.statistics
         try:
             if self._connection is None:
-                self._connection = await connect_sql(self._source.dsn, **self._source.connect)
+                self._connection = await self._source.connect_sql()
             wrote = await self._connection.fetchval(_BEAT, timeout=ANSWER_SECONDS)
         except Exception as error:  # noqa: BLE001 - whatever it is: the stream does not depend on it
             # Never an end of the pipeline, and told once, not with every beat.

@@ -18,7 +18,6 @@ from functools import partial
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
-from aiorepl.delivery.continuity import Claim
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import unless
 from aiorepl.delivery.gaps import Gaps
@@ -41,7 +40,6 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.transactions.transaction import Slice
-from aiorepl.wire.opening import connect_sql
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -75,6 +73,8 @@ class JournaledLanes(Lanes):
         self._journal = Served(self._sink, replace(batches, rows=None, seconds=0.0), retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
+        # Whether this start begins with an initial load: until the journal has all of it, it has nothing.
+        self._loads = False
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[_Follower] = []
@@ -89,7 +89,8 @@ class JournaledLanes(Lanes):
         :raises SinkError: a sink failed for good; the others went on to the end.
         """
         self._capture.take_prepared()
-        readied = await self._capture.connect(
+        readied = await self._connect(
+            cleanup,
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
             kept=await asyncio.to_thread(JournalReader(self._url).position),
@@ -97,23 +98,16 @@ class JournaledLanes(Lanes):
         begin = readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
         load = await self._initial_load(readied, held, cleanup)
-        claims: list[Claim] = []
+        self._loads = load is not None
         if load is None:
-            held, claims = await self._without_gap(held, readied)
+            held = await self._without_gap(held, readied)
         after = begin.lsn if held is None or load is not None else held.lsn
         # What the load brings ends where the slot begins: not durable before the journal has it.
         start = after if load is None else LSN(after - 1)
-        self.ledger = await self._capture.begin(
-            after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
-        )
+        self.ledger = await self._capture.begin(after, (JOURNAL,), start=start)
         window = self._window(SOURCE, self._memory)
         runner = self._runner(
-            JOURNAL,
-            self._journal,
-            window,
-            InLedger(self.ledger, JOURNAL),
-            after=start,
-            held=begin if held is None or load is not None else held,
+            JOURNAL, self._journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
         )
         segments = await asyncio.to_thread(JournalReader(self._url).segments)
         self._begin = segments[0].first_end_lsn if segments else start
@@ -131,6 +125,18 @@ class JournaledLanes(Lanes):
         for error in self._failed.values():
             raise error
 
+    @property
+    def _complete(self) -> bool:
+        return super()._complete and not self._loads
+
+    async def _holder(self, lsn: LSN) -> str | None:
+        try:
+            held = await asyncio.to_thread(JournalReader(self._url).position)
+        except (AioreplError, OSError):
+            # Who cannot read it cannot tell that it is empty.
+            return f"journal {self._url}"
+        return None if held is None or held.lsn < lsn else f"journal {self._url}"
+
     def lags(self) -> dict[str, Lag]:
         """How far the journal is behind the server, and every sink behind the journal."""
         lags = {}
@@ -139,23 +145,11 @@ class JournaledLanes(Lanes):
             lags[name] = lag(end, statistics, self._begin)
         return lags
 
-    async def _without_gap(
-        self, held: Position | None, readied: Readied
-    ) -> tuple[Position | None, list[Claim]]:
-        """Where the journal goes on, and what it claims to have of the stream."""
-        holder = f"journal {self._url}"
-        goes_on = self.gaps.check(holder, held, readied.position, readied.wal_end)
-        if held is None or goes_on is None:
-            return None, []
-        if goes_on == held:
-            return held, [self._claim(JOURNAL, holder, held)]
-        await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
-        return goes_on, []
-
-    async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
-        await self.gaps.refuted(claim, begins)
-        # Nothing was written yet: what comes first is what refutes it.
-        await self._sink.skip(begins, begin.at(claim.position.lsn))
+    async def _without_gap(self, held: Position | None, readied: Readied) -> Position | None:
+        goes_on = self.gaps.check(f"journal {self._url}", held, readied.position, readied.wal_end)
+        if held is not None and goes_on is not None and goes_on != held:
+            await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
+        return goes_on
 
     async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
         """Open a sink and serve it. Its failure is its own: the journal and the other sinks go on, and its cursor stays.
@@ -206,7 +200,7 @@ class JournaledLanes(Lanes):
         progress = _AtCursor(Cursors(self._url), name, at, serve.retry)
         await progress.durable(start.lsn)
         window = self._window(name, self._memory)
-        runner = self._runner(name, serve, window, progress, after=start.lsn, held=own)
+        runner = self._runner(name, serve, window, progress, after=start.lsn, keeps_position=own is not None)
         follower = _Follower(JournalReader(self._url), window, start.lsn)
         self._followers.append(follower)
         if self._end is not None:
@@ -234,11 +228,17 @@ class JournaledLanes(Lanes):
                 "and start again"
             )
         source = self._capture.source
-        connection = await connect_sql(source.dsn, **source.connect)
+        connection = await source.connect_sql()
         cleanup.push_async_callback(_close, connection)
         # What was deleted while nobody looked has to go from mirrors, too.
-        load = InitialLoad(connection, self._capture.types, readied.position.lsn, truncate=held is not None)
-        await load.take_snapshot(readied.created.snapshot_name)
+        load = InitialLoad(
+            connection,
+            self._capture.types,
+            source.options().publications,
+            readied.position.lsn,
+            truncate=held is not None,
+        )
+        await load.begin(readied.created.snapshot_name, self._capture)
         return load
 
     async def _load_and_read(self, window: Window, load: InitialLoad | None) -> None:
@@ -249,7 +249,7 @@ class JournaledLanes(Lanes):
                 if window.held_back:
                     await self._room(window)
 
-            await load.run(self._capture.source.options().publications, emit)
+            await load.run(emit)
         await self._read(window)
 
 

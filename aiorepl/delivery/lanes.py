@@ -12,17 +12,16 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from aiorepl.delivery.capture import Capture
-from aiorepl.delivery.continuity import Claim
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import Filler
 from aiorepl.delivery.gaps import HOW, Gaps
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.overview import Lag
+from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
@@ -33,6 +32,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, SinkError, SlotErro
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Sink, SinkContext
+from aiorepl.wire.routes import CreatedSlot
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -78,6 +78,35 @@ class Lanes(ABC):
         for filler in self._fillers:
             filler.stop()
 
+    async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> Readied:
+        """Connect. A slot that is created now is dropped again through ``cleanup``, unless somebody has begun with it."""
+        readied = await self._capture.connect(**options)
+        if self._capture.created is not None:
+            cleanup.push_async_callback(self._undo, self._capture.created)
+        return readied
+
+    async def _undo(self, created: CreatedSlot) -> None:
+        if self._complete:
+            return
+        holder = await self._holder(created.consistent_point)
+        if holder is None:
+            await self._capture.undo()
+        elif not self.started.is_set():
+            _log.warning(
+                "the start has failed, and slot %s stays, for %s has begun with it: it keeps WAL until the next start",
+                created.name,
+                holder,
+            )
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the stream has begun, and nothing before it is missing."""
+        return self.started.is_set()
+
+    @abstractmethod
+    async def _holder(self, lsn: LSN) -> str | None:
+        """Who holds a position at or behind ``lsn``, once everything is closed."""
+
     async def _open(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
@@ -85,7 +114,7 @@ class Lanes(ABC):
 
         :raises AioreplError: it cannot be opened, or not as what it is configured to be.
         """
-        context = self._contexts[name] = SinkContext(name, begin.followed(), serve.routing_key)
+        context = self._contexts[name] = SinkContext(name, begin, serve.routing_key)
         try:
             if serve.dead_letters is not None:
                 await self._opened(serve.dead_letters, context, serve.retry, cleanup)
@@ -125,10 +154,6 @@ class Lanes(ABC):
         window = self.windows[name] = Window(limit)
         return window
 
-    def _claim(self, name: str, holder: str, held: Position) -> Claim:
-        """What a sink holds, to be compared with what comes."""
-        return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
-
     def _runner(
         self,
         name: str,
@@ -137,24 +162,16 @@ class Lanes(ABC):
         progress: Progress,
         *,
         after: LSN,
-        held: Position | None,
+        keeps_position: bool,
     ) -> SinkRunner:
-        """The runner of an opened sink.
-
-        :param after: what the sink has, so that it is not given to it again.
-        :param held: of a sink that keeps its position, that.
-        """
-        context = self._contexts[name]
-        if held is not None and context.position.trail is not None:
-            context.position.trail.begin(held)
         return SinkRunner(
             self.statistics[name],
             serve,
             window.cursor(name),
             progress,
-            context,
+            self._contexts[name],
             after=after,
-            keeps_position=held is not None,
+            keeps_position=keeps_position,
         )
 
     async def _lane(
@@ -211,6 +228,11 @@ class Lanes(ABC):
 class DirectLanes(Lanes):
     """One window for all sinks, and the slot waits for each of them."""
 
+    def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int, gaps: Gaps) -> None:
+        super().__init__(capture, sinks, memory, gaps)
+        # What the sinks have returned from ``open``.
+        self._held: dict[str, Position | None] = {}
+
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, deliver."""
         try:
@@ -224,23 +246,23 @@ class DirectLanes(Lanes):
                     )
             raise
 
+    async def _holder(self, lsn: LSN) -> str | None:
+        holding = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
+        return next((f"sink {name}" for name in holding), None)
+
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(serve.sink.takes_prepared for serve in self._sinks.values()):
             self._capture.take_prepared()
-        readied = await self._capture.connect()
+        readied = await self._connect(cleanup)
         begin = readied.position
-        held = {name: await self._open(name, serve, begin, cleanup) for name, serve in self._sinks.items()}
-        goes_on = {
+        for name, serve in self._sinks.items():
+            self._held[name] = await self._open(name, serve, begin, cleanup)
+        held = {
             name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
-            for name, position in held.items()
+            for name, position in self._held.items()
         }
-        after = min(begin.lsn if position is None else position.lsn for position in goes_on.values())
-        claims = [
-            self._claim(name, f"sink {name}", position)
-            for name, position in goes_on.items()
-            if position is not None and position == held[name]
-        ]
-        self.ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.refuted)
+        after = min(begin.lsn if position is None else position.lsn for position in held.values())
+        self.ledger = await self._capture.begin(after, self._sinks)
         window = self._window(SOURCE, self._memory)
         runners = [
             self._runner(
@@ -248,8 +270,8 @@ class DirectLanes(Lanes):
                 serve,
                 window,
                 InLedger(self.ledger, name),
-                after=(goes_on[name] or begin).lsn,
-                held=goes_on[name],
+                after=(held[name] or begin).lsn,
+                keeps_position=held[name] is not None,
             )
             for name, serve in self._sinks.items()
         ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
 
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.timelines import parse
+from aiorepl.delivery.undoing import drop
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -16,11 +16,6 @@ from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.routes import Connection, CreatedSlot
 
 _log = logging.getLogger("aiorepl.source")
-
-_RUNNING: Final = (
-    "SELECT pg_catalog.pg_postmaster_start_time()::text AS started, "
-    "CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_backend_pid() END::text AS standby"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +26,6 @@ class Readied:
     :param created: what CREATE_REPLICATION_SLOT said, if this is when it was created.
     :param wal_sender_timeout: the server's, in seconds; 0 when off.
     :param wal_end: how far the server's WAL goes.
-    :param started: when the server was started; ``None`` when it does not tell.
-    :param standby: the process that serves this connection, if the server is a standby; else ``None``.
     """
 
     position: Position
@@ -40,8 +33,6 @@ class Readied:
     wal_sender_timeout: float
     plugin_options: dict[str, str]
     wal_end: LSN
-    started: str | None = None
-    standby: int | None = None
 
 
 async def ready(
@@ -70,8 +61,6 @@ async def ready(
             f"the server's wal_level is {wal_level}: set wal_level = logical and restart it"
         )
     await require_publications(connection, source.options().publications)
-    # Before the timeline is asked for: a server that is no standby now keeps its timeline.
-    running = await connection.query(_RUNNING)
     system = await connection.identify_system()
     history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
     (timeout,) = (
@@ -114,11 +103,11 @@ async def ready(
             snapshot=snapshot,
         )
         if later:
-            other = await source.open()
             try:
-                await _make_failover(other, source.slot)
-            finally:
-                await other.close()
+                await _make_failover_beside(source)
+            except BaseException:
+                await drop(source, created)
+                raise
         begin = created.consistent_point
         _log.info("created slot %s at %s", source.slot, begin)
     else:
@@ -131,16 +120,7 @@ async def ready(
     position = Position(
         system.system_identifier, system.timeline, source.slot, begin, timelines, system.database
     )
-    started, standby = (running[0]["started"], running[0]["standby"]) if running else (None, None)
-    return Readied(
-        position,
-        created,
-        int(timeout or 0) / 1000,
-        plugin_options,
-        max(system.xlogpos, begin),
-        started=started,
-        standby=None if standby is None else int(standby),
-    )
+    return Readied(position, created, int(timeout or 0) / 1000, plugin_options, max(system.xlogpos, begin))
 
 
 def _missing(source: Source, timeline: int, followed: Position | None) -> SlotError:
@@ -163,6 +143,15 @@ def _require_later(kept: Position, found: Position) -> None:
             f"the journal stands at {kept.lsn}, but the server's WAL ends at {found.lsn}: nothing that is loaded now can "
             "come after it; let the server come past it first (SELECT pg_switch_wal()), or begin anew with an empty journal"
         )
+
+
+async def _make_failover_beside(source: Source) -> None:
+    # On another connection: a command on this one would end an exported snapshot.
+    other = await source.open()
+    try:
+        await _make_failover(other, source.slot)
+    finally:
+        await other.close()
 
 
 async def _make_failover(connection: Connection, slot: str) -> None:

@@ -53,10 +53,10 @@ class Reporting:
         self._silence.listen(self._connection.heard(), now)
         return now - self._silence.heard_at
 
-    async def stop(self) -> None:
-        """Report no more, except when the server asks."""
+    def stop(self) -> asyncio.Task[None]:
+        """Report no more, except when the server asks; returns the cancelled timer, to be waited for."""
         self._timer.cancel()
-        await asyncio.gather(self._timer, return_exceptions=True)
+        return self._timer
 
     async def _keep_reporting(self) -> None:
         silence = self._silence

@@ -11,6 +11,7 @@ from aiorepl.delivery.masking import Fate, Rewriting, truncation
 from aiorepl.delivery.patterns import Patterns
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.secret import Secret
 from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.transaction import Slice
@@ -43,7 +44,8 @@ class Selection:
     :param drop: columns that are left out: ``public.customers.email``, ``*.*.password``.
     :param mask: columns that become text, the HMAC-SHA-256 of their value in hexadecimal: equal values stay equal, NULL
         stays NULL, and what was not sent stays ``UNCHANGED``. A column that is dropped as well is dropped.
-    :param secret: the key of the masks; keep it for as long as masks have to agree.
+    :param secret: the key of the masks; keep it for as long as masks have to agree. Kept as a ``Secret``; a pickled
+        selection has it, for another process masks with the same key.
     :raises ConfigurationError: for an unknown kind, a malformed pattern, or masks without a secret.
     """
 
@@ -51,7 +53,7 @@ class Selection:
     kinds: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
-    secret: str | None = field(default=None, repr=False)
+    secret: str | Secret[str] | None = None
     _sieve: _Sieve = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,13 +62,20 @@ class Selection:
         for kind in self.kinds:
             if kind not in KINDS:
                 raise ConfigurationError(f"kinds: {kind!r} does not exist: they are {', '.join(KINDS)}")
-        if self.secret is not None and not isinstance(self.secret, str):
+        secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
+        if secret is not None and not isinstance(secret, str):
             raise ConfigurationError("secret is a string: write it in quotes")
+        object.__setattr__(self, "secret", Secret(secret) if secret else None)
         if self.mask and not self.secret:
             raise ConfigurationError(
                 "mask needs a secret, the key of its hashes: give a long random one, and keep it"
             )
         object.__setattr__(self, "_sieve", _Sieve(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another process masks with the same key, so a pickle has it.
+        secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
+        return Selection, (self.tables, self.kinds, self.drop, self.mask, secret)
 
     def apply(self, part: Slice) -> Slice:
         """The slice as the sink gets it: the same one, when that makes no difference.
@@ -118,7 +127,7 @@ class _Sieve:
         self._tables = Patterns("tables", selection.tables, 2, exclusions=True)
         self._drop = Patterns("drop", selection.drop, 3)
         self._mask = Patterns("mask", selection.mask, 3)
-        self._secret = (selection.secret or "").encode()
+        self._secret = Secret.of(selection.secret or "").reveal().encode()
         # By oid, so that what is kept does not grow as tables are described anew.
         self._known: dict[int, _Table] = {}
         self.filters = bool(self._tables) or len(self._kinds) < len(KINDS)

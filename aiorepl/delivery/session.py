@@ -66,6 +66,9 @@ class Session:
         # How far this reading has come. The ledger may be further, where what is known is read again.
         self._end = resume.after
         self._failure: ProtocolError | None = None
+        # Slices that wait for the types they need: a look-up that fails or is cancelled must not lose them.
+        self._waiting: list[Slice] | None = None
+        self._missing: set[int] = set()
 
     def _begin(self, resume: Resume) -> None:
         """Begin to decode anew, what is known of the stream being ``resume``."""
@@ -103,19 +106,29 @@ class Session:
 
         :raises ProtocolError: naming message, field and LSN; what came before it was returned.
         :raises ServerError, ConnectionLost: the connection is of no use any more.
+
+        A call that is cancelled consumes nothing: the next one returns what it would have returned.
         """
-        if self._ended:
-            return None
-        if self._failure is not None:
-            raise self._failure
-        frames = await self._connection.receive()
-        if not frames:
-            # However politely: what it has not sent is still to come.
-            raise ConnectionLost("the server ended the stream: it shuts down, or its walsender was told to")
-        slices = self._take(frames)
-        oids = {column.type_oid for relation in self._assembler.take_fresh() for column in relation.columns}
-        if missing := set().union(*map(self._types.missing, oids)):
-            await self._look_up(missing)
+        if self._waiting is None:
+            if self._ended:
+                return None
+            if self._failure is not None:
+                raise self._failure
+            frames = await self._connection.receive()
+            if not frames:
+                # However politely: what it has not sent is still to come.
+                raise ConnectionLost(
+                    "the server ended the stream: it shuts down, or its walsender was told to"
+                )
+            self._waiting = self._take(frames)
+            oids = {
+                column.type_oid for relation in self._assembler.take_fresh() for column in relation.columns
+            }
+            self._missing = set().union(*map(self._types.missing, oids))
+        if self._missing:
+            await self._look_up(self._missing)
+            self._missing = set()
+        slices, self._waiting = self._waiting, None
         return slices
 
     @property
@@ -128,16 +141,20 @@ class Session:
         return self._reporting.quiet_for()
 
     async def stop(self) -> None:
-        """The last status, CopyDone both ways, and the end of the connection."""
-        await self._stop_tasks()
-        self._reporting.report()
-        await self._connection.stop()
-        await self._connection.close()
+        """The last status, CopyDone both ways, and the end of the connection; its abrupt end if this is cancelled."""
+        try:
+            await self._stop_tasks()
+            self._reporting.report()
+            await self._connection.stop()
+            await self._connection.close()
+        except BaseException:
+            self._connection.abort()
+            raise
 
     async def abandon(self) -> None:
-        """Let go of a connection that is of no use any more."""
-        await self._stop_tasks()
+        """Drop the connection."""
         self._connection.abort()
+        await self._stop_tasks()
 
     def _take(self, frames: Sequence[CopyFrame | Again]) -> list[Slice]:
         slices: list[Slice] = []
@@ -254,7 +271,8 @@ class Session:
             _log.warning("a publication was missing for a while: what was changed then is not in the stream")
 
     async def _stop_tasks(self) -> None:
-        await self._reporting.stop()
+        ending = [self._reporting.stop()]
         if self._checking is not None:
             self._checking.cancel()
-            await asyncio.gather(self._checking, return_exceptions=True)
+            ending.append(self._checking)
+        await asyncio.gather(*ending, return_exceptions=True)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.options import Options, Streaming
+from aiorepl.secret import Secret
 from aiorepl.transactions.assembler import WAITING_BYTES
 from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo
@@ -26,7 +27,8 @@ _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 class Source:
     """A database, a slot in it and what to publish through it.
 
-    :param dsn: as asyncpg takes it (``postgresql://…``); ``None`` for the PG* environment.
+    :param dsn: as asyncpg takes it (``postgresql://…``); ``None`` for the PG* environment. It may have a password in it,
+        so the source keeps it as a ``Secret``, and can be neither pickled nor turned into text with it.
     :param slot: the replication slot's name.
     :param publication: one name or several.
     :param create_slot: create the slot if it is missing; an existing one of the same kind is used.
@@ -45,10 +47,10 @@ class Source:
         past. Sinks are not given those.
     :param receive_timeout: seconds without any sign of life, though the server was asked for one, after which the
         connection counts as lost; 0 for never, the server's ``wal_sender_timeout`` unless given.
-    :param connect: further arguments for ``asyncpg.connect``; ``timeout`` is that of each host.
+    :param connect: further arguments for ``asyncpg.connect``; ``timeout`` is that of each host. Kept as ``dsn`` is.
     """
 
-    dsn: str | None = field(repr=False)
+    dsn: str | Secret[str] | None
     slot: str
     publication: str | tuple[str, ...] | list[str]
     create_slot: bool = False
@@ -66,9 +68,12 @@ class Source:
     failover: bool = False
     heartbeat: float | None = None
     receive_timeout: float | None = None
-    connect: dict[str, Any] = field(default_factory=dict, repr=False)
+    connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.dsn is not None:
+            object.__setattr__(self, "dsn", Secret.of(self.dsn))
+        object.__setattr__(self, "connect", Secret.of(self.connect))
         if not self.slot or not isinstance(self.slot, str):
             raise ConfigurationError("name a replication slot")
         if not _SLOT.fullmatch(self.slot):
@@ -119,9 +124,18 @@ class Source:
 
         :raises ConnectionFailed, ConfigurationError: with what to do.
         """
+        dsn, arguments = self._revealed()
         if self.source == "sql":
-            return await SqlConnection.open(self.dsn, **self.connect)
-        return await ReplicationConnection.open(self.dsn, **self.connect)
+            return await SqlConnection.open(dsn, **arguments)
+        return await ReplicationConnection.open(dsn, **arguments)
+
+    async def connect_sql(self) -> Any:
+        """An ordinary asyncpg connection to the database.
+
+        :raises ConnectionFailed, ConfigurationError: with what to do.
+        """
+        dsn, arguments = self._revealed()
+        return await connect_sql(dsn, **arguments)
 
     async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
         """What the catalog says of types; those that are gone are left out.
@@ -139,8 +153,12 @@ class Source:
         query = "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY ($1)"
         return sorted(set(names) - {row["pubname"] for row in await self._fetch(query, list(names))})
 
+    def _revealed(self) -> tuple[str | None, dict[str, Any]]:
+        dsn = None if self.dsn is None else Secret.of(self.dsn).reveal()
+        return dsn, Secret.of(self.connect).reveal()
+
     async def _fetch(self, query: str, argument: object) -> list[Any]:
-        connection = await connect_sql(self.dsn, **self.connect)
+        connection = await self.connect_sql()
         try:
             return list(await connection.fetch(query, argument, timeout=ANSWER_SECONDS))
         except Exception as error:  # noqa: BLE001 - translated or raised as it is

@@ -6,7 +6,7 @@ out all the same.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, overload
@@ -66,13 +66,18 @@ def connect(
 
 
 class ReplicationStream:
-    """The transactions of a slot, in commit order. Made by ``aiorepl.connect``; one task may use it."""
+    """The transactions of a slot, in commit order. Made by ``aiorepl.connect``; one task may use it.
+
+    Any call may be cancelled and made again: nothing is lost, and what was under way (connecting again, a look-up in the
+    catalog, a round of the SQL source) continues, so that a time-out shorter than that does not keep it from ending.
+    """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._ledger = Ledger(LSN(0), ())
         self._slices: list[Slice] = []
         self._next = 0
+        self._receiving: asyncio.Task[list[Slice] | None] | None = None
         self._ended = False
         self._current: ReplicationTransaction | None = None
 
@@ -81,7 +86,8 @@ class ReplicationStream:
             readied = await self._capture.connect()
             self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
         except BaseException:
-            await self._stop()
+            with CancelScope(shield=True):
+                await self._capture.undo()
             raise
         return self
 
@@ -90,8 +96,21 @@ class ReplicationStream:
     ) -> None:
         await self._stop()
 
-    def __aiter__(self) -> AsyncIterator[ReplicationTransaction]:
-        return self._transactions()
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReplicationTransaction:
+        while True:
+            if self._current is not None:
+                await self._current.skip()
+            part = await self._slice()
+            if part is None:
+                raise StopAsyncIteration
+            if part.transaction is None and not part.changes:
+                self._idle(part)
+                continue
+            self._current = ReplicationTransaction(self, part)
+            return self._current
 
     @property
     def confirmed(self) -> LSN:
@@ -112,24 +131,17 @@ class ReplicationStream:
     async def _stop(self) -> None:
         # Within a cancelled scope anyio cancels every await, and the slot would stay in use.
         with CancelScope(shield=True):
-            await self._capture.stop()
-
-    async def _transactions(self) -> AsyncIterator[ReplicationTransaction]:
-        while True:
-            if self._current is not None:
-                await self._current.skip()
-            part = await self._slice()
-            if part is None:
-                return
-            if part.transaction is None and not part.changes:
-                self._idle(part)
-                continue
-            self._current = ReplicationTransaction(self, part)
-            yield self._current
+            receiving, self._receiving = self._receiving, None
+            try:
+                if receiving is not None:
+                    receiving.cancel()
+                    await asyncio.gather(receiving, return_exceptions=True)
+            finally:
+                await self._capture.stop()
 
     async def _slice(self) -> Slice | None:
         while self._next >= len(self._slices):
-            slices = None if self._ended else await self._capture.receive()
+            slices = None if self._ended else await self._receive()
             if slices is None:
                 self._ended = True
                 return None
@@ -137,6 +149,15 @@ class ReplicationStream:
         part = self._slices[self._next]
         self._next += 1
         return part
+
+    async def _receive(self) -> list[Slice] | None:
+        # A task, which outlives a call that is cancelled; the next call waits for the same one.
+        if self._receiving is None:
+            self._receiving = asyncio.create_task(self._capture.receive(), name="aiorepl stream")
+        if not self._receiving.done():
+            await asyncio.wait({self._receiving})
+        receiving, self._receiving = self._receiving, None
+        return receiving.result()
 
     def _idle(self, part: Slice) -> None:
         # Nothing to acknowledge by hand: it is as durable as what came before it.

@@ -20,8 +20,10 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.transforming import Transformer, Untransformed
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.errors import AioreplError, PermanentError, SinkError, TransientError
+from aiorepl.formats.format import event_id
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Refusal, SinkContext
+from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
 
 _log = logging.getLogger("aiorepl.sink")
@@ -55,7 +57,7 @@ class SinkWriter:
             except Untransformed as rest:
                 if self._serve.on_error == "halt":
                     raise rest.error  # noqa: B904 - it has its own cause
-                await self._put_aside(_only(batch, rest.refused), rest.error, "transform")
+                await self._put_aside(self._only(batch, rest.refused), rest.error, "transform")
                 batch = rest.batch
         if self._serve.concurrency == 1:
             await self._settle(batch)
@@ -104,7 +106,8 @@ class SinkWriter:
 
     async def _refused(self, batch: Batch, error: AioreplError) -> None:
         if isinstance(error, PermanentError) and error.refused:
-            await self._put_aside(_only(batch, error.refused), error, "write")
+            await self._put_aside(self._only(batch, error.refused), error, "write")
+            await self._pass(batch)
             return
         units = list(_transactions(batch))
         if len(units) > 1 and not isinstance(error, TransientError):
@@ -115,6 +118,13 @@ class SinkWriter:
         for unit in units:
             self._require_separable(unit, error)
         await self._put_aside(batch.transactions, error, "write")
+        await self._pass(batch)
+
+    async def _pass(self, batch: Batch) -> None:
+        """Have a sink that keeps its position move it past a batch with changes that were put aside.
+
+        The slot is confirmed past them, so the position must not stay before them.
+        """
         if self._keeps_position and batch.end_lsn is not None:
             passed = Batch((Slice(None, (), True, batch.end_lsn, 0),))
             await self._insist("write", lambda: self._sink.write(passed))
@@ -134,6 +144,32 @@ class SinkWriter:
                 f"sink {self._name} refuses a part of the transaction at {header.commit_lsn}, which is larger than a batch "
                 f"and cannot be put aside in parts: let batches hold more bytes, or mend the cause: {error}"
             ) from error
+
+    def _only(self, batch: Batch, refused: Sequence[Change]) -> list[Slice]:
+        """The slices with the refused changes alone, and none without any.
+
+        Changes are matched by identity: those that are read from disk are new objects each time they are walked.
+
+        :raises SinkError: the sink has named a change that is not in the batch, so one that it refuses may be lost.
+        """
+        if not all(isinstance(change, Change) for change in refused):
+            raise SinkError(
+                f"sink {self._name} refuses something that is no change: refused has changes of the batch"
+            )
+        wanted = set(map(event_id, refused))
+        found: set[str] = set()
+        parts = []
+        for part in batch.transactions:
+            named = {identity: change for change in part.changes if (identity := event_id(change)) in wanted}
+            if named:
+                found |= named.keys()
+                parts.append(replace(part, changes=list(named.values())))
+        if missing := wanted - found:
+            raise SinkError(
+                f"sink {self._name} refuses {len(missing)} changes that are not in the batch it was given, such as "
+                f"{min(missing)}: name the batch's own changes in refused"
+            )
+        return parts
 
     async def _put_aside(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
         count = sum(len(part.changes) for part in parts)
@@ -184,7 +220,7 @@ def _transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
     """The batch by transactions; what stands between them by itself."""
     unit: list[Slice] = []
     for part in batch.transactions:
-        if unit and (part.transaction is None or part.transaction is not unit[-1].transaction):
+        if unit and not _same_transaction(unit[-1], part):
             yield tuple(unit)
             unit = []
         unit.append(part)
@@ -192,12 +228,10 @@ def _transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
         yield tuple(unit)
 
 
-def _only(batch: Batch, refused: Sequence[object]) -> list[Slice]:
-    """The slices with these changes alone, and none without any."""
-    wanted = set(map(id, refused))
-    parts = []
-    for part in batch.transactions:
-        changes = [change for change in part.changes if id(change) in wanted]
-        if changes:
-            parts.append(replace(part, changes=changes))
-    return parts
+def _same_transaction(one: Slice, other: Slice) -> bool:
+    # After a reconnect the rest of a transaction comes with a header of its own.
+    return (
+        one.transaction is not None
+        and other.transaction is not None
+        and one.transaction.commit_lsn == other.transaction.commit_lsn
+    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from aiorepl.lsn import LSN
 from aiorepl.transactions.transaction import Slice, Transaction
 
 
 @dataclass(slots=True)
 class _Counted:
-    transaction: Transaction | None = None
+    # Not the header itself: a transaction that goes on after a reconnect has a new one.
+    commit_lsn: LSN | None = None
     ordinal: int = -1
     total: int = 0
     tables: dict[str, int] = field(default_factory=dict)
@@ -31,19 +33,20 @@ class Counts:
         if part.first or part.transaction is None:
             return
         ordinal = next((change.ordinal for change in part.changes), self._now.ordinal + 1)
-        again = part.transaction is not self._now.transaction or ordinal <= self._now.ordinal
-        if again and part.transaction is self._before.transaction:
+        commit_lsn = part.transaction.commit_lsn
+        again = commit_lsn != self._now.commit_lsn or ordinal <= self._now.ordinal
+        if again and commit_lsn == self._before.commit_lsn:
             self._now = _copy(self._before)
         else:
             self._before = _copy(self._now)
 
     def reset(self, transaction: Transaction) -> None:
         """A transaction begins."""
-        self._now = _Counted(transaction)
+        self._now = _Counted(transaction.commit_lsn)
 
     def count(self, transaction: Transaction, ordinal: int, table: str) -> tuple[int, int]:
         """The places of an event among all of its transaction and among those of its table, from 1."""
-        if transaction is not self._now.transaction:
+        if transaction.commit_lsn != self._now.commit_lsn:
             self.reset(transaction)
         now = self._now
         now.ordinal = ordinal
@@ -53,7 +56,7 @@ class Counts:
 
     def of(self, transaction: Transaction) -> tuple[int, dict[str, int]]:
         """What was counted of a transaction."""
-        now = self._now if transaction is self._now.transaction else _Counted()
+        now = self._now if transaction.commit_lsn == self._now.commit_lsn else _Counted()
         return now.total, now.tables
 
 

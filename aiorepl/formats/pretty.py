@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from aiorepl.errors import printable
 from aiorepl.formats.columns import Columns, Frame, Tables
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
@@ -64,7 +65,7 @@ class PrettyFormat(Format):
             rest += " CASCADE" if change.cascade else ""
             rest += " RESTART IDENTITY" if change.restart_identity else ""
         elif isinstance(change, Message):
-            name = _printable(change.prefix)
+            name = printable(change.prefix)
             rest = f" {self._quoted(change.content.decode('utf-8', 'backslashreplace'))}"
         elif isinstance(change, SchemaChange):
             name, rest = str(change.relation), _altered(change)
@@ -72,7 +73,7 @@ class PrettyFormat(Format):
             raise TypeError(f"no line for {type(change).__name__}")
         verb = self._style(change.kind.upper(), fg=_COLOURS[change.kind], bold=True)
         where = self._style(f"{_clock(change.transaction)} {event_id(change)}", dim=True)
-        return f"{where} {verb} {self._style(_printable(name), bold=True)}{rest}".encode()
+        return f"{where} {verb} {self._style(printable(name), bold=True)}{rest}".encode()
 
     def key(self, change: Change) -> bytes | None:
         """As the native format's."""
@@ -108,7 +109,7 @@ class PrettyFormat(Format):
 
     def _columns(self, layout: Layout) -> Columns:
         def frame(column: Column) -> Frame:
-            name = self._style(_printable(column.name), fg="blue")
+            name = self._style(printable(column.name), fg="blue")
             return Frame(f"{name}=".encode(), unchanged=self._style("(unchanged)", dim=True).encode())
 
         def encoder(column: Column, kind: int) -> Encoder:
@@ -122,7 +123,7 @@ class PrettyFormat(Format):
 
     def _cut(self, text: str, quote: str = "") -> str:
         more = f"… ({len(text)} characters)" if len(text) > self._width else ""
-        return f"{quote}{_printable(text[: self._width])}{quote}{more}"
+        return f"{quote}{printable(text[: self._width])}{quote}{more}"
 
     def _quoted(self, text: str) -> str:
         return self._cut(text, "'")
@@ -144,15 +145,8 @@ def _altered(change: SchemaChange) -> str:
         f"{now.name}:{type_name(change.layout.types, now.type_oid, now.type_modifier)}"
         for _, now in change.retyped
     ]
-    return "".join(f" {_printable(part)}" for part in parts)
+    return "".join(f" {printable(part)}" for part in parts)
 
 
 def _clock(transaction: Transaction | None) -> str:
     return "-" if transaction is None else iso_time(transaction.commit_timestamp)[11:-1]
-
-
-def _printable(text: str) -> str:
-    """With everything escaped that a terminal could take for a command, or that would break the line."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -5,28 +5,48 @@ fit together without gap or overlap. They take the form of the stream itself, in
 where the slot begins, so that nothing downstream has to know of two kinds of rows. No real commit record can start
 one byte before the slot's begin, which makes that the transaction's commit LSN. Its xid is 0.
 
+A snapshot is no lock. All tables are locked ACCESS SHARE before the first is read, as pg_dump does, and compared with
+what the snapshot says of them; until the load is done they can be written to, but not altered or truncated.
+
 A load that comes behind an older history, of which the end is missing, begins with a truncate of all its tables: what
 was deleted unseen has no other way out of a mirror.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
+import asyncpg
+
+from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.snapshot.altered import Queried, altered, require_unaltered
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.transaction import Slice, from_datetime
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
+from aiorepl.values.types import BUILTIN, TypeInfo
+from aiorepl.wire.commands import identifier
+from aiorepl.wire.opening import translated
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
+
+# Row-level security is an error, not a filter: some of the rows are no copy, and policies are other people's code.
+# How long a role's statements may take is meant for others.
+_SETTINGS: Final = """
+SET LOCAL row_security = off;
+SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
+"""
+_TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
+_NO_PRIVILEGE: Final = "42501"
 
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPES: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -38,60 +58,125 @@ _NEW_AT: Final = 6
 
 
 class InitialLoad:
-    """Reads under an exported snapshot, on a connection of its own.
+    """Reads under an exported snapshot, on a connection of its own. Use: ``begin``, then ``run``.
 
     :param connection: an asyncpg connection under the text settings.
+    :param publications: whose tables are loaded.
     :param consistent_point: where the slot begins.
     :param truncate: begin with a truncate.
     """
 
     def __init__(
-        self, connection: Any, types: Types, consistent_point: LSN, *, truncate: bool = False
+        self,
+        connection: Any,
+        types: Types,
+        publications: tuple[str, ...],
+        consistent_point: LSN,
+        *,
+        truncate: bool = False,
     ) -> None:
         self._connection = connection
         self._types = types
+        self._publications = publications
         self._consistent_point = consistent_point
         self._truncate = truncate
         self._decoder = Decoder()
         self._assembler = Assembler(types)
+        self._tables: list[PublishedTable] = []
+        self._looked_up: list[TypeInfo] = []
         self._emit: Emit | None = None
 
-    async def take_snapshot(self, name: str) -> None:
-        """Enter the exported snapshot; from here on its exporter is free to go on."""
-        await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        await self._connection.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
+    async def begin(self, snapshot: str, exporter: Queried) -> None:
+        """Enter the exported snapshot and lock the tables; from here on the exporter is free to go on.
 
-    async def run(self, publications: tuple[str, ...], emit: Emit) -> int:
+        :param exporter: the connection that exported it.
+        :raises ConfigurationError: the role may not read all rows of a table.
+        :raises SlotError: a table was altered since.
+        :raises ConnectionLost, ServerError: the server could not do it.
+        """
+        with _told():
+            await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            await self._connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+            await self._connection.execute(_SETTINGS)
+            if self._connection.get_server_version() >= (17,):
+                await self._connection.execute(_TRANSACTION_TIMEOUT)
+            self._tables = await published_tables(self._connection, self._publications)
+            role = await self._connection.fetchval("SELECT current_user::text")
+            for table in self._tables:
+                await self._lock(table, role)
+            names = {table.oid: str(table) for table in self._tables}
+            await require_unaltered(self._connection, exporter, self._publications, names)
+
+    async def _lock(self, table: PublishedTable, role: str) -> None:
+        if table.secured:
+            raise ConfigurationError(
+                f"row-level security would hide rows of {table} from {role}, and an initial load takes all rows: "
+                f"ALTER ROLE {identifier(role)} BYPASSRLS, or connect as the table's owner (without FORCE ROW LEVEL SECURITY)"
+            )
+        try:
+            # Locks what the load will read, partitions included, and asks for the privileges that it needs and no
+            # more: LOCK TABLE wants SELECT on the whole table, also where only some columns are published.
+            await self._connection.execute(f"{table.query} LIMIT 0")
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
+            raise altered(f"table {table} was altered") from None
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise ConfigurationError(
+                f"the initial load cannot read {table}: {error.args[0]}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
+                f"TO {identifier(role)}; GRANT SELECT ON {table.identifier} TO {identifier(role)}"
+            ) from None
+
+    async def run(self, emit: Emit) -> int:
         """Load every published table; returns the number of rows.
 
         :param emit: takes the slices as they come and returns when there is room for more.
+        :raises SlotError: a type was altered meanwhile; the transaction has no end.
+        :raises ConnectionLost, ServerError: the server could not do it.
         """
         self._emit = emit
         rows = 0
-        now = from_datetime(await self._connection.fetchval("SELECT now()"))
-        commit_lsn = self._consistent_point - 1
-        await self._feed([m.Begin(commit_lsn, now, 0)])
-        tables = await published_tables(self._connection, publications)
-        relations = [await self._described(table) for table in tables]
-        if self._truncate and tables:
-            # All at once, as of tables that refer to each other.
-            oids = b"".join(_OID(table.oid) for table in tables)
-            await self._feed([self._decoder.decode(_TRUNCATE(b"T", len(tables), 0) + oids)])
-        for table, relation in zip(tables, relations, strict=True):
-            rows += await self._load(table, relation)
+        with _told():
+            now = from_datetime(await self._connection.fetchval("SELECT now()"))
+            commit_lsn = self._consistent_point - 1
+            await self._feed([m.Begin(commit_lsn, now, 0)])
+            relations = await self._described()
+            if self._truncate and self._tables:
+                # All at once, as of tables that refer to each other.
+                oids = b"".join(_OID(table.oid) for table in self._tables)
+                truncate = _TRUNCATE(b"T", len(self._tables), 0) + oids
+                await self._feed([self._decoder.decode(truncate)])
+            for table, relation in zip(self._tables, relations, strict=True):
+                rows += await self._load(table, relation)
+            await self._connection.execute("COMMIT")
+            await self._require_same_types(relations)
         await self._feed([m.Commit(commit_lsn, self._consistent_point, now)])
-        await self._connection.execute("COMMIT")
         return rows
 
-    async def _described(self, table: PublishedTable) -> Relation:
-        relation = self._decoder.decode(table.relation)
-        assert isinstance(relation, Relation)
-        missing = set().union(*(self._types.missing(column.type_oid) for column in relation.columns))
-        if missing:
-            for info in catalog.parse(await self._connection.fetch(catalog.QUERY, list(missing))):
-                self._types.add(info)
-        await self._feed([relation])
-        return relation
+    async def _described(self) -> list[Relation]:
+        relations = []
+        for table in self._tables:
+            relation = self._decoder.decode(table.relation)
+            assert isinstance(relation, Relation)
+            relations.append(relation)
+        self._looked_up = await self._look_up(relations)
+        for info in self._looked_up:
+            self._types.add(info)
+        await self._feed(relations)
+        return relations
+
+    async def _look_up(self, relations: Iterable[Relation]) -> list[TypeInfo]:
+        oids = {column.type_oid for relation in relations for column in relation.columns}
+        rows = await self._connection.fetch(catalog.QUERY, sorted(oids - BUILTIN.keys()))
+        return catalog.parse(rows)
+
+    async def _require_same_types(self, relations: Iterable[Relation]) -> None:
+        """That the values were printed by the types that they are read by: those of now, which no lock keeps."""
+        now = {info.oid: info for info in await self._look_up(relations)}
+        for info in self._looked_up:
+            if now.get(info.oid) != info:
+                raise SlotError(
+                    f"type {info} was altered during the initial load, which is void: start again, if the slot is still "
+                    "there with resnapshot=True (--resnapshot)"
+                )
 
     async def _load(self, table: PublishedTable, relation: Relation) -> int:
         rows, rest = 0, b""
@@ -126,3 +211,12 @@ def _insert(relation: Relation, line: bytes) -> m.Insert:
 
 def _unescape(match: re.Match[bytes]) -> bytes:
     return _ESCAPES.get(match[1], match[1])
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Errors of asyncpg as ours."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError) as error:
+        raise translated(error) from None

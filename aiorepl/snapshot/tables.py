@@ -12,6 +12,7 @@ from aiorepl.wire.commands import identifier
 # which rows are published, and what its Relation message would say.
 _TABLES: Final = """
 SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
+       pg_catalog.row_security_active(c.oid) AS secured,
        array_remove(array_agg(a.attname::text ORDER BY a.attnum), NULL) AS names,
        array_agg(a.atttypid ORDER BY a.attnum) AS types,
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
@@ -31,11 +32,25 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table, what to read of it, and the Relation message that describes the rows read."""
+    """A table, what to read of it, and the Relation message that describes the rows read.
+
+    :param secured: whether row-level security applies to the role that asks.
+    """
 
     oid: int
+    schema: str
+    name: str
     query: str
     relation: bytes
+    secured: bool
+
+    @property
+    def identifier(self) -> str:
+        """Its name in SQL."""
+        return f"{identifier(self.schema)}.{identifier(self.name)}"
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
 
 
 async def published_tables(connection: Any, publications: tuple[str, ...]) -> list[PublishedTable]:
@@ -67,7 +82,7 @@ def _table(row: Any) -> PublishedTable:
     query = f"SELECT {columns} FROM {only}{identifier(row['nspname'])}.{identifier(row['relname'])}"
     if row["filters"]:
         query += " WHERE " + " OR ".join(f"({condition})" for condition in row["filters"])
-    return PublishedTable(row["oid"], query, _relation(row))
+    return PublishedTable(row["oid"], row["nspname"], row["relname"], query, _relation(row), row["secured"])
 
 
 def _relation(row: Any) -> bytes:

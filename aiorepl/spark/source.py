@@ -8,7 +8,8 @@
     maxBytesPerTrigger  at most so much in a micro-batch (k, m and g may follow), but at least one segment
     partitionBytes      how much one task reads; 32m
     unrepresentable     error or null, for values that a column's type cannot hold (infinity, NaN in a decimal)
-    keys                columns with commas between: what identifies a row under replica identity FULL
+    keys                columns with commas between, quoted as in SQL where a name has one in it: what identifies a row under
+                        replica identity FULL
 
 An offset is a position at the end of a segment, so of a transaction. Segments never change, so that reading between
 two offsets gives the same however often it is done. Spark's commit moves only the consumer's cursor: it lags by a
@@ -42,6 +43,7 @@ from aiorepl.spark.blocks import Span, TableName, newest_description, plan
 from aiorepl.spark.generic import Generic
 from aiorepl.spark.schema import GENERIC, require_readable, table_schema
 from aiorepl.spark.typed import Typed
+from aiorepl.wire.commands import split_names
 
 NAME: Final = "aiorepl"
 _OPTIONS: Final = (
@@ -92,7 +94,7 @@ class Options:
             max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
             partition_bytes=_bytes("partitionBytes", given.get("partitionBytes", "32m")),
             null=unrepresentable == "null",
-            keys=tuple(name.strip() for name in given.get("keys", "").split(",") if name.strip()),
+            keys=tuple(split_names(given.get("keys", ""))),
         )
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerNotice
 from aiorepl.lsn import LSN
+from aiorepl.secret import Secret
 from aiorepl.testing.script import Error
 from aiorepl.testing.stream import Stream
 from aiorepl.testing.walsender import ScriptedWalsender
@@ -49,7 +50,7 @@ class MemorySource(Source):
     :param read_bytes: what one read of a socket brings, about: a transaction larger than that comes in several slices.
     """
 
-    dsn: str | None = field(default=None, repr=False)
+    dsn: str | Secret[str] | None = None
     slot: str = "memory"
     publication: str | tuple[str, ...] | list[str] = "memory"
     two_phase: bool = True
@@ -154,6 +155,10 @@ class _Connection:
     ) -> CreatedSlot:
         """Never called for: the slot is there."""
         raise ConfigurationError("a memory source has its slot, and no tables to load")
+
+    async def drop_slot(self, name: str, *, wait: bool = False) -> None:
+        """Never called for: nobody has created it."""
+        raise ConfigurationError("a memory source keeps its slot")
 
     async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
         """From ``lsn``, or where the slot stands if that is later."""

@@ -5,12 +5,17 @@ Source: "Streaming Replication Protocol"; repl_gram.y and repl_scanner.l.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 
 IDENTIFY_SYSTEM = "IDENTIFY_SYSTEM"
+
+# A name in a list: quoted as in SQL if it begins with a quote, else as it is spelled.
+_LISTED: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^",][^,]*|))(?:,|$)')
 
 
 def identifier(name: str) -> str:
@@ -18,6 +23,27 @@ def identifier(name: str) -> str:
     if "\0" in name:
         raise ConfigurationError("a name cannot contain a NUL byte")
     return '"' + name.replace('"', '""') + '"'
+
+
+def split_names(text: str) -> list[str]:
+    """Names with commas between them; a name that begins with a quote may hold commas, and its quotes are doubled.
+
+    Unlike in SQL, a name without quotes keeps its case.
+
+    :raises ConfigurationError: when quotes do not match.
+    """
+    found, at = [], 0
+    while at < len(text):
+        listed = _LISTED.match(text, at)
+        if listed is None:
+            raise ConfigurationError(
+                f"{text!r} is no list of names: a name with a comma in it, or a quote in front, stands in quotes, its quotes "
+                'doubled, as in "a, b", "say ""hi""", plain'
+            )
+        name = listed[2].strip() if listed[1] is None else listed[1].replace('""', '"')
+        found += [name] if name else []
+        at = listed.end()
+    return found
 
 
 def literal(text: str) -> str:

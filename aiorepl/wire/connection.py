@@ -10,13 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from aiorepl.epoch import EPOCH_SECONDS
-from aiorepl.errors import AioreplError, ConfigurationError, ConnectionLost, ServerError, ServerNotice
+from aiorepl.errors import (
+    AioreplError,
+    ConfigurationError,
+    ConnectionLost,
+    ServerError,
+    ServerNotice,
+    printable,
+)
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
+from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.opening import ANSWER_SECONDS, TEXT_SETTINGS, Opened, connect_sql
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 from aiorepl.wire.refusals import slot_problem
@@ -32,6 +41,7 @@ class ReplicationConnection:
         self.server_version = server_version
         self._protocol = protocol
         self._slot = ""
+        self._cancel: Callable[[], Awaitable[None]] = self._hang_up
         protocol.on_notice = _log_notice
 
     @classmethod
@@ -46,11 +56,14 @@ class ReplicationConnection:
         transport = opened.handed_over
         protocol = ReplicationProtocol(transport, asyncio.get_running_loop())
         transport.set_protocol(protocol)
+        pid = opened.get_server_pid()
         opened.retire()
         if version < 10:
             protocol.abort()
             raise ConfigurationError(f"PostgreSQL {version} is too old: logical replication begins with 10")
-        return cls(protocol, version)
+        connection = cls(protocol, version)
+        connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
+        return connection
 
     @property
     def bytes_received(self) -> int:
@@ -100,7 +113,7 @@ class ReplicationConnection:
         failover: bool = False,
         snapshot: str = "nothing",
     ) -> CreatedSlot:
-        """CREATE_REPLICATION_SLOT for pgoutput.
+        """CREATE_REPLICATION_SLOT for pgoutput. If this is cancelled, no slot is left.
 
         :raises SlotError: it exists already, or none is free.
         :raises ConfigurationError: the server cannot do what was asked, or its ``wal_level`` is not logical.
@@ -113,8 +126,13 @@ class ReplicationConnection:
             failover=failover,
             snapshot=snapshot,
         )
+        return await created(
+            self._create(command, name), cancel=self._cancel, drop=lambda slot: self.drop_slot(slot.name)
+        )
+
+    async def _create(self, command: str, name: str) -> CreatedSlot:
         try:
-            # It waits for the end of transactions that are under way.
+            # It waits for the end of transactions that are in progress.
             (row,) = await self.query(command, timeout=None)
         except ServerError as error:
             raise slot_problem(error, name) from None
@@ -208,6 +226,9 @@ class ReplicationConnection:
         """Terminate the session and wait until the socket is closed."""
         await self._protocol.close()
 
+    async def _hang_up(self) -> None:
+        self.abort()
+
     def abort(self) -> None:
         """Drop the socket, as a crash would."""
         self._protocol.abort()
@@ -224,4 +245,4 @@ class ReplicationConnection:
 def _log_notice(notice: ServerNotice) -> None:
     # Such as that it waits for a standby which is not there.
     level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
-    _log.log(level, "%s: %s", notice.severity or "NOTICE", notice.text)
+    _log.log(level, "%s: %s", printable(notice.severity or "NOTICE"), notice.text)

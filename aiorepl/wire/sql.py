@@ -11,7 +11,8 @@ Source: "Replication Management Functions"; logicalfuncs.c and slotfuncs.c.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -19,6 +20,7 @@ import asyncpg
 from aiorepl.errors import ConfigurationError, ServerError, ServerNotice
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
+from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.frames import Keepalive, XLogData
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 from aiorepl.wire.refusals import slot_problem
@@ -48,10 +50,11 @@ SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg
 class SqlConnection:
     """An ordinary connection that reads a slot by polling. One task may use it at a time."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, cancel: Callable[[], Awaitable[None]]) -> None:
         self.server_version: int = connection.get_server_version().major
         self.bytes_received = 0
         self._connection = connection
+        self._cancel = cancel
         self._slot = ""
         self._options: list[str] = []
         self._flushed = ZERO
@@ -76,7 +79,7 @@ class SqlConnection:
             raise ConfigurationError(
                 f"PostgreSQL {version} cannot advance a slot by SQL: that needs 11 or later; use the walsender source"
             )
-        return cls(connection)
+        return cls(connection, partial(cancel_backend, connection.get_server_pid(), dsn, **kwargs))
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Run SQL whose columns are all text.
@@ -113,7 +116,7 @@ class SqlConnection:
         failover: bool = False,
         snapshot: str = "nothing",
     ) -> CreatedSlot:
-        """``pg_create_logical_replication_slot``.
+        """``pg_create_logical_replication_slot``. If this is cancelled, no slot is left.
 
         :raises ConfigurationError: for a snapshot, which no SQL function exports, and what the server cannot do.
         :raises SlotError: the slot exists already, or none is free.
@@ -128,14 +131,30 @@ class SqlConnection:
             arguments.append(two_phase)
         if self.server_version >= 17:
             arguments.append(failover)
+        return await created(
+            self._create(arguments), cancel=self._cancel, drop=lambda slot: self.drop_slot(slot.name)
+        )
+
+    async def _create(self, arguments: list[Any]) -> CreatedSlot:
         places = ", ".join(f"${place}" for place in range(1, len(arguments) + 1))
         try:
             (row,) = await self._fetch(
                 f"SELECT lsn::text FROM pg_create_logical_replication_slot({places})", *arguments
             )
         except ServerError as error:
+            raise slot_problem(error, arguments[0]) from None
+        return CreatedSlot(arguments[0], LSN.parse(row["lsn"]), None)
+
+    async def drop_slot(self, name: str, *, wait: bool = False) -> None:
+        """``pg_drop_replication_slot``.
+
+        :param wait: there is no such function: a slot that is in use is refused at once.
+        :raises SlotError: it does not exist, or is in use.
+        """
+        try:
+            await self._fetch("SELECT pg_drop_replication_slot($1)", name)
+        except ServerError as error:
             raise slot_problem(error, name) from None
-        return CreatedSlot(name, LSN.parse(row["lsn"]), None)
 
     async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
         """Begin to read. The slot's own position decides where: ``lsn`` is behind it at the earliest."""

@@ -11,6 +11,7 @@ from aiorepl.cli import main
 from aiorepl.cli.run import EXAMPLE, load
 from aiorepl.delivery.pipeline import FOR_EVER
 from aiorepl.journal import Retention
+from aiorepl.secret import Secret
 
 SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
 ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
@@ -90,7 +91,8 @@ def test_everything_of_the_source(made, monkeypatch):
     source = made("[source]\nslot = '${SLOT}'\n" + "\n".join(lines) + ARCHIVE)["source"]
 
     assert "orders" == source.slot
-    assert options | {"spool": Path("/tmp")} == {name: getattr(source, name) for name in options}
+    options |= {"spool": Path("/tmp"), "dsn": Secret(options["dsn"])}
+    assert options == {name: getattr(source, name) for name in options}
 
 
 def test_everything_else(made):
@@ -158,7 +160,7 @@ def test_dsn_of_the_environment(made, monkeypatch):
     """A file that names no server leaves that to AIOREPL_DSN, as the other commands do."""
     monkeypatch.setenv("AIOREPL_DSN", "postgresql://elsewhere")
 
-    assert "postgresql://elsewhere" == made(SOURCE + ARCHIVE)["source"].dsn
+    assert Secret("postgresql://elsewhere") == made(SOURCE + ARCHIVE)["source"].dsn
 
 
 def test_the_example(capsys):

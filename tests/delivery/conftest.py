@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,14 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import Window
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.pending import SpooledChanges
+from aiorepl.values.registry import Types
 
 QUICK = RetryPolicy(attempts=3, first=0.001, longest=0.002)
 
@@ -64,6 +71,24 @@ class Lane:
         for part in slices:
             if part.end_lsn is not None:
                 self.ledger.ended(part.end_lsn)
+        self.window.extend(slices)
+        return end
+
+    def commit_from_disk(self, folder: Path, *ids: int) -> LSN:
+        """The same of a streamed transaction that was spooled: its changes are read when they are walked."""
+        decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=1, spool=folder)
+        commit_lsn = self.stream.lsn + 0x1000
+        block = [
+            build.stream_start(xid=3, first_segment=True),
+            build.relation(oid=7, name="items", columns=[column("id", 23, key=True), column("note")], xid=3),
+            *(build.insert(relation=7, new=[str(number), f"secret {number}"], xid=3) for number in ids),
+            build.stream_stop(),
+            build.stream_commit(xid=3, commit_lsn=commit_lsn, end_lsn=commit_lsn + 0x30),
+        ]
+        slices = assembler.feed([decoder.decode(payload) for payload in block])
+        assert all(isinstance(part.changes, SpooledChanges) for part in slices)
+        end = LSN(commit_lsn + 0x30)
+        self.ledger.ended(end)
         self.window.extend(slices)
         return end
 

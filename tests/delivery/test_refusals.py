@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import BatchPolicy, PermanentError, Sink, SinkError, TransientError
+from aiorepl import BatchPolicy, PermanentError, Selection, Sink, SinkContext, SinkError, TransientError
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 
@@ -30,7 +30,7 @@ class Picky(MemorySink):
                     tuple(
                         type(part)(
                             part.transaction,
-                            [change for change in part.changes if change not in poison],
+                            [change for change in part.changes if change.new["id"] not in self.refused],
                             part.first,
                             part.end_lsn,
                             part.size,
@@ -76,6 +76,59 @@ async def test_named_changes_are_dead_letters(lane, ids):
     assert (1, 2, end) == (sink.writes, lane.runner.statistics.dead_letters, lane.ledger.flushed)
 
 
+@pytest.mark.parametrize("selection", [None, Selection(drop=("*.*.note",))], ids=["whole", "selected"])
+async def test_named_changes_that_are_on_disk(lane, ids, tmp_path, selection):
+    """Changes that are new objects each time they are walked are matched by identity: none of them is lost."""
+    letters, sink = MemorySink(), Picky(2, 4)
+    lane = lane(sink, selection=selection, on_error="dead_letter", dead_letters=letters)
+    end = lane.commit_from_disk(tmp_path, 1, 2, 3, 4, 5)
+    await lane.finish()
+    assert [1, 3, 5] == flat(ids(sink))
+    assert [2, 4] == flat(ids(letters))
+    assert (2, end) == (lane.runner.statistics.dead_letters, lane.ledger.flushed)
+
+
+@pytest.mark.parametrize("named", ["another's", "a row"])
+async def test_what_is_not_in_the_batch_cannot_be_refused(lane, named):
+    """A sink that names something else may have lost a change, so it stops whatever its policy."""
+    first = []
+
+    class Confused(MemorySink):
+        async def write(self, batch) -> None:
+            await super().write(batch)
+            first.extend(batch.changes)
+            if batch.end_lsn == end:
+                raise PermanentError("no", refused=[first[0] if named == "another's" else dict(first[0].new)])
+
+    lane = lane(Confused(), batches=BatchPolicy(bytes=1, flush_seconds=0.01), on_error="skip")
+    before = lane.commit(1)
+    end = lane.commit(2)
+    with pytest.raises(SinkError, match=r"not in the batch|no change"):
+        await lane.finish()
+    assert lane.ledger.flushed <= before
+
+
+async def test_a_position_passes_the_changes_that_were_named(lane):
+    """A sink that leaves its position before a change that it refuses is told where that change's batch ended."""
+
+    class Keeping(Picky):
+        async def write(self, batch) -> None:
+            before = self.position
+            try:
+                await super().write(batch)
+            except PermanentError:
+                self.position = before
+                raise
+
+    sink = Keeping(1, keeps_position=True)
+    sink.position = (lane := lane(sink, keeps_position=True, on_error="skip")).stream.position
+    await sink.open(SinkContext("s", lane.stream.position))
+    end = lane.commit(1, 2)
+    await lane.finish()
+    assert [2] == [change.new["id"] for change in sink.changes]
+    assert end == sink.position.lsn == lane.ledger.flushed
+
+
 async def test_else_the_transactions_that_fail_by_themselves(lane, ids):
     """The others of the batch are delivered, in order."""
     letters = MemorySink()
@@ -87,6 +140,22 @@ async def test_else_the_transactions_that_fail_by_themselves(lane, ids):
     await lane.finish()
     assert [1, 2, 5] == flat(ids(sink))
     assert [3, 4] == flat(ids(letters))
+    assert end == lane.ledger.flushed
+
+
+async def test_a_transaction_that_went_on_after_a_reconnect_is_one(lane, ids):
+    """Its slices have headers of two connections; it is put aside whole all the same."""
+    letters, sink = MemorySink(), Picky(3, names=False)
+    lane = lane(sink, on_error="dead_letter", dead_letters=letters)
+    lane.commit(1)
+    end = lane.stream.transaction(*(lane.table.insert(str(number), "x") for number in (2, 3, 4)))
+    first, *_ = lane.stream.slices(2)
+    _, _, *rest = lane.stream.again(2)
+    lane.ledger.ended(end)
+    lane.window.extend([first, *rest])
+    await lane.finish()
+    assert [1] == flat(ids(sink))
+    assert [2, 3, 4] == flat(ids(letters))
     assert end == lane.ledger.flushed
 
 

@@ -14,6 +14,7 @@ from aiorepl.delivery.session import Session
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Resume
 from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
 from aiorepl.wire.frames import Keepalive, XLogData
 
 
@@ -163,6 +164,32 @@ async def test_until_ends_with_everything_below_it(begin, frame):
     assert [LSN(210), LSN(300)] == [part.end_lsn for part in slices]
     assert LSN(300) == ledger.end
     assert await session.receive() is None
+
+
+async def test_a_look_up_that_is_cancelled_loses_nothing(begin, monkeypatch):
+    """What was read from the socket waits for its types, and is given out by the next call."""
+    asked = []
+
+    async def look_up(_, oids):
+        asked.append(set(oids))
+        if len(asked) == 1:
+            await asyncio.get_running_loop().create_future()
+        return [TypeInfo(oid, "public", "mood", "e") for oid in oids]
+
+    monkeypatch.setattr(Source, "look_up", look_up)
+    session, connection, _ = await begin()
+    described = build.relation(oid=5, name="items", columns=(build.column("mood", 70000),))
+    first, *rest = transaction(200, 210)
+    connection.reads = [[first, data(200, described), *rest], [keepalive(300)]]
+    receiving = asyncio.create_task(session.receive())
+    while not asked:
+        await asyncio.sleep(0)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert [LSN(210)] == [part.end_lsn for part in await session.receive()]
+    assert [{70000}, {70000}] == asked
+    assert [LSN(300)] == [part.end_lsn for part in await session.receive()]
 
 
 async def test_a_stream_that_the_server_ends_is_lost(begin):

@@ -91,3 +91,20 @@ def test_a_name_that_names_nothing(named):
     """Is refused when the delivery is made."""
     with pytest.raises(ConfigurationError, match="transform"):
         Delivery(MemorySink(), transform=named)
+
+
+async def test_what_fails_of_a_transaction_on_disk(lane, ids, tmp_path):
+    """The changes that the function cannot do are dead letters though they are new objects when they are walked again."""
+
+    def transform(change):
+        if change.new["id"] % 2:
+            raise ValueError
+        return change
+
+    letters, sink = MemorySink(), MemorySink()
+    lane = lane(sink, transform=transform, on_error="dead_letter", dead_letters=letters)
+    end = lane.commit_from_disk(tmp_path, 1, 2, 3, 4)
+    await lane.finish()
+    assert [2, 4] == [number for batch in ids(sink) for number in batch]
+    assert [1, 3] == [number for batch in ids(letters) for number in batch]
+    assert end == lane.ledger.flushed

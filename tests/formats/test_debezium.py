@@ -238,6 +238,18 @@ def test_counts_when_a_batch_is_written_again(stream, items, cut):
     assert once[: len(first)] == first
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_counts_go_on_after_a_reconnect(stream, items, at_once):
+    """The rest of a transaction comes with another header, and is counted behind what came before."""
+    stream.transaction(*(items.insert(str(number), "a") for number in range(4)))
+    slices, others = stream.slices(at_once), stream.again(at_once)
+    once = list(transactions(DebeziumFormat(boundaries=True), slices))
+    assert once == list(transactions(DebeziumFormat(boundaries=True), [slices[0], *others[1:]]))
+    form = DebeziumFormat(boundaries=True)
+    apart = [told for part in (slices[0], *others[1:]) for told in transactions(form, [part])]
+    assert once == apart
+
+
 def test_no_metadata_unless_asked_for(stream, items):
     """As Debezium, when it is not told."""
     stream.transaction(items.insert("1", "a"))

@@ -97,20 +97,18 @@ async def test_quiet_wal_is_confirmed_while_the_consumer_waits(published):
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     async with connect(published) as stream:
-        transactions = aiter(stream)
-        tx = await anext(transactions)
+        tx = await anext(stream)
         await tx.skip()
         begin = stream.confirmed
         await published.execute("CREATE TABLE other (id int)", "INSERT INTO items VALUES (2)")
-        second = await anext(transactions)
+        second = await anext(stream)
         assert begin == stream.confirmed < tx.end_lsn
 
         await second.skip()
         await stream.ack(second)
         await published.execute("DROP TABLE other", "INSERT INTO items VALUES (3)")
-        third = await anext(transactions)
+        third = await anext(stream)
         assert second.end_lsn <= stream.confirmed < third.commit_lsn + 1
-        await transactions.aclose()
 
 
 async def test_unchanged_is_not_null(published):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,22 @@ class Loaded:
 
     def __init__(self, dsn: str, slot: str, connection: asyncpg.Connection) -> None:
         self.dsn = dsn
+        self.reader = dsn
+        """As whom it is loaded."""
         self.slot = slot
         self.connection = connection
 
-    async def load(self, *publications: str, meanwhile: str | None = None) -> list[Any]:
-        """The slices of a load under a slot's snapshot; ``meanwhile`` is run once the slot is there."""
-        exporter = await ReplicationConnection.open(self.dsn)
-        reader = await connect_sql(self.dsn)
+    async def load(
+        self,
+        *publications: str,
+        meanwhile: str | None = None,
+        during: Callable[[], Awaitable[Any]] | None = None,
+    ) -> list[Any]:
+        """The slices of a load under a slot's snapshot; ``meanwhile`` is run once the slot is there, ``during`` when the
+        load has begun and no table is read yet.
+        """
+        exporter = await ReplicationConnection.open(self.reader)
+        reader = await connect_sql(self.reader)
         slices: list[Any] = []
 
         async def emit(parts):
@@ -40,9 +49,11 @@ class Loaded:
             created = await exporter.create_slot(self.slot, temporary=True, snapshot="export")
             if meanwhile is not None:
                 await self.connection.execute(meanwhile)
-            load = InitialLoad(reader, Types(), LSN(created.consistent_point))
-            await load.take_snapshot(created.snapshot_name)
-            self.rows = await load.run(publications or ("p",), emit)
+            load = InitialLoad(reader, Types(), publications or ("p",), LSN(created.consistent_point))
+            await load.begin(created.snapshot_name, exporter)
+            if during is not None:
+                await during()
+            self.rows = await load.run(emit)
             self.consistent_point = created.consistent_point
         finally:
             await reader.close()

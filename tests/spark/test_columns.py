@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aiorepl.errors import DataError
 from aiorepl.formats.arrow import moments
 from aiorepl.spark.columns import column
+from aiorepl.spark.source import Options
 from aiorepl.values.registry import Types
 from aiorepl.values.types import DOMAIN, TypeInfo
 
@@ -96,3 +97,8 @@ def test_moments(moment: dt.datetime) -> None:
     assert moments.microseconds(text + "+00") == expected
     assert moments.microseconds(text + "-02:30") == expected + 9_000_000_000
     assert moments.days(text[:10]) == (moment.date() - dt.date(1970, 1, 1)).days
+
+
+def test_keys_with_commas_in_their_names():
+    """The option names columns as ``--publication`` names publications: quoted as in SQL, where a name has a comma."""
+    assert ("id", "a, b") == Options.read({"journal": "j", "keys": 'id, "a, b"'}).keys

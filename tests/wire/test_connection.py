@@ -236,6 +236,20 @@ async def test_notices(caplog):
     assert ["WARNING: look out"] == [record.getMessage() for record in caplog.records]
 
 
+async def test_a_notice_cannot_forge_the_log(caplog):
+    """Line breaks and control characters of the server's text are escaped."""
+    caplog.set_level(logging.INFO, "aiorepl.wire")
+    nasty = Notice(V="WARNING\n", M="look out\nERROR: forged\x1b[2J")
+    async with ScriptedWalsender([nasty, Data(b"a")]) as server:
+        connection = await start(server)
+        await read(connection, 1)
+        await connection.close()
+
+    assert [r"WARNING\n: look out\nERROR: forged\x1b[2J"] == [
+        record.getMessage() for record in caplog.records
+    ]
+
+
 @pytest.mark.parametrize(
     ("script", "expected"),
     [

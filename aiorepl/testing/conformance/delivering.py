@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pytest
 
@@ -11,9 +12,10 @@ from aiorepl.position import Timelines
 from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken, cancelled
-from aiorepl.testing.conformance.story import Story
+from aiorepl.testing.conformance.story import ITEMS, SECRET, Story
 from aiorepl.transactions.transaction import Slice
 
+LARGE_BATCH: Final = 1200
 EXACTLY_ONCE = (
     "exactly_once = True: after a flush, open returns the end LSN of the last batch, kept in the same atomic step as "
     "the data"
@@ -36,6 +38,25 @@ class Batches(Conformance):
 
         self.live(life)
         self.live(lambda: self.expect(slices, after="a flush and close"))
+
+    def test_a_large_batch(self) -> None:
+        """More than a thousand changes of a few rows in one batch: a target that takes them in portions keeps their order."""
+        story = Story()
+        items, keys = story.table(ITEMS), [story.int(number) for number in range(1, 41)]
+        slices = story.commit(*(items.insert(key, f"{SECRET} 0", None) for key in keys))
+        rounds = range(1, LARGE_BATCH // len(keys))
+        slices += story.commit(
+            *(items.update(key, f"{SECRET} {number}", None) for number in rounds for key in keys)
+        )
+        for number in range(5):
+            slices += story.commit(*(items.update(key, f"{SECRET} last {number}", None) for key in keys[:3]))
+
+        async def life() -> None:
+            async with self.opened(story) as (sink, _):
+                await self.write(sink, slices, ONE_BATCH)
+                await self.expect(slices, after="a batch of more than a thousand changes")
+
+        self.live(life)
 
     def test_a_sink_is_opened_and_closed(self) -> None:
         """Again and again, with nothing written; and closed where it never was opened."""

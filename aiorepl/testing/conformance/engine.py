@@ -47,7 +47,7 @@ class Engine(Conformance):
         async def life() -> None:
             delivery = Delivery(self.make_sink(), batches=batches)
             pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
-            await _beside(pipeline, work())
+            await beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
 
         for _ in range(2):
@@ -80,7 +80,7 @@ class Engine(Conformance):
             delivery = Delivery(away, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
             pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
             try:
-                await _beside(pipeline, work(away))
+                await beside(pipeline, work(away))
             finally:
                 away.back()
             await self.expect(story.stream.again(), after="an outage within a transaction")
@@ -102,7 +102,7 @@ class Engine(Conformance):
             # Its own batches: a sink may ask for others than the pipeline's.
             batches = BatchPolicy(flush_seconds=0.02)
             delivery = Delivery(self.make_sink(), schema_changes=True, batches=batches)
-            await _beside(Pipeline(source, [delivery], grace=self.seconds), work())
+            await beside(Pipeline(source, [delivery], grace=self.seconds), work())
             await self.expect(story.stream.again(), after="schema changes were delivered, too")
 
         for _ in range(2):
@@ -158,7 +158,7 @@ class _AwayAt(Sink):
             raise
 
 
-async def _beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:
+async def beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:
     """Do this while the pipeline runs, and no longer than it runs."""
     running = asyncio.create_task(pipeline.run())
     working = asyncio.create_task(work)

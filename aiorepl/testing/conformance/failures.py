@@ -29,6 +29,7 @@ class Failures(Conformance):
                 error = await self.refuse(sink, batch)
                 permanent = self._permanent(error)
                 if permanent.refused:
+                    await sink.flush()
                     return self._without(poisoned, batch, permanent)
                 # As the engine does: each transaction by itself.
                 for part in batch.transactions:

@@ -15,6 +15,7 @@ from aiorepl.testing.conformance.delivering import Batches, Concurrency, Crashes
 from aiorepl.testing.conformance.engine import Engine
 from aiorepl.testing.conformance.event import Event, identity
 from aiorepl.testing.conformance.failures import Failures
+from aiorepl.testing.conformance.halting import Halting
 from aiorepl.testing.conformance.prepared import Prepared
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.transactions.changes import Change, RowChange, Truncate
@@ -27,7 +28,7 @@ COMPARED: Final = (23, 25)
 """int4 and text: types that every target writes the same."""
 
 
-class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Contents, Engine):
+class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting, Contents, Engine):
     """Derive, define ``make_sink`` and ``read``, and declare what the sink claims."""
 
     order: ClassVar[Order] = "commit"

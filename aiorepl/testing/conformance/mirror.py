@@ -13,6 +13,7 @@ from aiorepl.testing.conformance.contents import Contents
 from aiorepl.testing.conformance.delivering import Batches, Concurrency, Crashes
 from aiorepl.testing.conformance.engine import Engine
 from aiorepl.testing.conformance.failures import Failures
+from aiorepl.testing.conformance.halting import Halting
 from aiorepl.testing.conformance.prepared import Prepared
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.samples import SAMPLES
@@ -27,7 +28,7 @@ State = dict[tuple[str, str], list[Row]]
 _SAMPLE_OF: Final = {sample.oid: sample for sample in SAMPLES}
 
 
-class MirrorConformance(Batches, Crashes, Concurrency, Prepared, Failures, Contents, Engine):
+class MirrorConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting, Contents, Engine):
     """Derive, define ``make_sink`` and ``rows``, and declare what the sink claims.
 
     The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one where the sink does not.

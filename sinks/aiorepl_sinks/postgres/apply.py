@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl import PermanentError
+from aiorepl.errors import printable
 from aiorepl_sinks.postgres import statements
 from aiorepl_sinks.postgres.diagnosis import told
 from aiorepl_sinks.postgres.plan import AnyStep, Emptying, Step
@@ -167,7 +168,7 @@ class Applier:
                 "sink %s: rows that were updated are not in %s on the target, and are passed over: it is not what it was "
                 "on the source, unless they are deleted later on (told once)",
                 self._name,
-                target,
+                printable(str(target)),
             )
 
     async def _execute(self, sql: str, arguments: list[Any]) -> int:

@@ -44,7 +44,7 @@ async def test_tail(stage, tail_way):
     """``aiorepl tail`` prints just these lines."""
     source = stage.source(tail_way)
     given = {
-        "dsn": source.dsn,
+        "dsn": source.dsn.reveal(),
         "slot": source.slot,
         "until": stage.end,
         "proto-version": source.proto_version,

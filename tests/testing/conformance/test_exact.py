@@ -120,7 +120,76 @@ class TestTransactional(TestExact):
         return self.target.outage()
 
 
+class Refusing(Exact):
+    """Refuses a batch whole, and is as it was before the call."""
+
+    async def write(self, batch):
+        if self.poison_of(batch):
+            raise PermanentError("the target refuses a row")
+        await super().write(batch)
+
+    def poison_of(self, batch):
+        """The changes that the target refuses."""
+        rows = [change for change in batch.changes if getattr(change, "new", None)]
+        return [change for change in rows if change.new.get("note") == "poison"]
+
+
+class TestRefusing(TestExact):
+    """Exactly once, with a row that is refused."""
+
+    sink = Refusing
+    poison = "poison"
+
+
+class Naming(Refusing):
+    """Takes all but what it names, and knows that again when it comes again; the position stays."""
+
+    takes_prepared = False
+
+    async def open(self, context):
+        self.aside, self.ready, self.end = [], [], None
+        return await super().open(context)
+
+    async def write(self, batch):
+        poison = self.poison_of(batch)
+        rest = [replaced(part, poison) for part in batch.transactions]
+        await Exact.write(self, type(batch)(rest))
+        if poison:
+            self.end = None
+            await self.flush()
+            raise PermanentError("the target refuses a row", refused=poison)
+
+    async def flush(self):
+        there = {event.identity for event in self.target.events}
+        self.ready = [event for event in self.ready if event.identity not in there]
+        await super().flush()
+
+
+def replaced(part, poison):
+    """The slice without these changes."""
+    return dataclasses.replace(part, changes=[change for change in part.changes if change not in poison])
+
+
+class TestNaming(TestRefusing):
+    """The same, and the others of its batch are taken."""
+
+    sink = Naming
+    atomic = False
+
+
 # Sinks that are wrong in one way.
+
+
+class PassesWhatItRefuses(Naming):
+    """Moves the position with what it took."""
+
+    async def write(self, batch):
+        try:
+            await super().write(batch)
+        except PermanentError:
+            self.end = batch.end_lsn
+            await self.flush()
+            raise
 
 
 class SlicesAtOnce(Exact):
@@ -233,6 +302,12 @@ def case_of(sink: type, base: type) -> type:
 @pytest.mark.parametrize(
     ("sink", "base", "tests", "says"),
     [
+        (
+            PassesWhatItRefuses,
+            TestNaming,
+            "test_a_refusal_halts_every_start",
+            "the next start did not stop at a change that the target refuses",
+        ),
         (
             SlicesAtOnce,
             TestExactOnly,

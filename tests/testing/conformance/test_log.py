@@ -97,6 +97,13 @@ class Reorders(Log):
         self.target.events += sorted(events, key=lambda event: -event.ordinal)
 
 
+class ReordersLargeBatches(Log):
+    """Sends the second portion of a large flush first."""
+
+    async def send(self, events):
+        self.target.events += events if len(events) <= 1000 else events[1000:] + events[:1000]
+
+
 class Renumbers(Log):
     """Gives identities of its own."""
 
@@ -329,6 +336,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     ("sink", "tests", "says"),
     [
         (OneOfAnIdentity, "test_schema_changes", "1 of 2 changes that were flushed are not"),
+        (ReordersLargeBatches, "test_a_large_batch", "comes behind"),
         (SwallowsCancellation, "test_cancellation", "returned as if nothing had been"),
         (TurnsCancellationIntoAnError, "test_cancellation", "and raised TransientError"),
         (KeepsATaskRunning, "test_close_lets_go_of_everything", "tasks still run after close"),
@@ -339,7 +347,11 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         (RaisesAnything, OUTAGES, "ConnectionError"),
         (ForgetsAfterAnError, OUTAGES, "changes that were flushed are not"),
         (RefusesTheWrongOnes, "test_poison", "refused names 8 changes, 1 of them"),
-        (HalfDone, "test_poison", "1 events in the target that were not given"),
+        (
+            HalfDone,
+            "test_poison test_a_refusal_halts_every_start",
+            "1 events in the target that were not given",
+        ),
     ],
 )
 def test_what_is_wrong_is_found(failures, sink, tests, says):

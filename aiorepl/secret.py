@@ -1,0 +1,46 @@
+"""A value that logs, debuggers and serializers must not show: a DSN with a password, the key of masks."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NoReturn, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class Secret(Generic[T]):
+    """Holds a value that only ``reveal`` gives. It cannot be pickled; a copy is the same object."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    @classmethod
+    def of(cls, value: T | Secret[T]) -> Secret[T]:
+        """The value as a secret, which it may be already."""
+        return value if isinstance(value, Secret) else cls(value)
+
+    def reveal(self) -> T:
+        """The value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    def __eq__(self, other: object) -> bool:
+        return self._value == other._value if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Secret is not pickled: give the other process the DSN or key by its environment or by a file, and make the "
+            "object there"
+        )

@@ -1,0 +1,75 @@
+"""Whether tables and publications still are what an exported snapshot says of them.
+
+Under a snapshot that is older than a rewrite a table looks empty, and names are those of now. So what the catalog says
+under the snapshot is compared with what it says now, once the tables are locked and nobody can alter them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from aiorepl.errors import SlotError
+from aiorepl.wire.commands import literals
+
+# A row an object: what it is called, and in one text all that matters. Of a table that is the files of it and of its
+# partitions, which are others after a rewrite, and its columns. Only tables and joins, no functions: those look at the
+# catalog as it is now, whatever the snapshot.
+_TABLES: Final = """
+WITH RECURSIVE tree(root, part) AS (
+  SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
+   UNION
+  SELECT tree.root, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
+    JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
+SELECT 'table ' || c.oid AS object,
+       ROW(n.nspname, c.relname, c.relkind,
+           ARRAY(SELECT ROW(f.oid, f.relfilenode)::text FROM tree JOIN pg_catalog.pg_class f ON f.oid = tree.part
+                  WHERE tree.root = c.oid ORDER BY f.oid),
+           ARRAY(SELECT ROW(a.attnum, a.attname, a.atttypid, a.atttypmod)::text FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum))::text AS state
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid IN ({oids})
+"""
+_PUBLICATIONS: Final = """
+SELECT 'publication ' || p.pubname AS object,
+       ROW(p.*, ARRAY(SELECT r::text FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid ORDER BY r.prrelid)
+           {schemas})::text AS state
+  FROM pg_catalog.pg_publication p WHERE p.pubname IN ({names})
+"""
+_SCHEMAS: Final = ", ARRAY(SELECT s::text FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid ORDER BY s.pnnspid)"
+
+
+class Queried(Protocol):
+    """A connection whose answers are all text."""
+
+    async def query(self, sql: str) -> list[dict[str, str | None]]: ...
+
+
+async def require_unaltered(
+    connection: Any, now: Queried, publications: Iterable[str], tables: dict[int, str]
+) -> None:
+    """Compare.
+
+    :param connection: an asyncpg connection under the snapshot, where the tables are locked.
+    :param now: a connection to the same server without the snapshot.
+    :param tables: the names of the tables by oid.
+    :raises SlotError: naming what was altered.
+    """
+    schemas = _SCHEMAS if connection.get_server_version().major >= 15 else ""
+    parts = [_TABLES.format(oids=", ".join(map(str, tables)))] if tables else []
+    parts.append(_PUBLICATIONS.format(names=literals(publications), schemas=schemas))
+    sql = " UNION ALL ".join(f"({part})" for part in parts)
+    before = {row["object"]: row["state"] for row in await connection.fetch(sql)}
+    after = {row["object"]: row["state"] for row in await now.query(sql)}
+    for found, state in before.items():
+        if after.get(found) != state:
+            kind, _, name = found.partition(" ")
+            raise altered(f"{kind} {tables[int(name)] if kind == 'table' else name} was altered")
+
+
+def altered(what: str) -> SlotError:
+    """The refusal of a load whose snapshot does not tell any more what the tables hold."""
+    return SlotError(
+        f"{what}, truncated or dropped after the slot's snapshot was taken: start again, if the slot is still there with "
+        "resnapshot=True (--resnapshot)"
+    )

@@ -1,0 +1,99 @@
+"""A refused change in a pipeline: no start passes it until the user decides what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.delivery import Delivery
+from aiorepl.delivery.pipeline import Pipeline
+from aiorepl.errors import SinkError
+from aiorepl.lsn import LSN
+from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
+from aiorepl.testing.conformance.engine import AGAIN, beside
+from aiorepl.testing.conformance.event import identity
+from aiorepl.testing.conformance.failures import POISON
+from aiorepl.testing.conformance.running import ContractBroken
+from aiorepl.testing.conformance.story import ITEMS, Story
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.memory import MemorySource
+from aiorepl.transactions.transaction import Slice
+
+KEEPS_BACK = (
+    "a sink that returned a position from open does not move it past a change that it refuses: the engine does, by a batch "
+    "without changes, once the refused change is a dead letter or skipped"
+)
+
+
+class Halting(Conformance):
+    """For sinks with ``poison``."""
+
+    @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
+    def test_a_refusal_halts_every_start(self, limit: int) -> None:
+        """Under ``halt`` each start stops at the refused change. As a dead letter it is passed, and nothing else is."""
+        skip_without(self.poison, POISON)
+        assert self.poison is not None
+        story = Story()
+        refused = story.table(ITEMS).insert("2000000", self.poison, None)
+        story.items(2)
+        story.items(1)
+        poisoned = story.commit(story.item(), refused, story.item())
+        source = MemorySource(stream=story.stream, read_bytes=1 if limit == IN_PARTS else 64 * 1024)
+        lost = {identity(poisoned[0].changes[1])}
+
+        for start in ("the first start", "the next start"):
+            story.items(2)
+            self.live(partial(self._halt, source, limit, start))
+        letters = MemorySink()
+        self.live(lambda: self._deliver(source, letters))
+        aside = {identity(change) for change in letters.changes}
+        if not lost <= aside:
+            raise ContractBroken("the refused change is neither in the target nor a dead letter", KEEPS_BACK)
+        # Slices in front of the refused change may have been shown before their transaction was put aside whole.
+        shown = aside - lost if limit == IN_PARTS and not self.atomic else set()
+
+        async def look(after: str) -> None:
+            slices = story.stream.again()
+            done = _with(slices, lambda at: at not in aside)
+            await self.expect(done, _with(slices, lambda at: at in shown), after=after)
+
+        self.live(lambda: look("dead letters were written"))
+        # The position is past the dead letter now, so no start stops there any more.
+        story.items(2)
+        self.live(lambda: self._deliver(source, None))
+        self.live(lambda: look("a start behind dead letters"))
+
+    async def _halt(self, source: MemorySource, limit: int, start: str) -> None:
+        batches = BatchPolicy(bytes=limit, flush_seconds=0.02)
+        pipeline = Pipeline(
+            source, [Delivery(self.make_sink(), batches=batches)], reconnect=AGAIN, grace=self.seconds
+        )
+        try:
+            await beside(pipeline, _all_of(source))
+        except SinkError:
+            return
+        raise ContractBroken(f"{start} did not stop at a change that the target refuses", KEEPS_BACK)
+
+    async def _deliver(self, source: MemorySource, letters: MemorySink | None) -> None:
+        batches = BatchPolicy(bytes=ONE_BATCH, flush_seconds=0.02)
+        delivery = Delivery(
+            self.make_sink(),
+            batches=batches,
+            on_error="halt" if letters is None else "dead_letter",
+            dead_letters=letters,
+        )
+        await beside(Pipeline(source, [delivery], reconnect=AGAIN, grace=self.seconds), _all_of(source))
+
+
+async def _all_of(source: MemorySource) -> None:
+    await source.acknowledged()
+
+
+def _with(slices: list[Slice], wanted: Callable[[tuple[LSN, int]], bool]) -> list[Slice]:
+    """The slices with the changes whose identity is wanted."""
+    chosen = ([change for change in part.changes if wanted(identity(change))] for part in slices)
+    return [replace(part, changes=changes) for part, changes in zip(slices, chosen, strict=True)]

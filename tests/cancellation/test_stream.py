@@ -1,0 +1,125 @@
+"""``aiorepl.connect``, cancelled at any await: reading goes on, or begins anew, without a loss."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import aiorepl
+
+ROUTES = ["walsender", "sql"]
+# More than a portion of the SQL source and more than one read of a socket.
+LARGE = 5000
+EXPECTED = [1, 2, *range(100, 100 + LARGE), 3, 4]
+
+
+@pytest.fixture
+async def written(served):
+    """Transactions of one row and of many, and types that have to be looked up, one of them in the middle."""
+    await served.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')", "ALTER TABLE items ADD mood mood")
+    await served.create_slot()
+    await served.execute(
+        "INSERT INTO items VALUES (1, 'one', 'ok')",
+        "INSERT INTO items VALUES (2, 'two', 'sad')",
+        f"INSERT INTO items SELECT n, 'many', 'ok' FROM generate_series(100, {99 + LARGE}) n",
+        "CREATE TYPE colour AS ENUM ('red')",
+        "ALTER TABLE items ADD colour colour",
+        "INSERT INTO items VALUES (3, 'three', 'ok', 'red')",
+        "INSERT INTO items VALUES (4, 'four', 'ok', 'red')",
+    )
+    return served
+
+
+class Reader:
+    """Reads where the call before it was cancelled, as a consumer with time-outs does."""
+
+    def __init__(self):
+        self.ids = []
+        self.acknowledged = 0
+        self._transaction = None
+
+    async def read(self, stream):
+        """Up to the last row, or the end of the stream."""
+        if self._transaction is not None:
+            await self._finish(stream)
+        if EXPECTED[-1:] == self.ids[-1:]:
+            return
+        async for self._transaction in stream:
+            await self._finish(stream)
+            if EXPECTED[-1:] == self.ids[-1:]:
+                return
+
+    async def _finish(self, stream):
+        async for change in self._transaction:
+            self.ids.append(change.new["id"])
+        await stream.ack(self._transaction)
+        self.acknowledged, self._transaction = len(self.ids), None
+
+
+def connect(served, slot, route, **options):
+    return aiorepl.connect(served.dsn, slot=slot, publication="p", source=route, **options)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_reading_goes_on_after_any_await(written, watched, cancelling, route):
+    """Whichever await is cancelled, the next calls return exactly what the cancelled one had not."""
+    number, cancelled = 0, True
+    while cancelled:
+        number += 1
+        async with written.copied_slot() as slot:
+            reader, attempt = Reader(), cancelling(number, everywhere=True)
+            async with connect(written, slot, route) as stream:
+                await attempt.run(reader.read(stream))
+                cancelled = attempt.cancelled
+                await reader.read(stream)
+                acknowledged = stream.confirmed
+            assert EXPECTED == reader.ids
+            assert acknowledged <= await written.confirmed(slot)
+        await watched.nothing_left()
+    assert number > 10
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_reading_goes_on_after_every_await(written, watched, cancelling, route):
+    """A consumer whose every call is cancelled at its first await gets everything all the same."""
+    async with written.copied_slot() as slot:
+        reader, cancelled = Reader(), True
+        async with connect(written, slot, route) as stream:
+            while cancelled:
+                attempt = cancelling(1)
+                await attempt.run(reader.read(stream))
+                cancelled = attempt.cancelled
+                await asyncio.sleep(0.001)
+    assert EXPECTED == reader.ids
+    await watched.nothing_left()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_beginning_anew_after_any_await(written, watched, cancelling, route):
+    """Whichever await between entering and leaving is cancelled, nothing of it is left, and another consumer gets what
+    was not acknowledged.
+    """
+
+    async def consume(reader, slot, **options):
+        async with connect(written, slot, route, **options) as stream:
+            await reader.read(stream)
+
+    number, cancelled = 0, True
+    while cancelled:
+        number += 1
+        async with written.copied_slot() as slot:
+            first, second = Reader(), Reader()
+            attempt = cancelling(number, everywhere=True)
+            await attempt.run(consume(first, slot))
+            cancelled = attempt.cancelled
+            await watched.nothing_left()
+            await written.nothing_left()
+            assert EXPECTED[: len(first.ids)] == first.ids
+            if cancelled:
+                await consume(second, slot, until="now")
+                again = len(EXPECTED) - len(second.ids)
+                assert EXPECTED[again:] == second.ids
+                assert again <= first.acknowledged
+    assert EXPECTED == first.ids
+    assert number > 10

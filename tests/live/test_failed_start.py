@@ -1,0 +1,155 @@
+"""A start that fails, or is cancelled, leaves no slot behind that it has created itself."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+import aiorepl
+from aiorepl import AioreplError, BatchPolicy, Delivery, Pipeline
+from aiorepl.errors import PermanentError, ServerError
+from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
+from aiorepl.wire.connection import ReplicationConnection
+from aiorepl_sinks.jsonl import JsonLines
+
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+async def slots(published):
+    """How many slots there are of the test's name."""
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
+    return await published.connection.fetchval(query, published.slot)
+
+
+def refusing():
+    """A sink that cannot be opened."""
+    return FaultySink(open=[Reject(PermanentError("no"))])
+
+
+@pytest.fixture
+def unusable(tmp_path):
+    """A path where nobody can make a folder or a file."""
+    (tmp_path / "file").write_text("in the way")
+    return tmp_path / "file" / "below"
+
+
+@pytest.fixture
+async def without_select(published):
+    """The DSN of a role that may replicate, and read no table."""
+    name = f"r_{published.slot[-20:]}"
+    await published.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'")
+    parts = urlsplit(published.dsn)
+    yield parts._replace(netloc=f"{name}:right@{parts.netloc.rpartition('@')[2]}").geturl()
+    await published.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize("way", ["walsender", "sql"])
+@pytest.mark.parametrize("what", ["sink", "jsonl", "dead letters"])
+async def test_a_sink_that_cannot_open(published, unusable, what, way):
+    """Without a journal the slot is dropped again, whatever of the sink is not to be had."""
+    sink = {
+        "sink": refusing(),
+        "jsonl": JsonLines(unusable),
+        "dead letters": Delivery(MemorySink(), on_error="dead_letter", dead_letters=unusable),
+    }[what]
+    with pytest.raises(AioreplError):
+        await Pipeline(published.source(source=way), [sink]).run()
+    assert 0 == await slots(published)
+
+
+async def test_a_journal_that_cannot_open(published, unusable):
+    """The slot is dropped again."""
+    with pytest.raises(AioreplError):
+        await Pipeline(published.source(), [MemorySink()], journal=str(unusable)).run()
+    assert 0 == await slots(published)
+
+
+async def test_an_initial_load_without_select(published, without_select, tmp_path):
+    """The slot is dropped again; once the role may read, the same start loads everything."""
+    await published.execute("INSERT INTO items VALUES (1)")
+    sink, source = MemorySink(), published.source(without_select)
+    options = {"journal": str(tmp_path), "snapshot": True, "batches": SOON, "until": "now"}
+    with pytest.raises((AioreplError, asyncpg.InsufficientPrivilegeError)):
+        await Pipeline(source, [sink], **options).run()
+    assert 0 == await slots(published)
+
+    await published.execute(f"GRANT SELECT ON items TO {urlsplit(without_select).username}")
+    await Pipeline(source, [sink], **options).run()
+    assert [1] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_stop_during_the_initial_load(published, tmp_path, monkeypatch):
+    """A load that is not in the journal is no beginning: the slot is dropped again, and the next start loads."""
+    await published.execute("INSERT INTO items VALUES (1)")
+    sink, hang = MemorySink(), Hang()
+    options = {"journal": str(tmp_path), "snapshot": True, "batches": SOON}
+    with monkeypatch.context() as patched:
+        patched.setattr(InitialLoad, "run", lambda *_: hang.strike(asyncio.sleep))
+        async with Pipeline(published.source(), [sink], **options):
+            await hang.reached.wait()
+    assert 0 == await slots(published)
+
+    await Pipeline(published.source(), [sink], until="now", **options).run()
+    assert [1] == [change.key["id"] for change in sink.changes]
+
+
+async def test_a_start_that_is_cancelled(published):
+    """While a sink opens: the slot is dropped again."""
+    hang = Hang()
+    work = asyncio.create_task(Pipeline(published.source(), [FaultySink(open=[hang])]).run())
+    await hang.reached.wait()
+    assert 1 == await slots(published)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert 0 == await slots(published)
+
+
+@pytest.mark.parametrize("way", ["walsender", "sql"])
+async def test_a_start_that_is_cancelled_while_the_slot_is_created(published, way):
+    """The server waits for a transaction then, and would finish the slot when nobody is there any more."""
+    writer = await asyncpg.connect(published.dsn)
+    await writer.execute("BEGIN; INSERT INTO items VALUES (1)")
+    work = asyncio.create_task(Pipeline(published.source(source=way), [MemorySink()]).run())
+    await published.until(lambda: slots(published), bool)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert 0 == await slots(published)
+    await writer.close()
+
+
+async def test_a_stream_that_does_not_begin(published, monkeypatch):
+    """``connect`` drops the slot that it has created, too."""
+
+    async def refuse(*_):
+        raise ServerError({"M": "no"})
+
+    monkeypatch.setattr(ReplicationConnection, "start_replication", refuse)
+    with pytest.raises(ServerError):
+        async with aiorepl.connect(published.source()):
+            pass
+    assert 0 == await slots(published)
+
+
+async def test_a_slot_that_was_there_stays(published):
+    """Only what this start has created is its to drop."""
+    await published.create_slot()
+    with pytest.raises(PermanentError):
+        await Pipeline(published.source(), [refusing()]).run()
+    assert 1 == await slots(published)
+
+
+async def test_a_slot_that_a_sink_has_begun_with_stays(published, caplog):
+    """A sink that keeps its position stands at the slot's beginning: the next start goes on from there."""
+    sink = MemorySink(keeps_position=True)
+    with pytest.raises(PermanentError):
+        await Pipeline(published.source(), {"holds": sink, "bad": refusing()}).run()
+    assert 1 == await slots(published)
+    assert f"slot {published.slot} stays" in caplog.text
+
+    await published.execute("INSERT INTO items VALUES (1)")
+    await Pipeline(published.source(), {"holds": sink}, until="now").run()
+    assert [1] == [change.key["id"] for change in sink.changes]

@@ -1,0 +1,129 @@
+"""Tables, publications and types that are altered while an initial load begins, or while it runs."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from aiorepl.errors import SlotError
+
+TABLES = (
+    "CREATE TABLE a (id int PRIMARY KEY, n int, note text); "
+    "INSERT INTO a SELECT g, g, 'x' FROM generate_series(1, 10) g; "
+    "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (1); "
+    "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id); "
+    "CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10); "
+    "CREATE TABLE single (LIKE parts); INSERT INTO single VALUES (11); INSERT INTO parts VALUES (1); "
+    "CREATE PUBLICATION chosen FOR TABLE a, parts WITH (publish_via_partition_root = true); "
+    "CREATE PUBLICATION everything FOR ALL TABLES"
+)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "table"),
+    [
+        ("ALTER TABLE a ALTER n TYPE bigint", "public.a"),
+        ("TRUNCATE a", "public.a"),
+        (
+            "ALTER TABLE a RENAME note TO n2; ALTER TABLE a RENAME n TO note; ALTER TABLE a RENAME n2 TO n",
+            "public.a",
+        ),
+        ("ALTER TABLE a RENAME note TO remark", "public.a"),
+        ("ALTER TABLE a RENAME TO c", "public.a"),
+        ("TRUNCATE low", "public.parts"),
+        ("ALTER TABLE parts ATTACH PARTITION single FOR VALUES FROM (10) TO (20)", "public.parts"),
+    ],
+    ids=[
+        "rewritten",
+        "truncated",
+        "columns swapped",
+        "column",
+        "renamed",
+        "partition",
+        "attached",
+    ],
+)
+@pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
+async def test_a_table_altered_behind_the_slot_is_refused(loaded, meanwhile, table):
+    """Of a table that was rewritten or altered after the snapshot was exported the snapshot shows no rows, or others:
+    the load is refused, and says which table it was.
+    """
+    await loaded.connection.execute(TABLES)
+
+    with pytest.raises(SlotError, match=rf"table {table} was altered, .*start again"):
+        await loaded.load("chosen", meanwhile=meanwhile)
+
+
+async def test_a_table_dropped_behind_the_slot(loaded):
+    """A table that was dropped after the snapshot was exported is not loaded, nor is another one that took its name."""
+    await loaded.connection.execute(TABLES)
+
+    found = count(
+        await loaded.load("everything", meanwhile="DROP TABLE b; CREATE TABLE b (id int PRIMARY KEY)")
+    )
+
+    assert {"a": 10, "low": 1, "single": 1} == found
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    ["ALTER PUBLICATION chosen DROP TABLE a", "ALTER PUBLICATION chosen ADD TABLE b"],
+    ids=["dropped", "added"],
+)
+async def test_a_publication_altered_behind_the_slot_is_refused(loaded, meanwhile):
+    """Of a table that was added to the publication after the snapshot was exported the stream lacks what was changed in
+    between.
+    """
+    await loaded.connection.execute(TABLES)
+
+    with pytest.raises(SlotError, match=r"publication chosen was altered, .*start again"):
+        await loaded.load("chosen", meanwhile=meanwhile)
+
+
+async def test_a_table_created_behind_the_slot(loaded):
+    """A table that is created after the snapshot was exported comes in the stream, and does not disturb the load."""
+    await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+
+    found = await loaded.tables(meanwhile="CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (2)")
+
+    assert {"public.a": [{"id": 1}]} == found
+
+
+async def test_tables_are_locked_until_the_load_is_done(loaded):
+    """A table that was not read yet cannot be rewritten while another one is, and can be written to."""
+    await loaded.connection.execute(TABLES)
+    seen = []
+
+    async def rewrite():
+        await loaded.connection.execute("INSERT INTO a VALUES (11)")
+        for statement in ("ALTER TABLE b ALTER id TYPE bigint", "TRUNCATE low"):
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await loaded.connection.execute(f"SET lock_timeout = '10ms'; {statement}")
+        seen.append(True)
+
+    slices = await loaded.load("everything", during=rewrite)
+
+    assert seen
+    assert {"a": 10, "b": 1, "low": 1, "single": 1} == count(slices)
+    await loaded.connection.execute("ALTER TABLE b ALTER id TYPE bigint")
+
+
+@pytest.mark.parametrize("change", ["RENAME ATTRIBUTE x TO z", "ADD ATTRIBUTE z int"])
+async def test_a_type_altered_during_the_load_is_refused(loaded, change):
+    """Types cannot be locked: a load during which one was altered is not finished, and says which type it was."""
+    await loaded.connection.execute(
+        "CREATE TYPE inner_pair AS (x int, y int); CREATE TYPE pair AS (p inner_pair); CREATE DOMAIN pairs AS pair[]; "
+        "CREATE TABLE a (id int PRIMARY KEY, p pairs); INSERT INTO a VALUES (1, ARRAY[ROW(ROW(1, 2))::pair])"
+    )
+
+    with pytest.raises(SlotError, match=r"type public\.inner_pair was altered during the initial load"):
+        await loaded.load(during=lambda: loaded.connection.execute(f"ALTER TYPE inner_pair {change}"))
+
+
+def count(slices) -> dict[str, int]:
+    """The number of rows of each table."""
+    found: dict[str, int] = {}
+    for part in slices:
+        for change in part.changes:
+            found[change.table] = found.get(change.table, 0) + 1
+    return found

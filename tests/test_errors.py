@@ -1,0 +1,54 @@
+"""Errors and notices: one printable line each, whatever a server has put in names and messages."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from aiorepl import errors
+from aiorepl.cli.config import Mistakes
+from aiorepl.errors import AioreplError, ServerError
+from aiorepl.wire.refusals import slot_problem
+
+# A line of its own for the log, a command for the terminal, a line break of Unicode's, text that runs backwards.
+NASTY = "harmless\nERROR: forged\r\x1b[2J\x9b2J\u2028\u202eback"
+ESCAPED = r"harmless\nERROR: forged\r\x1b[2J\x9b2J\u2028\u202eback"
+
+
+def kinds() -> list[type[AioreplError]]:
+    """Every error there is."""
+    found, left = [], [AioreplError]
+    while left:
+        kind = left.pop()
+        found.append(kind)
+        left += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__.startswith("aiorepl.errors")]
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_one_printable_line(kind):
+    """An error's text is one line without control characters, and so is its repr."""
+    arguments = {ServerError: ({"M": NASTY, "H": NASTY},), errors.DamagedJournal: (NASTY, NASTY)}
+    error = kind(*arguments.get(kind, (NASTY,)))
+    assert ESCAPED in str(error)
+    assert (True, True) == (str(error).isprintable(), repr(error).isprintable())
+
+
+def test_plain_text_stays_as_it_is():
+    """Letters of any script, and backslashes, are not escaped."""
+    text = "Größe, テーブル, C:\\temp: write postgresql://user@host/database"
+    assert text == str(AioreplError(text))
+
+
+def test_mistakes_are_a_line_each():
+    """The mistakes in a file keep their lines, and each is printable."""
+    assert f"a\n{ESCAPED}" == str(Mistakes(["a", NASTY]))
+
+
+def test_the_fields_are_as_they_were_sent():
+    """Code that wants the server's own text finds it in the attributes, also after pickling."""
+    error = pickle.loads(pickle.dumps(ServerError({"C": "42501", "M": NASTY})))
+    assert NASTY == error.message
+    assert f"{ESCAPED} (SQLSTATE 42501)" == str(error)
+    assert ESCAPED in str(slot_problem(error, "s"))
