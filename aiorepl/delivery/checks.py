@@ -48,6 +48,7 @@ async def check(source: Source, held: Position | None = None) -> AsyncIterator[F
         return
     try:
         for about, look in (
+            ("TLS", _tls),
             ("server", _server),
             ("publication", _publications),
             ("replica identity", _identities),
@@ -72,6 +73,16 @@ async def _guarded(about: str, look: Look, connection: Connection, source: Sourc
             yield finding
     except AioreplError as error:
         yield _error(about, error)
+
+
+async def _tls(connection: Connection, source: Source) -> list[Finding]:
+    if connection.exposure is None:
+        return []
+    text = (
+        f"the connection {connection.exposure}, so that somebody on its way could take the password and read or alter the "
+        "rows: set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
+    )
+    return [Finding("warning", "TLS", text)]
 
 
 async def _server(connection: Connection, source: Source) -> list[Finding]:

@@ -112,6 +112,7 @@ class _Connection:
     """What a walsender's connection is to a session; see ``aiorepl.wire.routes.Connection``."""
 
     server_version = 18
+    exposure: str | None = None
 
     def __init__(self, slot: _Slot, read_bytes: int) -> None:
         self._slot = slot

@@ -26,7 +26,7 @@ from aiorepl.errors import (
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
 from aiorepl.wire.creating import cancel_backend, created
-from aiorepl.wire.opening import ANSWER_SECONDS, TEXT_SETTINGS, Opened, connect_sql
+from aiorepl.wire.opening import ANSWER_SECONDS, TEXT_SETTINGS, Opened, connect_sql, exposure
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 from aiorepl.wire.refusals import slot_problem
 from aiorepl.wire.routes import CreatedSlot, System
@@ -37,8 +37,11 @@ _log = logging.getLogger("aiorepl.wire")
 class ReplicationConnection:
     """A walsender of one database. One task may use it at a time; ``send_status`` may be called from any."""
 
-    def __init__(self, protocol: ReplicationProtocol, server_version: int) -> None:
+    def __init__(
+        self, protocol: ReplicationProtocol, server_version: int, exposed: str | None = None
+    ) -> None:
         self.server_version = server_version
+        self.exposure = exposed
         self._protocol = protocol
         self._slot = ""
         self._cancel: Callable[[], Awaitable[None]] = self._hang_up
@@ -61,7 +64,7 @@ class ReplicationConnection:
         if version < 10:
             protocol.abort()
             raise ConfigurationError(f"PostgreSQL {version} is too old: logical replication begins with 10")
-        connection = cls(protocol, version)
+        connection = cls(protocol, version, exposure(transport))
         connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
         return connection
 

@@ -7,9 +7,11 @@ the next; here each host has its own.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import re
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -34,6 +36,7 @@ GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role t
 # What is asked beside the stream is answered at once, by a server that is there.
 ANSWER_SECONDS: Final = 60.0
 
+_ROOT: Final = "name the file of its authority in sslrootcert (PGSSLROOTCERT; ~/.postgresql/root.crt)"
 _ONE_HOST_SECONDS: Final = 60.0
 _EACH_HOST_SECONDS: Final = 10.0
 _PORT: Final = "5432"
@@ -140,6 +143,27 @@ def _keep_alive(transport: asyncio.Transport) -> None:
             found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+def exposure(transport: asyncio.BaseTransport) -> str | None:
+    """What others can do to a connection on its way, as a predicate; ``None`` if its server was verified, or is here."""
+    if _local(transport):
+        return None
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    if tls is None:
+        return "is not encrypted"
+    if tls.context.verify_mode is not ssl.CERT_REQUIRED:
+        return "is encrypted, but the server's certificate is not verified"
+    return None if tls.context.check_hostname else "is encrypted, but the server's name is not verified"
+
+
+def _local(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer is on this machine: a Unix socket, or a loopback address."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return True
+    address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 def explained(error: Exception) -> Exception:
     """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
     pg = asyncpg.exceptions
@@ -163,6 +187,17 @@ def explained(error: Exception) -> Exception:
         # During a failover this passes: the standby is promoted, or the primary comes back.
         return ConnectionFailed(
             "no host of the DSN is what target_session_attrs asks for: check that one of them is, or leave it out"
+        )
+    if isinstance(error, pg.ClientConfigurationError) and "root certificate" in str(error):
+        return ConfigurationError(f"sslmode wants the server's certificate verified: {_ROOT}")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConnectionFailed(
+            f"the server's certificate is not accepted: {error.verify_message.rstrip('.')}: {_ROOT}, and call the server as "
+            "its certificate does"
+        )
+    if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
+        return ConnectionFailed(
+            "the server does not speak TLS, which sslmode demands; nothing was sent to it: set ssl = on there"
         )
     if isinstance(error, (pg.ClientConfigurationError, pg.InterfaceError, ValueError)) and not isinstance(
         error, OSError

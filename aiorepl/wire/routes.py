@@ -19,6 +19,8 @@ class Connection(Protocol):
     """What a session asks of either."""
 
     server_version: int
+    # What others can do to it on its way, as a predicate; None if its server was verified, or is on this machine.
+    exposure: str | None
 
     async def query(self, sql: str) -> list[dict[str, str | None]]: ...
     async def identify_system(self) -> System: ...

@@ -22,7 +22,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
 from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.frames import Keepalive, XLogData
-from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
+from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, exposure, translated
 from aiorepl.wire.refusals import slot_problem
 from aiorepl.wire.routes import Again, CreatedSlot, System
 
@@ -52,6 +52,7 @@ class SqlConnection:
 
     def __init__(self, connection: Any, cancel: Callable[[], Awaitable[None]]) -> None:
         self.server_version: int = connection.get_server_version().major
+        self.exposure = exposure(connection.handed_over)
         self.bytes_received = 0
         self._connection = connection
         self._cancel = cancel

@@ -5,6 +5,7 @@ A server's message, detail and context may have values in them: only SQLSTATE an
 
 from __future__ import annotations
 
+import ssl
 from typing import Final
 
 import asyncpg
@@ -77,6 +78,15 @@ def unreachable(error: Exception) -> PermanentError | TransientError:
             )
         case "22023" | "42704" | "55P02":
             return PermanentError("postgres: the target does not know a parameter of settings, or its value")
+    if isinstance(error, ssl.SSLCertVerificationError) or "root certificate" in str(error):
+        return PermanentError(
+            "postgres: the target's certificate is not accepted: name the file of its authority in sslrootcert, and call the "
+            "target as its certificate does"
+        )
+    if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
+        return TransientError(
+            "postgres: the target does not speak TLS, which sslmode demands; nothing was sent to it"
+        )
     if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.ConnectionDoesNotExistError, TimeoutError)):
         state = getattr(error, "sqlstate", None)
         told = type(error).__name__ if state is None else f"SQLSTATE {state}"
