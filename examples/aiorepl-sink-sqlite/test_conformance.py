@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing, contextmanager
+from functools import partial
 
 import pytest
 from aiorepl_sink_sqlite import SQLite
@@ -19,14 +20,35 @@ class TestSQLite(SinkConformance):
     def make_sink(self):
         return SQLite(str(self.path))
 
+    @pytest.fixture(autouse=True)
+    def connections(self, monkeypatch):
+        monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Connection))
+
     def read(self):
         with closing(sqlite3.connect(self.path)) as database:
             found = database.execute("SELECT name FROM sqlite_master WHERE name = 'events'").fetchone()
-            events = database.execute("SELECT event FROM events ORDER BY rowid") if found else ()
-            return native_events([event for (event,) in events])
+            rows = database.execute("SELECT id, event FROM events ORDER BY rowid").fetchall() if found else []
+            return native_events([event for _, event in rows], ids=[name for name, _ in rows])
 
     @contextmanager
     def outage(self):
         with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")  # another process holds the file
             yield
+
+    @contextmanager
+    def lost_answer(self):
+        Connection.failing = True
+        yield
+        Connection.failing = False
+
+
+class Connection(sqlite3.Connection):
+    """Its commits are done and fail all the same, when they are told to."""
+
+    failing = False
+
+    def commit(self):
+        super().commit()
+        if Connection.failing:
+            raise sqlite3.OperationalError("disk I/O error")

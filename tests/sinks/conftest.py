@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization as keys
 
 import aiorepl
 from aiorepl import Batch, SinkContext
+from aiorepl.testing import LossyProxy
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
@@ -137,6 +138,20 @@ async def items(database: str, slot_name: str, tmp_path: Path) -> Database:
         f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
     )
     return found
+
+
+@pytest.fixture
+def lossy() -> Iterator[Callable[..., LossyProxy]]:
+    """``lossy(target, answer=…)``: a proxy in front of a target, which loses answers when it is told to."""
+    made: list[LossyProxy] = []
+
+    def new(target: tuple[str, int] | str, **options: Any) -> LossyProxy:
+        made.append(LossyProxy(target, **options))
+        return made[-1]
+
+    yield new
+    for proxy in made:
+        proxy.close()
 
 
 def _die_with_us() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import resource
 import subprocess
@@ -9,10 +11,23 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from aiorepl import durable
 from aiorepl.testing.conformance import SinkConformance, native_events
 from aiorepl_sinks.jsonl import JsonLines
 
 LARGEST_FILE = 1_000_000
+
+
+class File(io.FileIO):
+    """What is written is there, though the system says otherwise when it is told to."""
+
+    failing = False
+
+    def write(self, data):
+        count = super().write(data)
+        if File.failing:
+            raise OSError(errno.ENOSPC, "the answer was lost")
+        return count
 
 
 class TestJsonLines(SinkConformance):
@@ -21,7 +36,7 @@ class TestJsonLines(SinkConformance):
     poison = "p" * (LARGEST_FILE + 100_000)
 
     @pytest.fixture(autouse=True)
-    def target(self, tmp_path):
+    def target(self, tmp_path, monkeypatch):
         """A folder of each test's own, on a small disk where one can be had, and no file larger than the poison."""
         command = ["mount", "-t", "tmpfs", "-o", "size=8m", "aiorepl-test", tmp_path]
         try:
@@ -31,6 +46,7 @@ class TestJsonLines(SinkConformance):
         self.disk, self.folder = tmp_path, tmp_path / "events"
         self.folder.mkdir()
         self.rotate_bytes = 4000
+        monkeypatch.setattr(durable, "create", lambda path: File(path, "x"))
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, hard))
         yield
@@ -47,6 +63,15 @@ class TestJsonLines(SinkConformance):
             return None
         self.rotate_bytes = 1
         return self.full()
+
+    @contextmanager
+    def lost_answer(self):
+        """What was written is there, and the call fails."""
+        File.failing = True
+        try:
+            yield
+        finally:
+            File.failing = False
 
     @contextmanager
     def full(self):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
-from aiorepl import UNCHANGED
+from aiorepl import UNCHANGED, TransientError
 from aiorepl.testing import MemorySink
 from aiorepl.testing.conformance import Event, SinkConformance
 
@@ -19,6 +21,21 @@ class TestMemorySink(SinkConformance):
 
     def make_sink(self):
         return self.sink
+
+    @contextmanager
+    def lost_answer(self):
+        """What was flushed is durable, and the call fails."""
+        flush = self.sink.flush
+
+        async def unheard():
+            await flush()
+            raise TransientError("the answer was lost")
+
+        self.sink.flush = unheard
+        try:
+            yield
+        finally:
+            del self.sink.flush
 
     def crash(self, sink):
         sink.crash()

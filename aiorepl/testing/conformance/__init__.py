@@ -17,8 +17,9 @@
 
 ``SinkConformance`` is for targets that show events, ``MirrorConformance`` for those that show the tables' rows. Both
 run batches in all cuts, slices of large transactions, crashes between write and flush, replays, cancellation at every
-await, rows of every kind and name and type; with ``poison`` and ``outage`` also what the target refuses and a target
-that is away. A failure says what the sink did, and which sentence of the contract it broke.
+await, rows of every kind and name and type; with ``poison``, ``outage`` and ``lost_answer`` also what the target refuses, a
+target that is away, and one that does what it is asked but is not heard. A failure says what the sink did, and which sentence
+of the contract it broke.
 
 The kit makes an event loop of its own for each life of a process that it plays: fixtures that the test class uses are
 not ``async``, and ``make_sink`` and ``read`` keep no client from one call to the next.

@@ -27,6 +27,7 @@ ONE_BATCH, EACH_ALONE, IN_PARTS = 1 << 40, 2000, 1
 """Batch limits: everything at once, a transaction or a few, each slice by itself."""
 
 OUTAGE = "outage(): how the target is made not to answer"
+LOST_ANSWER = "lost_answer(): how the target does what it is asked and its answer is lost"
 
 
 class Conformance:
@@ -62,6 +63,10 @@ class Conformance:
 
     def outage(self) -> AbstractContextManager[object] | None:
         """Within it the target does not answer; ``None`` if that cannot be done."""
+        return None
+
+    def lost_answer(self) -> AbstractContextManager[object] | None:
+        """Within it the target does what it is asked, and its answers are lost; ``None`` if that cannot be done."""
         return None
 
     async def expect(self, done: Sequence[Slice], maybe: Sequence[Slice] = (), *, after: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.errors import TransientError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext
-from aiorepl.testing.conformance.base import OUTAGE, Conformance, skip_without
+from aiorepl.testing.conformance.base import LOST_ANSWER, OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.story import Story
 from aiorepl.testing.memory import MemorySource
@@ -57,33 +57,44 @@ class Engine(Conformance):
     def test_an_outage_within_a_transaction(self, call: int) -> None:
         """The target is away when some slices of a transaction were written: all of it is there in the end, and as claimed."""
         skip_without(self.outage(), OUTAGE)
+        self._fails_within_a_transaction(call, self.outage, "an outage")
+
+    @pytest.mark.parametrize("call", [1, 2, 4, 7])
+    def test_a_lost_answer_within_a_transaction(self, call: int) -> None:
+        """An answer is lost when some slices of a transaction were written: nothing is there under another identity."""
+        skip_without(self.lost_answer(), LOST_ANSWER)
+        self._fails_within_a_transaction(call, self.lost_answer, "a lost answer")
+
+    def _fails_within_a_transaction(
+        self, call: int, fault: Callable[[], AbstractContextManager[object] | None], named: str
+    ) -> None:
         story = Story()
         source = MemorySource(stream=story.stream, read_bytes=500)
 
-        async def work(away: _AwayAt) -> None:
+        async def work(failing: _FailsAt) -> None:
             story.items(2)
             await source.acknowledged()
             story.commit(*(story.item(f"of many {number}") for number in range(100)))
             story.items(2)
-            await _either(away.failed.wait(), source.acknowledged())
-            if not away.failed.is_set():
+            await _either(failing.failed.wait(), source.acknowledged())
+            if not failing.failed.is_set():
                 raise ContractBroken(
-                    "everything was acknowledged while the target was away, and no call had failed",
-                    "flush returning means durable; outage() takes the target away within a transaction of its own, too",
+                    f"everything was acknowledged in spite of {named}, and no call had failed",
+                    f"flush returning means durable; {fault.__name__}() has its effect within a transaction of the sink's",
                 )
             await source.acknowledged()
 
         async def life() -> None:
-            outage = self.outage()
-            assert outage is not None
-            away = _AwayAt(call, self.new_sink(), outage)
-            delivery = Delivery(away, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
+            made = fault()
+            assert made is not None
+            failing = _FailsAt(call, self.new_sink(), made)
+            delivery = Delivery(failing, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
             pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
             try:
-                await beside(pipeline, work(away))
+                await beside(pipeline, work(failing))
             finally:
-                away.back()
-            await self.expect(story.stream.again(), after="an outage within a transaction")
+                failing.end()
+            await self.expect(story.stream.again(), after=f"{named} within a transaction")
 
         for _ in range(2):
             self.live(life)
@@ -109,15 +120,15 @@ class Engine(Conformance):
             self.live(life)
 
 
-class _AwayAt(Sink):
-    """A sink whose target goes away at the n-th write of a part of a transaction, until a call has failed for it."""
+class _FailsAt(Sink):
+    """A sink whose target has a fault from the n-th write of a part of a transaction on, until a call has failed."""
 
-    def __init__(self, call: int, sink: Sink, outage: AbstractContextManager[object]) -> None:
+    def __init__(self, call: int, sink: Sink, fault: AbstractContextManager[object]) -> None:
         self.takes_prepared = sink.takes_prepared
         self._sink = sink
         self._writes = call
-        self._outage = outage
-        self._away = False
+        self._fault = fault
+        self._faulty = False
         self.failed = asyncio.Event()
         """Set when a call has."""
 
@@ -133,8 +144,8 @@ class _AwayAt(Sink):
         if self._writes == 0:
             # Some targets cannot be taken away from under what is not flushed.
             await self._sink.flush()
-            self._writes, self._away = -1, True
-            self._outage.__enter__()
+            self._writes, self._faulty = -1, True
+            self._fault.__enter__()
         await self._call(self._sink.write(batch))
 
     async def flush(self) -> None:
@@ -143,18 +154,18 @@ class _AwayAt(Sink):
     async def close(self) -> None:
         await self._sink.close()
 
-    def back(self) -> None:
-        """The target is there again."""
-        if self._away:
-            self._away = False
-            self._outage.__exit__(None, None, None)
+    def end(self) -> None:
+        """The target works again."""
+        if self._faulty:
+            self._faulty = False
+            self._fault.__exit__(None, None, None)
 
     async def _call(self, call: Coroutine[Any, Any, None]) -> None:
         try:
             await call
         except TransientError:
             self.failed.set()
-            self.back()
+            self.end()
             raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any, Self
 
 import orjson
@@ -23,6 +24,8 @@ class Event:
         row behind it.
     :param table: schema and name.
     :param new: the new row; columns that the target has no value of are left out.
+    :param id: by what consumers of this target tell an event from its repetitions, where that is something of its own: a
+        message id, an entry's key.
     """
 
     lsn: LSN
@@ -30,6 +33,7 @@ class Event:
     kind: str | None = None
     table: tuple[str, str] | None = None
     new: Mapping[str, Any] | None = field(default=None, repr=False)
+    id: str | None = None
 
     @property
     def identity(self) -> tuple[LSN, int]:
@@ -45,11 +49,17 @@ class Event:
         return cls(LSN.parse(at), fields.get("ordinal", 0), fields["kind"], table, fields.get("new"))
 
 
-def native_events(events: Iterable[bytes | str | Mapping[str, Any]]) -> list[Event]:
-    """Native events in the order of a target; those of boundaries are left out."""
+def native_events(
+    events: Iterable[bytes | str | Mapping[str, Any]], ids: Iterable[str | None] | None = None
+) -> list[Event]:
+    """Native events in the order of a target; those of boundaries are left out.
+
+    :param ids: the id of each, where the target has such.
+    """
     found: list[Event] = []
     prepared: list[int] = []
-    for given in events:
+    given: bytes | str | Mapping[str, Any]
+    for given, identifier in zip(events, repeat(None) if ids is None else ids, strict=ids is not None):
         fields = given if isinstance(given, Mapping) else orjson.loads(given)
         kind = fields["kind"]
         if kind == "prepare":
@@ -60,7 +70,7 @@ def native_events(events: Iterable[bytes | str | Mapping[str, Any]]) -> list[Eve
         elif kind not in ("begin", "commit", "commit_prepared", "rollback_prepared"):
             if fields.get("commit_lsn", "") is None:
                 prepared.append(len(found))
-            found.append(Event.from_native(fields))
+            found.append(replace(Event.from_native(fields), id=identifier))
     return found
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+
+import pytest
 
 from aiorepl.errors import PermanentError, SinkError, TransientError
 from aiorepl.sink import Batch, Sink
-from aiorepl.testing.conformance.base import OUTAGE, Conformance, skip_without
+from aiorepl.testing.conformance.base import LOST_ANSWER, ONE_BATCH, OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.running import ContractBroken, Watch
 from aiorepl.testing.conformance.story import ITEMS, SECRET, Story
 from aiorepl.transactions.transaction import Slice
 
 POISON = "poison: a value of public.items.note that the target refuses for good"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A call that raised TransientError."""
+
+    call: str
+    resend: bool
 
 
 class Failures(Conformance):
@@ -68,6 +79,49 @@ class Failures(Conformance):
 
         self.live(life)
         self.live(lambda: self.expect([*done, *pending], after="an outage"))
+
+    @pytest.mark.parametrize("then", ["again", "restart"])
+    def test_a_lost_answer(self, then: str) -> None:
+        """The target did what a call asked, and the call fails: when it is made again, nothing gets another identity."""
+        lost = self.lost_answer()
+        skip_without(lost, LOST_ANSWER)
+        assert lost is not None
+        story = Story()
+        done, pending = story.items(2), story.items(2) + story.items(3)
+        confirmed = story.stream.ends[0]
+
+        async def unheard(sink: Sink) -> _Failed:
+            await sink.open(story.context)
+            await self.write(sink, done)
+            with lost:
+                return await self._unheard(sink, Batch(tuple(pending)))
+
+        async def again() -> None:
+            sink = self.new_sink()
+            try:
+                failed = await unheard(sink)
+                if failed.resend:
+                    held = await sink.open(story.context)
+                    await self.write(sink, self.missing(story, held, confirmed))
+                else:
+                    await self.write(sink, () if failed.call == "flush" else pending, ONE_BATCH)
+                await self.write(sink, story.items(2))
+            finally:
+                await sink.close()
+
+        async def restart() -> None:
+            async with self.opened(story) as (sink, held):
+                await self.write(sink, [*self.missing(story, held, confirmed), *story.items(2)])
+
+        if then == "again":
+            self.live(again)
+        else:
+            self.die(unheard)
+            self.live(
+                lambda: self.expect(done, pending, after="an answer was lost and the process was killed")
+            )
+            self.live(restart)
+        self.live(lambda: self.expect(story.stream.again(), after="an answer was lost"))
 
     def test_a_target_that_is_away_at_the_start(self) -> None:
         """``open`` or the first calls raise an error of the contract, and the sink can be closed."""
@@ -141,6 +195,24 @@ class Failures(Conformance):
                 "raise TransientError when the same batch may succeed later",
             ) from error
         raise ContractBroken("flush returned while the target was away", "flush returning means durable")
+
+    async def _unheard(self, sink: Sink, batch: Batch) -> _Failed:
+        """Write and flush while answers are lost."""
+        call = "write"
+        try:
+            await sink.write(batch)
+            call = "flush"
+            await sink.flush()
+        except TransientError as error:
+            return _Failed(call, error.resend)
+        except Exception as error:
+            raise ContractBroken(
+                f"when the target's answer was lost, {call} raised {type(error).__name__}",
+                "raise TransientError when the same batch may succeed later",
+            ) from error
+        raise ContractBroken(
+            "write and flush returned in spite of a lost answer", "flush returning means durable"
+        )
 
     async def _close(self, sink: Sink) -> None:
         try:

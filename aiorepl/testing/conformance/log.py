@@ -44,6 +44,7 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
         seen = Counter(event.identity for event in events)
         self._require_all(required, seen, after)
         self._require_none_else({**required, **allowed}, seen, after)
+        self._require_one_id(events, after)
         if self.exactly_once and (twice := [found for found, count in seen.items() if count > 1]):
             raise ContractBroken(
                 f"after {after}, {len(twice)} changes are in the target more than once: {_named(twice)}",
@@ -95,6 +96,21 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
                 "(commit_lsn, ordinal) is a change's identity for good; a prepared transaction is not seen where atomic = "
                 "True before it commits, or after it was rolled back",
             )
+
+    def _require_one_id(self, events: Sequence[Event], after: str) -> None:
+        """Every event has one id, and shares it with no other."""
+        ids: dict[Identity, str] = {}
+        owners: dict[str, Identity] = {}
+        for event in events:
+            if event.id is None:
+                continue
+            at = event.identity
+            if ids.setdefault(at, event.id) != event.id or owners.setdefault(event.id, at) != at:
+                raise ContractBroken(
+                    f"after {after}, {_named([at])} is in the target under a second id, or under that of another event",
+                    "what comes again comes with the same identities: ids are made of (commit_lsn, ordinal), as "
+                    "aiorepl.formats.format.event_id",
+                )
 
     def _require_order(self, known: dict[Identity, Change], events: Sequence[Event], after: str) -> None:
         last: dict[object, Identity] = {}

@@ -6,9 +6,11 @@ import asyncio
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +25,7 @@ from aiokafka.errors import KafkaError
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
+from aiorepl.testing import LossyProxy
 
 JARS = Path(sys.prefix, "servers", "kafka")
 LISTENERS = {
@@ -31,6 +34,7 @@ LISTENERS = {
     "SSL": "SSL",
     "MUTUAL": "SSL",
     "SASL_SSL": "SASL_SSL",
+    "LOSSY": "PLAINTEXT",
     "CONTROLLER": "PLAINTEXT",
 }
 LOGINS = {
@@ -61,11 +65,46 @@ for listener in ("sasl_plaintext", "sasl_ssl"):
         CONFIGURATION[login] = f"org.apache.kafka.common.security.{module}"
 
 
+PRODUCE, END_TXN = 0, 26
+
+
+class Answers:
+    """Answers to Produce and EndTxn, which say that something is written: found by the ids of their requests."""
+
+    def __init__(self) -> None:
+        self._writing: set[int] = set()
+        self._lock = threading.Lock()
+        self._requests, self._responses = bytearray(), bytearray()
+
+    def sent(self, data: bytes) -> None:
+        """A request begins with its length, kind, version and id."""
+        self._requests += data
+        for request in _framed(self._requests):
+            kind, _, identifier = struct.unpack_from(">hhi", request)
+            if kind in (PRODUCE, END_TXN):
+                with self._lock:
+                    self._writing.add(identifier)
+
+    def is_answer(self, data: bytes) -> bool:
+        """A response begins with its length and its request's id."""
+        self._responses += data
+        found = {struct.unpack_from(">i", response)[0] for response in _framed(self._responses)}
+        with self._lock:
+            return not self._writing.isdisjoint(found)
+
+
+def _framed(data: bytearray) -> Iterator[bytes]:
+    """Take what is whole, without the lengths."""
+    while len(data) >= 4 and len(data) >= 4 + (length := int.from_bytes(data[:4], "big")):
+        yield bytes(data[4 : 4 + length])
+        del data[: 4 + length]
+
+
 class Broker:
     """A broker that is its own controller, whose data outlives its process.
 
     At ``urls["SASL_…"]`` it wants user ``u`` with password ``right``, or ``s`` with ``salted`` under SCRAM; at
-    ``urls["MUTUAL"]`` a certificate.
+    ``urls["MUTUAL"]`` a certificate. ``urls["LOSSY"]`` is behind ``proxy``, which loses answers when it is told to.
     """
 
     def __init__(
@@ -82,6 +121,9 @@ class Broker:
         hosts = {name: "localhost" if "SSL" in kind else "127.0.0.1" for name, kind in LISTENERS.items()}
         self.urls = {name: f"{hosts[name]}:{port}" for name, port in ports.items()}
         self.port, self.url = ports["PLAINTEXT"], self.urls["PLAINTEXT"]
+        self.proxy = LossyProxy(("127.0.0.1", ports["LOSSY"]), answer=Answers)
+        # Where clients are told to find the broker, once they have asked it by way of the proxy.
+        self.urls["LOSSY"] = f"127.0.0.1:{self.proxy.port}"
         pair = [certificates.joinpath(f"server.{kind}").read_text() for kind in ("key", "pem")]
         (self.folder / "server.pem").write_text("".join(pair))
         settings = CONFIGURATION | {
@@ -149,6 +191,7 @@ class Broker:
     def stop(self) -> None:
         """For good."""
         self.kill()
+        self.proxy.close()
         shutil.rmtree(self.folder)
 
     async def create(self, topic: str, partitions: int = 1, **options: str) -> None:

@@ -29,15 +29,26 @@ class TestKafka(SinkConformance):
 
     def make_sink(self, **options) -> Kafka:
         sink = Kafka(
-            self.broker.url, topic=self.name, max_event_bytes=150_000, timeout=self.timeout, **options
+            self.broker.urls["LOSSY"],
+            topic=self.name,
+            max_event_bytes=150_000,
+            timeout=self.timeout,
+            **options,
         )
         self.sinks.add(sink)
         return sink
 
-    @contextmanager
     def outage(self):
-        """It is waited out for a second; nothing else is taken for one."""
-        with self.broker.away():
+        return self.waited_out(self.broker.away())
+
+    def lost_answer(self):
+        """The broker has written records, or ended a transaction, and says so to nobody."""
+        return self.waited_out(self.broker.proxy.losing())
+
+    @contextmanager
+    def waited_out(self, fault):
+        """For a second; nothing else is taken for one."""
+        with fault:
             for sink in self.sinks:
                 sink._timeout = 1.0
             try:
@@ -48,7 +59,9 @@ class TestKafka(SinkConformance):
 
     async def read(self) -> list[Event]:
         # Also while a transaction is open.
-        return native_events([record.value for record in await self.broker.read(self.name, patience=3.0)])
+        records = await self.broker.read(self.name, patience=3.0)
+        ids = [dict(record.headers)["event_id"].decode() for record in records]
+        return native_events([record.value for record in records], ids)
 
 
 class TestKafkaExactlyOnce(TestKafka):

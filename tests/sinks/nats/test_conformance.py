@@ -19,15 +19,18 @@ class TestNats(SinkConformance):
     poison = "p" * 1_100_000
 
     @pytest.fixture(autouse=True)
-    def _target(self, target, name, request) -> None:
+    def _target(self, target, name, request, lossy) -> None:
         self.server = target
         self.name = name
         self.sinks: WeakSet[Nats] = WeakSet()
         self.timeout = 1.0 if "away_at_the_start" in request.node.name else 60.0
         self.server.create(name, f"{name}.>")
+        self.proxy = lossy(("127.0.0.1", target.port), answer=b'"seq":')
 
     def make_sink(self) -> Nats:
-        sink = Nats(self.name, self.server.url, subject=f"{self.name}.all", timeout=self.timeout)
+        sink = Nats(
+            self.name, f"nats://127.0.0.1:{self.proxy.port}", subject=f"{self.name}.all", timeout=self.timeout
+        )
         self.sinks.add(sink)
         return sink
 
@@ -43,5 +46,11 @@ class TestNats(SinkConformance):
                 for sink in self.sinks:
                     sink._stream._timeout = self.timeout
 
+    def lost_answer(self):
+        """The stream has a message, and says so to nobody."""
+        return self.proxy.losing()
+
     async def read(self) -> list[Event]:
-        return native_events([message.data for message in await self.server.read(self.name)])
+        messages = await self.server.read(self.name)
+        ids = [message.headers["Nats-Msg-Id"] for message in messages]
+        return native_events([message.data for message in messages], ids)

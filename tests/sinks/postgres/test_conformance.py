@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
+from aiorepl.testing import LossyProxy
 from aiorepl.testing.conformance import TABLES, MirrorConformance, Table
 from aiorepl_sinks.postgres import Postgres
 from aiorepl_sinks.postgres.names import quoted
@@ -39,11 +41,16 @@ class Mirroring(MirrorConformance):
     atomic = True
     poison = POISON
     options: dict[str, Any] = {}  # noqa: RUF012
+    answer = b"COMMIT\0"
 
     @pytest.fixture(autouse=True)
-    def target(self, database: str, server: Any) -> None:
-        """A database with the kit's tables."""
+    def target(self, database: str, server: Any, lossy: Callable[..., LossyProxy]) -> None:
+        """A database with the kit's tables, and a proxy in front of it."""
         self.dsn = database
+        parts = urlsplit(database)
+        self.proxy = lossy((parts.hostname, parts.port), answer=self.answer)
+        user = parts.netloc.rpartition("@")[0]
+        self.by_proxy = parts._replace(netloc=f"{user}@127.0.0.1:{self.proxy.port}").geturl()
         self.admin = server.dsn
         self.name = database.rpartition("/")[2]
         aside(
@@ -55,7 +62,11 @@ class Mirroring(MirrorConformance):
         )
 
     def make_sink(self) -> Postgres:
-        return Postgres(self.dsn, **self.options)
+        return Postgres(self.by_proxy, **self.options)
+
+    def lost_answer(self) -> AbstractContextManager[object]:
+        """The target has committed, and says so to nobody."""
+        return self.proxy.losing()
 
     async def rows(self, table: Table) -> Sequence[Mapping[str, Any]]:
         connection = await asyncpg.connect(self.dsn, server_settings=SETTINGS)

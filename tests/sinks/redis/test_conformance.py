@@ -16,18 +16,25 @@ class TestRedis(SinkConformance):
     poison = "p" * 200_000
 
     @pytest.fixture(autouse=True)
-    def _target(self, target) -> None:
+    def _target(self, target, lossy) -> None:
         self.server = target
+        self.proxy = lossy(f"{target.folder}/socket", answer=b"done")
+        self.url = f"redis://127.0.0.1:{self.proxy.port}"
 
     def make_sink(self) -> Redis:
-        return Redis(self.server.url, stream="all", max_event_bytes=150_000, timeout=60.0)
+        return Redis(self.url, stream="all", max_event_bytes=150_000, timeout=60.0)
+
+    def lost_answer(self):
+        """The script has run, and says so to nobody."""
+        return self.proxy.losing()
 
     def outage(self):
         return self.server.away()
 
     def read(self) -> list[Event]:
         with self.server.client() as client:
-            return native_events([fields["value"] for _, fields in client.xrange("all")])
+            entries = client.xrange("all")
+            return native_events([fields["value"] for _, fields in entries], [at for at, _ in entries])
 
 
 class TestRedisByTable(TestRedis):
@@ -36,7 +43,7 @@ class TestRedisByTable(TestRedis):
     order = "table"
 
     def make_sink(self) -> Redis:
-        return Redis(self.server.url, format="cloudevents", max_event_bytes=150_000, timeout=60.0)
+        return Redis(self.url, format="cloudevents", max_event_bytes=150_000, timeout=60.0)
 
     def read(self) -> list[Event]:
         import orjson

@@ -266,6 +266,13 @@ class FaultyLayer:
         yield
         self.faults.clear()
 
+    @contextmanager
+    def lost_answers(self) -> Iterator[None]:
+        """Within it the server does what it is asked to write, and its answers are lost."""
+        self.faults.append(Fault("PUT|POST|DELETE", "", lost=True, times=1 << 40))
+        yield
+        self.faults.clear()
+
     def stop(self) -> None:
         """No more requests."""
         self._server.shutdown()

@@ -188,6 +188,10 @@ class TestContainer(SinkConformance):
         """The server says 503."""
         return self.layer.outage()
 
+    def lost_answer(self):
+        """The server has written an object, and says so to nobody."""
+        return self.layer.lost_answers()
+
     def make_sink(self):
         return self.container.sink(
             endpoint=f"{self.layer.endpoint}/tests", object_bytes=4000, memory_bytes=20000

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
 import pytest
 
 from aiorepl import LSN
@@ -18,6 +24,22 @@ class Objects(SinkConformance):
     order = "table"
 
 
+@contextmanager
+def names_unheard():
+    """Files get their names, and the calls that gave them fail."""
+    rename, link = Path.rename, os.link
+
+    def after(call):
+        def unheard(*arguments):
+            call(*arguments)
+            raise OSError(errno.ENOSPC, "the answer was lost")
+
+        return unheard
+
+    with patch.object(Path, "rename", after(rename)), patch.object(os, "link", after(link)):
+        yield
+
+
 class TestFolder(Objects):
     """JSON lines in files."""
 
@@ -25,6 +47,10 @@ class TestFolder(Objects):
     def target(self, tmp_path, read):
         """A folder of each test's own."""
         self.folder, self.reader = tmp_path, read
+
+    def lost_answer(self):
+        """A file is there, and the call that gave it its name fails."""
+        return names_unheard()
 
     def make_sink(self):
         return S3(
@@ -49,6 +75,10 @@ class TestBucket(Objects):
         """The server says 503."""
         return self.layer.outage()
 
+    def lost_answer(self):
+        """The server has written an object, and says so to nobody."""
+        return self.layer.lost_answers()
+
     def make_sink(self):
         return self.bucket.sink(
             endpoint=self.layer.endpoint, object_bytes=4000, memory_bytes=2000, spool_bytes=20000
@@ -66,6 +96,10 @@ class TestParquet(Objects):
     def target(self, tmp_path, read):
         """A folder of each test's own."""
         self.folder, self.reader = tmp_path, read
+
+    def lost_answer(self):
+        """A file is there, and the call that gave it its name fails."""
+        return names_unheard()
 
     def make_sink(self):
         return Parquet(self.folder, object_bytes=4000, memory_bytes=2000, spool_bytes=20000)

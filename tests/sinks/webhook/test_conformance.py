@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,16 +20,23 @@ class Webhooks(SinkConformance):
     options: ClassVar[dict] = {}
 
     @pytest.fixture(autouse=True)
-    def target(self, receiver):
-        """A receiver of each test's own."""
+    def target(self, receiver, lossy):
+        """A receiver of each test's own, and a proxy in front of it."""
         self.receiver = receiver
         receiver.poison = b'"note":"poison"'
+        url = urlsplit(receiver.url)
+        self.proxy = lossy((url.hostname, url.port), answer=b"HTTP/1.1 204")
+        self.url = url._replace(netloc=f"127.0.0.1:{self.proxy.port}").geturl()
 
     def make_sink(self):
-        return Webhook(self.receiver.url, **self.options)
+        return Webhook(self.url, **self.options)
 
     def read(self):
         return native_events(self.receiver.events)
+
+    def lost_answer(self):
+        """The receiver has accepted a request, and says so to nobody."""
+        return self.proxy.losing()
 
     @contextmanager
     def outage(self):
@@ -51,3 +59,6 @@ class TestEvents(Webhooks):
     """One event a request."""
 
     options: ClassVar[dict] = {"body": "event"}
+
+    def read(self):
+        return native_events(self.receiver.events, [request.id for request in self.receiver.accepted])

@@ -20,11 +20,24 @@ class Target:
         self.position: Position | None = None
         self.rows: dict[tuple[str, str], dict] = {}
         self.away = False
+        self.losing = False
 
     def check(self):
         """Raise what a client would."""
         if self.away:
             raise TransientError("the target does not answer")
+
+    def answer(self):
+        """Raise what a client would that has waited for an answer."""
+        if self.losing:
+            raise TransientError("the target's answer was lost")
+
+    @contextmanager
+    def lost_answer(self):
+        """Within it the target does what it is asked, and no answer comes."""
+        self.losing = True
+        yield
+        self.losing = False
 
     @contextmanager
     def outage(self):

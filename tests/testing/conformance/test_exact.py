@@ -54,11 +54,17 @@ class Exact(Sink):
 
     async def flush(self):
         await asyncio.sleep(0)
-        self.kept().update(self.prepared_now)
-        self.target.events = [*self.target.events, *self.ready]
-        if self.end is not None:
-            self.target.position = self.at.at(self.end)
+        if not self.is_there():
+            self.kept().update(self.prepared_now)
+            self.target.events = [*self.target.events, *self.ready]
+            if self.end is not None:
+                self.target.position = self.at.at(self.end)
+        self.target.answer()
         self.ready, self.prepared_now = [], {}
+
+    def is_there(self):
+        """Whether the target has done what nobody heard of."""
+        return self.end is not None and self.target.position == self.at.at(self.end)
 
 
 class TestExact(SinkConformance):
@@ -74,6 +80,9 @@ class TestExact(SinkConformance):
     def read(self):
         return self.target.events
 
+    def lost_answer(self):
+        return self.target.lost_answer()
+
 
 class TestExactOnly(TestExact):
     """The same without prepared transactions."""
@@ -82,6 +91,9 @@ class TestExactOnly(TestExact):
         sink = super().make_sink()
         sink.takes_prepared = False
         return sink
+
+    def lost_answer(self):
+        return None
 
 
 class Transactional(Exact):
@@ -200,6 +212,9 @@ class SlicesAtOnce(Exact):
             self.ready += [self.target.event(change) for change in part.changes]
             self.end = part.end_lsn or self.end
 
+    def is_there(self):
+        return False
+
 
 class KeepsSlicesOfBefore(Exact):
     """Puts slices aside in the target, and what comes again behind them."""
@@ -212,6 +227,13 @@ class KeepsSlicesOfBefore(Exact):
                 self.ready += kept
                 self.end = part.end_lsn
                 kept = self.target.rows["aside"] = []
+
+
+class DoesItAgain(Exact):
+    """Does not look whether the target has done what it heard nothing of."""
+
+    def is_there(self):
+        return False
 
 
 class PositionApart(Exact):
@@ -313,6 +335,12 @@ def case_of(sink: type, base: type) -> type:
             TestExactOnly,
             "test_a_crash_within_a_transaction test_a_transaction_in_slices",
             "seen without the others",
+        ),
+        (
+            DoesItAgain,
+            TestExact,
+            "test_a_lost_answer test_a_lost_answer_within_a_transaction",
+            "more than once",
         ),
         (KeepsSlicesOfBefore, TestExactOnly, "test_a_crash_within_a_transaction", "more than once"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from contextlib import nullcontext
 
@@ -34,6 +35,7 @@ class Log(Sink):
         await asyncio.sleep(0)
         self.target.check()
         await self.send(self.gathered)
+        self.target.answer()
         self.gathered = []
 
     async def send(self, events):
@@ -56,6 +58,9 @@ class TestLog(SinkConformance):
     def outage(self):
         return self.target.outage()
 
+    def lost_answer(self):
+        return self.target.lost_answer()
+
 
 class Blocking(SyncSink):
     """The same with calls that block."""
@@ -70,6 +75,7 @@ class Blocking(SyncSink):
     def flush(self):
         self.target.check()
         self.target.events += self.gathered
+        self.target.answer()
         self.gathered = []
 
 
@@ -111,6 +117,46 @@ class Renumbers(Log):
         self.target.events += [
             Event(event.lsn, number + 1000, event.kind) for number, event in enumerate(events)
         ]
+
+
+class RenumbersAfterALostAnswer(Log):
+    """Takes what comes again for something else."""
+
+    failed = False
+
+    async def send(self, events):
+        renumbered = [Event(event.lsn, event.ordinal + 1000, event.kind) for event in events]
+        self.target.events += renumbered if self.failed else events
+        self.failed = self.target.losing
+
+
+class NamesAnewAfterALostAnswer(Log):
+    """Gives each attempt to send an event an id of its own."""
+
+    async def send(self, events):
+        self.attempts = getattr(self, "attempts", 0) + 1
+        self.target.events += [
+            dataclasses.replace(one, id=f"{one.identity} {self.attempts}") for one in events
+        ]
+
+
+class SharesAnId(Log):
+    """Names events after their transactions."""
+
+    async def send(self, events):
+        self.target.events += [dataclasses.replace(one, id=str(one.lsn)) for one in events]
+
+
+class DropsWhatItHeardNothingOf(Log):
+    """Takes a call that failed for done."""
+
+    async def flush(self):
+        try:
+            await super().flush()
+        except TransientError:
+            if self.target.losing:
+                return
+            raise
 
 
 class FlushesLate(Log):
@@ -299,6 +345,7 @@ class ForgetsAfterAnError(Log):
         gathered, self.gathered = self.gathered, []
         self.target.check()
         await self.send(gathered)
+        self.target.answer()
 
 
 class RefusesTheWrongOnes(Log):
@@ -328,6 +375,7 @@ def case_of(sink: type, **claims) -> type:
     return type(f"Case{sink.__name__}", (TestLog,), {"sink": sink, **claims})
 
 
+LOST_ANSWERS = "test_a_lost_answer test_a_lost_answer_within_a_transaction"
 OUTAGES = "test_an_outage test_an_outage_within_a_transaction"
 OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
 
@@ -337,6 +385,9 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     [
         (OneOfAnIdentity, "test_schema_changes", "1 of 2 changes that were flushed are not"),
         (ReordersLargeBatches, "test_a_large_batch", "comes behind"),
+        (RenumbersAfterALostAnswer, LOST_ANSWERS, "that were not given to the sink"),
+        (NamesAnewAfterALostAnswer, LOST_ANSWERS, "under a second id"),
+        (DropsWhatItHeardNothingOf, LOST_ANSWERS, "in spite of a lost answer"),
         (SwallowsCancellation, "test_cancellation", "returned as if nothing had been"),
         (TurnsCancellationIntoAnError, "test_cancellation", "and raised TransientError"),
         (KeepsATaskRunning, "test_close_lets_go_of_everything", "tasks still run after close"),
@@ -344,7 +395,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         (NullForUnchanged, f"test_an_unchanged_value {OPEN}", "which was not sent, has a value"),
         (LogsRows, "test_rows_are_never_told", "a log record of 'sink'"),
         (QuotesTheRow, "test_rows_are_never_told", "PermanentError raised by write"),
-        (RaisesAnything, OUTAGES, "ConnectionError"),
+        (RaisesAnything, f"{OUTAGES} {LOST_ANSWERS}", "ConnectionError"),
         (ForgetsAfterAnError, OUTAGES, "changes that were flushed are not"),
         (RefusesTheWrongOnes, "test_poison", "refused names 8 changes, 1 of them"),
         (
@@ -379,6 +430,7 @@ def test_an_outage_that_is_none_is_found(failures):
         (FlushesLate, "test_what_was_flushed_survives_a_crash", "that were flushed are not in the target"),
         (Reorders, "test_what_is_flushed_is_there", "comes behind"),
         (Renumbers, "test_a_restart_with_an_older_confirmation", "that were flushed are not in the target"),
+        (SharesAnId, "test_what_is_flushed_is_there", "under that of another event"),
         (Invents, "test_what_is_flushed_is_there", "that were not given to the sink"),
         (EmptyForNull, "test_null_and_empty", "is not what was written"),
     ],

@@ -27,6 +27,7 @@ class Mirror(Sink):
         self.target.check()
         for change in self.gathered:
             self.apply(change)
+        self.target.answer()
         self.gathered = []
 
     def apply(self, change):
@@ -73,6 +74,9 @@ class TestMirror(MirrorConformance):
 
     def rows(self, table):
         return list(self.target.rows.get((table.schema, table.name), {}).values())
+
+    def lost_answer(self):
+        return self.target.lost_answer()
 
     def same(self, type_name, expected, found):
         """Binary columns are kept as they came."""

@@ -1,0 +1,152 @@
+"""A TCP proxy that loses a server's answers: the server has done what it was asked, and the client never hears of it.
+
+::
+
+    proxy = LossyProxy(("127.0.0.1", server.port), answer=b"COMMIT")
+    with proxy.losing():
+        ...  # a connection breaks when the server answers with COMMIT
+
+It runs in threads of its own, so a test may use it under any event loop, or under none. For ``lost_answer`` of the
+conformance kit; ``CuttingProxy`` cuts at any byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+_CHUNK: Final = 64 * 1024
+
+
+class Answers(Protocol):
+    """Tells which answers of one connection are lost, where a text alone cannot."""
+
+    def sent(self, data: bytes) -> None:
+        """The client has sent this."""
+
+    def is_answer(self, data: bytes) -> bool:
+        """Whether the answer begins, ends or stands in what the server sends now."""
+
+
+class LossyProxy:
+    """Listens on a free port of 127.0.0.1 and passes on what comes to the target, and back.
+
+    :param target: host and port, or the path of a Unix socket.
+    :param answer: bytes that stand in every answer to be lost; or makes an ``Answers`` for each connection.
+    :param port: where to listen, if it has to be known before.
+    """
+
+    def __init__(
+        self, target: tuple[str, int] | str, *, answer: bytes | Callable[[], Answers], port: int = 0
+    ) -> None:
+        self.lost = 0
+        """How many answers were lost so far."""
+        self._target = target
+        self._answer = answer
+        self._losing = False
+        self._sockets: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=100)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """Within it every such answer is lost, and its connection with it."""
+        self._losing = True
+        try:
+            yield
+        finally:
+            self._losing = False
+
+    def close(self) -> None:
+        """Accept no connection any more, and break all."""
+        # A thread that waits in accept() is woken by shutdown, not by close.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            sockets = list(self._sockets)
+        for one in sockets:
+            _shut(one)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = self._connected()
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._sockets |= {client, server}
+            answers = _Containing(self._answer) if isinstance(self._answer, bytes) else self._answer()
+            for pump in (self._requests, self._answers):
+                threading.Thread(target=pump, args=(client, server, answers), daemon=True).start()
+
+    def _connected(self) -> socket.socket:
+        if isinstance(self._target, str):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._target)
+            return server
+        return socket.create_connection(self._target)
+
+    def _requests(self, client: socket.socket, server: socket.socket, answers: Answers) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(_CHUNK):
+                answers.sent(data)
+                server.sendall(data)
+        self._end(client, server)
+
+    def _answers(self, client: socket.socket, server: socket.socket, answers: Answers) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(_CHUNK):
+                if answers.is_answer(data) and self._losing:
+                    self.lost += 1
+                    break
+                client.sendall(data)
+        self._end(client, server)
+
+    def _end(self, *sockets: socket.socket) -> None:
+        """Wake the other thread; the last of the two closes."""
+        for one in sockets:
+            _shut(one)
+        with self._lock:
+            again = self._sockets.isdisjoint(sockets)
+            self._sockets.difference_update(sockets)
+        if again:
+            for one in sockets:
+                one.close()
+
+
+class _Containing:
+    """Answers that hold a text."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._tail = b""
+
+    def sent(self, data: bytes) -> None:
+        """Nothing is looked for there."""
+
+    def is_answer(self, data: bytes) -> bool:
+        seen = self._tail + data
+        self._tail = seen[len(seen) - len(self._text) + 1 :] if len(self._text) > 1 else b""
+        return self._text in seen
+
+
+def _shut(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
