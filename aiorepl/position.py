@@ -1,18 +1,24 @@
 """A position in a stream of transactions: where, and of which slot on which server.
 
-An LSN alone says little: after a restore, a failover or a recreated slot the same number means something else.
-So whoever keeps a position keeps all of it, and a position is compared before it is used.
+An LSN alone says little: after a restore, a failover or a recreated slot the same number means something else. A
+timeline's number says little more: two standbys of one primary that are promoted both count on from it. So a position
+also has its timeline's history, and the last transaction before it, which the server has to send again if it has the
+same stream (``delivery.continuity``).
 
 Pure vocabulary, like ``lsn`` and ``errors``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
+
+History = tuple[tuple[int, LSN], ...]
+"""A timeline's ancestors, the oldest first, and where each was left."""
 
 
 class Timelines:
@@ -21,38 +27,102 @@ class Timelines:
     All positions of a running stream share one of these: when a standby is promoted under the stream, it grows,
     and from then on each LSN has the timeline that it was reached on.
 
-    :param left: the ancestors, and where each was left. Empty where the server does not tell.
+    :param left: the ancestors, and where each was left.
+    :param known: whether ``left`` is what the server says. If not, it may be a guess, or empty.
     """
 
-    __slots__ = ("_current", "_left")
+    __slots__ = ("_current", "_known", "_left")
 
-    def __init__(self, current: int, left: Iterable[tuple[int, LSN]] = ()) -> None:
+    def __init__(self, current: int, left: Iterable[tuple[int, LSN]] = (), *, known: bool = True) -> None:
         self._current = current
-        self._left = tuple(sorted(left))
+        self._left: History = tuple(sorted(left))
+        self._known = known
 
     @property
     def current(self) -> int:
         """The timeline that the server is on."""
         return self._current
 
-    @property
-    def known(self) -> bool:
-        """Whether the ancestors are known."""
-        return self._current == 1 or bool(self._left)
-
-    def left_at(self, timeline: int) -> LSN | None:
-        """Where ``timeline`` was left; ``None`` when it is no ancestor."""
-        return dict(self._left).get(timeline)
-
     def at(self, lsn: LSN) -> int:
         """The timeline that ``lsn`` lies on."""
         return next((timeline for timeline, left in self._left if lsn <= left), self._current)
+
+    def history(self, timeline: int) -> History | None:
+        """The ancestors of ``timeline``; ``None`` when they are not known."""
+        if timeline == 1:
+            return ()
+        return tuple(one for one in self._left if one[0] < timeline) if self._known else None
 
     def grow(self, later: Timelines) -> None:
         """Become what a later server says."""
         # In this order, for sinks look from threads of their own: a timeline that is too late does no harm.
         self._current = later._current
         self._left = later._left
+        self._known = later._known
+
+
+class Header(Protocol):
+    """What identifies a committed transaction; ``Transaction`` has it."""
+
+    @property
+    def commit_lsn(self) -> LSN: ...
+    @property
+    def xid(self) -> int: ...
+    @property
+    def commit_timestamp(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The identity of a committed transaction.
+
+    :param commit_lsn: where its commit record starts.
+    :param commit_timestamp: microseconds since 2000-01-01 00:00 UTC.
+    """
+
+    commit_lsn: LSN
+    xid: int
+    commit_timestamp: int
+
+    @classmethod
+    def of(cls, header: Header) -> Commit:
+        """The identity of the transaction with this header."""
+        return cls(header.commit_lsn, header.xid, header.commit_timestamp)
+
+
+class Trail:
+    """The transactions that one sink was given last, for the positions that it keeps."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[LSN, Header | None]] = []
+
+    def begin(self, held: Position) -> None:
+        """Begin behind ``held``."""
+        self._ends = [(held.lsn, held.last)]
+
+    def add(self, end_lsn: LSN, header: Header) -> None:
+        """The transaction ``header``, which ended at ``end_lsn``, was given to the sink."""
+        self._ends.append((end_lsn, header))
+
+    def forget(self, before: LSN) -> None:
+        """No position before ``before`` will be asked for."""
+        if (place := self._place(before)) > 0:
+            del self._ends[:place]
+
+    def last(self, lsn: LSN) -> Commit | None:
+        """The last transaction that ended at or before ``lsn``; ``None`` when it is not known."""
+        place = self._place(lsn)
+        header = self._ends[place][1] if place >= 0 else None
+        return header if header is None or isinstance(header, Commit) else Commit.of(header)
+
+    def _place(self, lsn: LSN) -> int:
+        # From behind: what is asked for is nearly always the last.
+        place = len(self._ends) - 1
+        while place >= 0 and self._ends[place][0] > lsn:
+            place -= 1
+        return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +133,11 @@ class Position:
     :param timeline: the timeline the position was reached on.
     :param slot: the replication slot's name.
     :param lsn: the end LSN of the last transaction it covers.
-    :param timelines: of a position in a stream that runs; what was kept has none.
-    :param database: the database that the slot is in, as far as it is known: what was kept does not say.
+    :param history: the timeline's ancestors; ``None`` when the server did not tell.
+    :param last: the last transaction it covers; ``None`` when it is not known.
+    :param timelines: the running stream's; ``None`` in a position that was read back.
+    :param trail: of the sink that keeps positions of this stream.
+    :param database: the database that the slot is in; ``None`` in a position that was read back.
     """
 
     system_identifier: str
@@ -73,14 +146,31 @@ class Position:
     lsn: LSN
     timelines: Timelines | None = field(default=None, compare=False, repr=False)
     database: str | None = field(default=None, compare=False, repr=False)
+    history: History | None = None
+    last: Commit | None = None
+    trail: Trail | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.timeline == 1 and self.history is None:
+            # The first timeline has no ancestors, whoever says so.
+            object.__setattr__(self, "history", ())
 
     def at(self, lsn: LSN) -> Position:
-        """The same stream at another LSN, with the timeline of that.
+        """The same stream at another LSN, with the timeline of that and the last transaction before it.
 
-        Ask the position that the stream was begun with, not one that was read back: only that one learns of promotions.
+        Call it on the position of the sink's context, not on one that was read back: only the former knows of promotions
+        and of the transactions that were delivered.
         """
-        timeline = self.timeline if self.timelines is None else max(self.timeline, self.timelines.at(lsn))
-        return replace(self, timeline=timeline, lsn=lsn)
+        timeline, history = self.timeline, self.history
+        if self.timelines is not None:
+            timeline = max(timeline, self.timelines.at(lsn))
+            history = self.timelines.history(timeline)
+        last = None if self.trail is None else self.trail.last(lsn)
+        return replace(self, timeline=timeline, lsn=lsn, history=history, last=last)
+
+    def followed(self) -> Position:
+        """The same position, with a trail of its own."""
+        return replace(self, trail=Trail())
 
     def require_same_source(self, found: Position, holder: str) -> None:
         """Check that this position, which ``holder`` kept, belongs to the source that was ``found``.
@@ -104,27 +194,59 @@ class Position:
                 "it was restored from before that position, or is not the primary"
             )
 
-    def to_json(self) -> dict[str, str | int]:
+    def to_json(self) -> dict[str, Any]:
         """As a JSON object; ``from_json`` reads it."""
+        last = self.last
         return {
             "system_identifier": self.system_identifier,
             "timeline": self.timeline,
+            "history": None
+            if self.history is None
+            else [[timeline, str(left)] for timeline, left in self.history],
             "slot": self.slot,
             "lsn": str(self.lsn),
+            "last": None
+            if last is None
+            else {
+                "commit_lsn": str(last.commit_lsn),
+                "xid": last.xid,
+                "commit_timestamp": last.commit_timestamp,
+            },
         }
 
     @classmethod
-    def from_json(cls, fields: dict[str, str | int]) -> Position:
+    def from_json(cls, fields: Mapping[str, Any]) -> Position:
         """Read what ``to_json`` wrote.
 
         :raises ValueError: when a field is missing or malformed.
+        :raises SlotError: when an earlier version wrote it.
         """
         try:
+            if "history" not in fields and {"system_identifier", "timeline", "slot", "lsn"} <= fields.keys():
+                raise SlotError(_EARLIER)
+            history, last = fields["history"], fields["last"]
             return cls(
                 str(fields["system_identifier"]),
                 int(fields["timeline"]),
                 str(fields["slot"]),
                 LSN.parse(str(fields["lsn"])),
+                history=None
+                if history is None
+                else tuple((int(timeline), LSN.parse(str(left))) for timeline, left in history),
+                last=None
+                if last is None
+                else Commit(
+                    LSN.parse(str(last["commit_lsn"])), int(last["xid"]), int(last["commit_timestamp"])
+                ),
             )
         except KeyError as error:
             raise ValueError(f"a position without {error}") from None
+        except (AttributeError, TypeError):
+            raise ValueError("a position of another form") from None
+
+
+_EARLIER: Final = (
+    "a position that was kept by an earlier version of aiorepl has neither the history of its timeline nor its last "
+    "transaction, so that it cannot be compared with the server: begin anew with an empty sink and an empty journal, and "
+    "load the tables again into the journal (resnapshot=True, on the command line --resnapshot)"
+)

@@ -39,6 +39,7 @@ PURE = (
     *("delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
     *("delivery/selection.py", "delivery/masking.py", "delivery/patterns.py"),
     *("delivery/silence.py", "delivery/timelines.py", "delivery/gaps.py"),
+    *("delivery/continuity.py", "delivery/received.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}

@@ -1,29 +1,33 @@
 """The source as one unbroken sequence of slices, whatever becomes of its connections.
 
-After a loss it connects again, checks that it is still the same slot of the same cluster, and asks for the stream
-from the last transaction that was received whole; of one that was under way it drops the changes that are known.
-So downstream nothing comes twice within a process, unless somebody there has lost it and asks (``go_back``).
+After a loss it connects again, checks that it is still the same stream (the slot, its cluster, the server's history, and
+``continuity``), and asks for it from the last transaction that was received whole; of one that was under way it drops the
+changes that are known. So downstream nothing comes twice within a process, unless somebody there has lost it and asks
+(``go_back``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from aiorepl.delivery.continuity import Claim, Continuity
+from aiorepl.delivery.gaps import refutation
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.overview import WaitingStatistics
 from aiorepl.delivery.readying import Readied, ready
+from aiorepl.delivery.received import HOLDER, Received
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Source
+from aiorepl.delivery.standby import StandbyWatch, TimelineChanged
 from aiorepl.delivery.timelines import require_history
 from aiorepl.delivery.undoing import drop
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
-from aiorepl.transactions.assembler import Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 from aiorepl.wire.routes import Connection, CreatedSlot
@@ -51,8 +55,16 @@ class Capture:
         self._readied: Readied | None = None
         self._session: Session | None = None
         self._ledger = Ledger(LSN(0), ())
-        self._partial: tuple[LSN, int] | None = None
-        self._after = LSN(0)
+        self._received = Received(LSN(0))
+        self._claims: list[Claim] = []
+        self._refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
+        self._continuity: Continuity | None = None
+        self._refutations: list[tuple[Claim, LSN]] = []
+        self._standby: StandbyWatch | None = None
+        # What has come and is not given out yet.
+        self._fresh: list[Slice] | None = None
+        # What was known before the server was asked for it again.
+        self._known = LSN(0)
         self._going_back = False
         self.reconnects = 0
         self.last_error: str | None = None
@@ -105,11 +117,22 @@ class Capture:
         connection, _ = self._required()
         return await connection.query(sql)
 
-    async def begin(self, after: LSN, sinks: Iterable[str], *, start: LSN | None = None) -> Ledger:
+    async def begin(
+        self,
+        after: LSN,
+        sinks: Iterable[str],
+        *,
+        start: LSN | None = None,
+        claims: Iterable[Claim] = (),
+        refuted: Callable[[Claim, LSN], Awaitable[None]] | None = None,
+    ) -> Ledger:
         """START_REPLICATION behind ``after``.
 
         :param sinks: whose word the confirmation needs.
         :param start: what counts as durable before the first of them has spoken; ``after`` unless given.
+        :param claims: what is said to have been received of this stream before; compared with what comes.
+        :param refuted: called for a claim that the server refutes, with the LSN where it began to send; unless it raises,
+            the stream goes on.
         """
         connection, readied = self._required()
         if self._until == NOW:
@@ -120,12 +143,17 @@ class Capture:
             # PREPARE that comes again, so until then no more is confirmed than was before.
             start = min(start, readied.position.lsn)
         self._ledger = Ledger(start, sinks)
-        self._after = after
+        self._claims = list(claims)
+        lasts = [claim.position.last for claim in self._claims if claim.position.lsn == after]
+        self._received = Received(after, next(iter(lasts), None))
+        self._refuted = refuted or _refuse
         await self._start(connection, readied)
         return self._ledger
 
     async def receive(self) -> list[Slice] | None:
         """The next slices; ``None`` at the end.
+
+        A call that is cancelled consumes nothing: the next one returns what it would have returned.
 
         :raises AioreplError: what reconnecting cannot mend.
         """
@@ -134,22 +162,47 @@ class Capture:
                 await self._reconnect()
             assert self._session is not None
             try:
-                slices = await self._session.receive()
+                return await self._receive(self._session)
             except Exception as error:
                 # First, because what the session has consumed comes again only on another connection.
-                session, self._session = self._session, None
-                self.last_error = str(error)
-                await session.abandon()
-                if self._retry is None or not may_pass(error):
+                await self._abandon(error)
+                if not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
                 _log.warning("reading from the source broke off, reconnecting: %s", error)
-                if isinstance(error, SpoolError):
+                if isinstance(error, SpoolError) and self._retry is not None:
                     # Connecting would succeed and the disk be as full: give whoever is to make room some time.
                     await asyncio.sleep(self._retry.longest)
-                continue
-            if slices:
-                self._remember(slices)
-            return slices
+
+    async def _receive(self, session: Session) -> list[Slice] | None:
+        if self._fresh is None:
+            received = await session.receive()
+            if received is None:
+                return None
+            self._fresh = self._new(received)
+        if self._standby is not None and self._fresh:
+            await self._standby.require_same_timeline()
+        while self._refutations:
+            claim, begins = self._refutations[0]
+            await (_refuse if claim.holder == HOLDER else self._refuted)(claim, begins)
+            self._claims.remove(claim)
+            del self._refutations[0]
+        if self._continuity is not None and not self._continuity.open:
+            self._continuity, self._claims = None, []
+        self._received.remember(self._fresh)
+        slices, self._fresh = self._fresh, None
+        return slices
+
+    async def _abandon(self, error: Exception | None = None) -> None:
+        """Drop the connection, and what has come by it and was not given out."""
+        if error is not None:
+            self.last_error = str(error)
+        session, self._session = self._session, None
+        standby, self._standby = self._standby, None
+        self._fresh, self._refutations = None, []
+        if standby is not None:
+            standby.abort()
+        if session is not None:
+            await session.abandon()
 
     async def go_back(self, lsn: LSN) -> None:
         """Have everything behind ``lsn`` received once more: somebody downstream has lost it. Not during ``receive``.
@@ -161,18 +214,17 @@ class Capture:
                 f"what a sink has lost cannot be read again: slot {self.source.slot!r} is temporary and would be gone with "
                 "its connection; use one that stays, or a journal"
             )
-        session, self._session = self._session, None
-        if session is not None:
-            await session.abandon()
-        # Whoever went back before may not have come so far yet.
-        self._after = min(self._after, lsn)
-        self._partial = None
+        await self._abandon()
+        self._received.go_back(lsn)
         self._going_back = True
 
     async def stop(self) -> None:
         """Send the last status, end the stream in order and close. Safe to call in any state."""
         session, self._session = self._session, None
+        standby, self._standby = self._standby, None
         connection, self._connection = self._connection, None
+        if standby is not None:
+            standby.abort()
         if session is not None:
             await session.stop()
         elif connection is not None:
@@ -189,29 +241,30 @@ class Capture:
         """The slot, if ``connect`` has created it; not a temporary one, which ends by itself."""
         return None if self._readied is None or self.source.temporary else self._readied.created
 
-    @property
-    def _furthest(self) -> LSN:
-        """How far the stream was received whole, also where it is being read again."""
-        return max(self._after, self._ledger.end)
-
     def _required(self) -> tuple[Connection, Readied]:
         if self._connection is None or self._readied is None:
             raise RuntimeError("connect first")
         return self._connection, self._readied
 
     async def _start(self, connection: Connection, readied: Readied) -> None:
-        commit_lsn, ordinals = self._partial or (None, 0)
         until = self._until if isinstance(self._until, LSN) else None
+        continuity = Continuity(self._claims, readied.position.lsn)
         session = Session(
             connection,
             self.source,
             self.types,
             self._ledger,
-            resume=Resume(self._after, commit_lsn, ordinals),
+            resume=self._received.resume(continuity.since(self._received.after)),
             until=until,
         )
         await session.start(readied)
-        self._session = session
+        self._session, self._known = session, self._received.after
+        timelines = readied.position.timelines
+        if readied.standby is not None and timelines is not None:
+            self._standby = StandbyWatch(self.source, readied.standby, timelines.current)
+        self._continuity = continuity if continuity.open else None
+        if self._continuity is None:
+            self._claims = []
 
     async def _reconnect(self) -> None:
         # Whoever does not want to reconnect is connected again where we hung up ourselves.
@@ -225,18 +278,18 @@ class Capture:
         if self._going_back:
             # That the slot is still ours for a moment is nothing to be told.
             self._going_back, self.last_error = False, told
-            _log.warning("the source is read again from %s", self._after)
+            _log.warning("the source is read again from %s", self._received.after)
             return
         self.reconnects += 1
-        _log.warning("reconnected to the source, going on from %s", self._after)
+        _log.warning("reconnected to the source, going on from %s", self._received.after)
 
     async def _connect_again(self, before: Readied) -> tuple[Readied, Connection]:
         try:
             connection = await self.source.open()
             try:
-                followed = before.position.at(self._furthest)
+                followed = before.position.at(self._received.furthest)
                 readied = await ready(connection, self.source, create=False, followed=followed)
-                readied = self._same_stream(before.position, readied)
+                readied = self._same_stream(before, readied)
                 await self._start(connection, readied)
             except BaseException:
                 connection.abort()
@@ -249,22 +302,24 @@ class Capture:
             raise
         return readied, connection
 
-    def _same_stream(self, before: Position, readied: Readied) -> Readied:
+    def _same_stream(self, before: Readied, readied: Readied) -> Readied:
         """Check that what comes fits to what came, and have every position of the stream know of a promotion.
 
         :raises SlotError: it would leave a gap, or follow another history.
         """
-        found, timelines = readied.position, before.timelines
-        assert found.timelines is not None
+        found, position = readied.position, before.position
+        timelines, there = position.timelines, found.timelines
         assert timelines is not None
-        before.require_same_source(found, "this pipeline")
-        require_history(before.at(self._furthest), found.timelines)
-        if self._furthest > readied.wal_end:
+        assert there is not None
+        position.require_same_source(found, "this pipeline")
+        furthest = self._received.furthest
+        require_history(position.at(furthest), there, self._received.begun)
+        if furthest > readied.wal_end:
             raise SlotError(
-                f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {self._furthest}: the "
+                f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {furthest}: the "
                 "server lost its last transactions, by a failover or a restore; what has them has to begin anew"
             )
-        known = max(self._after, self._ledger.flushed, before.lsn)
+        known = max(self._received.after, self._ledger.flushed, position.lsn)
         if self._ledger.resend_from is not None:
             known = min(known, self._ledger.resend_from)
         if found.lsn > known:
@@ -273,24 +328,37 @@ class Capture:
                 "stands: what lies between would be lost; start again with resnapshot=True (--resnapshot, with a "
                 "journal), or with accept_gap=True (--accept-gap)"
             )
-        if found.timeline > before.timeline:
-            _log.warning("the source was promoted: timeline %s after %s", found.timeline, before.timeline)
-            # Where the server does not tell where it was, all that comes now is of the later one.
-            guessed = Timelines(found.timeline, [(before.timeline, self._furthest)])
-            timelines.grow(found.timelines if found.timelines.known else guessed)
+        if readied.started != before.started:
+            # Of a server that has run all the while the WAL is what it was.
+            own = self._received.claim(position)
+            others = [claim for claim in self._claims if claim.holder != HOLDER]
+            self._claims = others if own is None else [*others, own]
+        if there.current > timelines.current:
+            _log.warning("the source was promoted: timeline %s after %s", there.current, timelines.current)
+        if there.history(there.current) is not None:
+            timelines.grow(there)
+        elif there.current > timelines.current:
+            # All that comes now is of the later one.
+            timelines.grow(Timelines(there.current, [(timelines.current, furthest)], known=False))
         return replace(readied, position=replace(found, timelines=timelines))
 
-    def _remember(self, slices: list[Slice]) -> None:
+    def _new(self, slices: list[Slice]) -> list[Slice]:
+        """What was not known before; while claims are open, known transactions are asked for again."""
+        continuity = self._continuity
+        if continuity is None:
+            return slices
+        new = []
         for part in slices:
-            if part.end_lsn is not None:
-                self._after = max(self._after, part.end_lsn)
-            if part.transaction is None:
-                continue
-            if part.last:
-                self._partial = None
-            else:
-                before = 0 if self._partial is None else self._partial[1]
-                self._partial = (part.transaction.commit_lsn, before + len(part.changes))
+            self._refutations += [(claim, continuity.begins) for claim in continuity.take(part)]
+            header, end = part.transaction, part.end_lsn
+            known = end is not None and end <= self._known
+            if not known and (header is None or header.commit_lsn >= self._known):
+                new.append(part)
+        return new
+
+
+async def _refuse(claim: Claim, begins: LSN) -> None:
+    raise SlotError(refutation(claim, begins))
 
 
 def _parsed(until: LSN | str | None) -> LSN | str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from aiorepl.delivery.timelines import parted
+from aiorepl.delivery.continuity import Claim
+from aiorepl.delivery.timelines import leaves, parted
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -77,9 +78,15 @@ class Gaps:
 
         Not where they part: what the server has written from there on has LSNs that ``holder`` knows for others.
         """
+        assert begin.timelines is not None
+        server = (
+            f"which the promoted server left at {left}"
+            if leaves(held, begin.timelines)
+            else f"from which the server's history parted at {left}"
+        )
         lost = (
-            f"{holder} stands at {held.lsn} of timeline {held.timeline}, which the promoted server left at {left}: what "
-            f"committed between them is lost on the server and not in {holder}"
+            f"{holder} stands at {held.lsn} of timeline {held.timeline}, {server}: what committed between them is lost on "
+            f"the server and not in {holder}"
         )
         if held.lsn > wal_end:
             raise SlotError(
@@ -98,3 +105,39 @@ class Gaps:
             *(holder, until, begin.timeline, left, held.timeline, held.lsn),
         )
         return begin.at(until)
+
+    async def refuted(self, claim: Claim, begins: LSN) -> None:
+        """The server does not have what ``claim`` says; called before anything behind it is delivered.
+
+        :param begins: where the server began to send.
+        :raises SlotError: unless gaps are accepted: then it is noted, and the holder goes on behind what it claims.
+        """
+        if not self._accept:
+            raise SlotError(refutation(claim, begins))
+        position, until = claim.position, claim.position.lsn
+        self.accepted.append(Gap(claim.holder, begins, until))
+        if position.trail is not None:
+            # What it has last is not in this stream.
+            position.trail.begin(replace(position, last=None))
+        _log.warning(
+            "%s goes on at %s, which it has not reached on this server: what committed there behind %s is missing, as "
+            "accepted",
+            *(claim.holder, until, begins),
+        )
+
+
+def refutation(claim: Claim, begins: LSN) -> str:
+    """Why a claim is refused, and what to do."""
+    position = claim.position
+    last = position.last
+    assert last is not None
+    proof = (
+        f"the transaction {last.xid} at {last.commit_lsn} as the last before that, which the slot does not send again"
+        if last.commit_lsn >= begins
+        else f"nothing behind the transaction {last.xid} at {last.commit_lsn}, and the slot sends more"
+    )
+    return (
+        f"{claim.holder} stands at {position.lsn} with {proof}: this server was restored from a backup, or is another "
+        f"promoted standby, and what it wrote up to there would be taken for what {claim.holder} has; {HOW}. If only the "
+        "publications or options of this source were changed, start once with the old ones"
+    )

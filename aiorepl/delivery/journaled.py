@@ -18,6 +18,7 @@ from functools import partial
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.continuity import Claim
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import unless
 from aiorepl.delivery.gaps import Gaps
@@ -99,15 +100,23 @@ class JournaledLanes(Lanes):
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
         load = await self._initial_load(readied, held, cleanup)
         self._loads = load is not None
+        claims: list[Claim] = []
         if load is None:
-            held = await self._without_gap(held, readied)
+            held, claims = await self._without_gap(held, readied)
         after = begin.lsn if held is None or load is not None else held.lsn
         # What the load brings ends where the slot begins: not durable before the journal has it.
         start = after if load is None else LSN(after - 1)
-        self.ledger = await self._capture.begin(after, (JOURNAL,), start=start)
+        self.ledger = await self._capture.begin(
+            after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
+        )
         window = self._window(SOURCE, self._memory)
         runner = self._runner(
-            JOURNAL, self._journal, window, InLedger(self.ledger, JOURNAL), after=start, keeps_position=True
+            JOURNAL,
+            self._journal,
+            window,
+            InLedger(self.ledger, JOURNAL),
+            after=start,
+            held=begin if held is None or load is not None else held,
         )
         segments = await asyncio.to_thread(JournalReader(self._url).segments)
         self._begin = segments[0].first_end_lsn if segments else start
@@ -145,11 +154,23 @@ class JournaledLanes(Lanes):
             lags[name] = lag(end, statistics, self._begin)
         return lags
 
-    async def _without_gap(self, held: Position | None, readied: Readied) -> Position | None:
-        goes_on = self.gaps.check(f"journal {self._url}", held, readied.position, readied.wal_end)
-        if held is not None and goes_on is not None and goes_on != held:
-            await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
-        return goes_on
+    async def _without_gap(
+        self, held: Position | None, readied: Readied
+    ) -> tuple[Position | None, list[Claim]]:
+        """Where the journal goes on, and what it claims to have of the stream."""
+        holder = f"journal {self._url}"
+        goes_on = self.gaps.check(holder, held, readied.position, readied.wal_end)
+        if held is None or goes_on is None:
+            return None, []
+        if goes_on == held:
+            return held, [self._claim(JOURNAL, holder, held)]
+        await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
+        return goes_on, []
+
+    async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
+        await self.gaps.refuted(claim, begins)
+        # Nothing was written yet: what comes first is what refutes it.
+        await self._sink.skip(begins, begin.at(claim.position.lsn))
 
     async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
         """Open a sink and serve it. Its failure is its own: the journal and the other sinks go on, and its cursor stays.
@@ -200,7 +221,7 @@ class JournaledLanes(Lanes):
         progress = _AtCursor(Cursors(self._url), name, at, serve.retry)
         await progress.durable(start.lsn)
         window = self._window(name, self._memory)
-        runner = self._runner(name, serve, window, progress, after=start.lsn, keeps_position=own is not None)
+        runner = self._runner(name, serve, window, progress, after=start.lsn, held=own)
         follower = _Follower(JournalReader(self._url), window, start.lsn)
         self._followers.append(follower)
         if self._end is not None:

@@ -12,10 +12,12 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from aiorepl.delivery.capture import Capture
+from aiorepl.delivery.continuity import Claim
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import Filler
 from aiorepl.delivery.gaps import HOW, Gaps
@@ -114,7 +116,7 @@ class Lanes(ABC):
 
         :raises AioreplError: it cannot be opened, or not as what it is configured to be.
         """
-        context = self._contexts[name] = SinkContext(name, begin, serve.routing_key)
+        context = self._contexts[name] = SinkContext(name, begin.followed(), serve.routing_key)
         try:
             if serve.dead_letters is not None:
                 await self._opened(serve.dead_letters, context, serve.retry, cleanup)
@@ -154,6 +156,10 @@ class Lanes(ABC):
         window = self.windows[name] = Window(limit)
         return window
 
+    def _claim(self, name: str, holder: str, held: Position) -> Claim:
+        """What a sink holds, to be compared with what comes."""
+        return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
+
     def _runner(
         self,
         name: str,
@@ -162,16 +168,24 @@ class Lanes(ABC):
         progress: Progress,
         *,
         after: LSN,
-        keeps_position: bool,
+        held: Position | None,
     ) -> SinkRunner:
+        """The runner of an opened sink.
+
+        :param after: what the sink has, so that it is not given to it again.
+        :param held: of a sink that keeps its position, that.
+        """
+        context = self._contexts[name]
+        if held is not None and context.position.trail is not None:
+            context.position.trail.begin(held)
         return SinkRunner(
             self.statistics[name],
             serve,
             window.cursor(name),
             progress,
-            self._contexts[name],
+            context,
             after=after,
-            keeps_position=keeps_position,
+            keeps_position=held is not None,
         )
 
     async def _lane(
@@ -257,12 +271,17 @@ class DirectLanes(Lanes):
         begin = readied.position
         for name, serve in self._sinks.items():
             self._held[name] = await self._open(name, serve, begin, cleanup)
-        held = {
+        goes_on = {
             name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
             for name, position in self._held.items()
         }
-        after = min(begin.lsn if position is None else position.lsn for position in held.values())
-        self.ledger = await self._capture.begin(after, self._sinks)
+        after = min(begin.lsn if position is None else position.lsn for position in goes_on.values())
+        claims = [
+            self._claim(name, f"sink {name}", position)
+            for name, position in goes_on.items()
+            if position is not None and position == self._held[name]
+        ]
+        self.ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.refuted)
         window = self._window(SOURCE, self._memory)
         runners = [
             self._runner(
@@ -270,8 +289,8 @@ class DirectLanes(Lanes):
                 serve,
                 window,
                 InLedger(self.ledger, name),
-                after=(held[name] or begin).lsn,
-                keeps_position=held[name] is not None,
+                after=(goes_on[name] or begin).lsn,
+                held=goes_on[name],
             )
             for name, serve in self._sinks.items()
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.timelines import parse
@@ -17,6 +18,11 @@ from aiorepl.wire.routes import Connection, CreatedSlot
 
 _log = logging.getLogger("aiorepl.source")
 
+_RUNNING: Final = (
+    "SELECT pg_catalog.pg_postmaster_start_time()::text AS started, "
+    "CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_backend_pid() END::text AS standby"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Readied:
@@ -26,6 +32,8 @@ class Readied:
     :param created: what CREATE_REPLICATION_SLOT said, if this is when it was created.
     :param wal_sender_timeout: the server's, in seconds; 0 when off.
     :param wal_end: how far the server's WAL goes.
+    :param started: when the server was started; ``None`` when it does not tell.
+    :param standby: the process that serves this connection, if the server is a standby; else ``None``.
     """
 
     position: Position
@@ -33,6 +41,8 @@ class Readied:
     wal_sender_timeout: float
     plugin_options: dict[str, str]
     wal_end: LSN
+    started: str | None = None
+    standby: int | None = None
 
 
 async def ready(
@@ -61,6 +71,8 @@ async def ready(
             f"the server's wal_level is {wal_level}: set wal_level = logical and restart it"
         )
     await require_publications(connection, source.options().publications)
+    # Before the timeline is asked for: a server that is no standby now keeps its timeline.
+    running = await connection.query(_RUNNING)
     system = await connection.identify_system()
     history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
     (timeout,) = (
@@ -120,7 +132,16 @@ async def ready(
     position = Position(
         system.system_identifier, system.timeline, source.slot, begin, timelines, system.database
     )
-    return Readied(position, created, int(timeout or 0) / 1000, plugin_options, max(system.xlogpos, begin))
+    started, standby = (running[0]["started"], running[0]["standby"]) if running else (None, None)
+    return Readied(
+        position,
+        created,
+        int(timeout or 0) / 1000,
+        plugin_options,
+        max(system.xlogpos, begin),
+        started=started,
+        standby=None if standby is None else int(standby),
+    )
 
 
 def _missing(source: Source, timeline: int, followed: Position | None) -> SlotError:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from aiorepl.delivery.batching import Batcher
+from aiorepl.delivery.continuity import commits
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import Filler, unless
 from aiorepl.delivery.retry import Resends
@@ -70,6 +71,7 @@ class SinkRunner:
         self._progress = progress
         self._context = context
         self._keeps_position = keeps_position
+        self._trail = context.position.trail if keeps_position else None
         self._policy = serve.batches
         self._resends = Resends(serve.retry)
         # Who overrides write alone is durable when it returns: nothing to wait for.
@@ -135,8 +137,16 @@ class SinkRunner:
             new = self._seen.new(part)
             if new is None:
                 self._skipped += 1
-            else:
-                self._batcher.add(self._chosen(new))
+                continue
+            header, end_lsn = new.transaction, new.end_lsn
+            if (
+                self._trail is not None
+                and header is not None
+                and end_lsn is not None
+                and commits(new, header)
+            ):
+                self._trail.add(end_lsn, header)
+            self._batcher.add(self._chosen(new))
         batch = None if self._gathers() else self._batcher.take()
         if batch is None and self._cursor.holds_back and self._batcher.under_way:
             # The rest of the transaction waits for room, which this part has to make.
@@ -188,6 +198,8 @@ class SinkRunner:
         if end_lsn is not None:
             self._committed = _last_commit(batch) or self._committed
             self._accepted = statistics.accepted = end_lsn
+            if self._trail is not None:
+                self._trail.forget(end_lsn)
             await self._progress.accepted(end_lsn)
 
     async def _flush(self) -> None:
@@ -215,6 +227,8 @@ class SinkRunner:
             return False
         (held,) = opened
         lsn = statistics.durable if held is None else held.lsn
+        if self._trail is not None and held is not None:
+            self._trail.begin(held)
         await self._progress.stands(lsn)
         statistics.accepted = statistics.durable = lsn
         self._begin(lsn)

@@ -9,41 +9,75 @@ from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 
+Line = tuple[tuple[int, LSN | None], ...]
+"""A timeline behind its ancestors, each with the LSN at which it was left; ``None`` of the last."""
+
 
 def parse(history: str | None, current: int) -> Timelines:
     """The ancestors of the timeline ``current``, by its history file; ``None`` where that cannot be read."""
     lines = (line.split() for line in (history or "").splitlines())
-    return Timelines(
-        current,
-        [(int(words[0]), LSN.parse(words[1])) for words in lines if len(words) >= 2 and words[0].isdigit()],
-    )
+    left = [(int(words[0]), LSN.parse(words[1])) for words in lines if len(words) >= 2 and words[0].isdigit()]
+    return Timelines(current, left, known=current == 1 or bool(left))
 
 
 def parted(held: Position, timelines: Timelines) -> LSN | None:
     """Where the server's history parted from the one that ``held`` lies on; ``None`` when it did not before ``held``.
 
-    :raises SlotError: when its timeline is no ancestor of the server's.
+    :raises SlotError: when they have no timeline in common.
     """
-    if held.timeline >= timelines.current or not timelines.known:
+    there = timelines.history(timelines.current)
+    if there is None:
         return None
-    left = timelines.left_at(held.timeline)
-    if left is None:
+    here = held.history
+    if here is None:
+        # Nothing but the number is known of its timeline.
+        here = tuple(one for one in there if one[0] < held.timeline)
+    left = _parted((*here, (held.timeline, None)), (*there, (timelines.current, None)))
+    if left == 0:
         raise SlotError(
             f"this server is on timeline {timelines.current}, which does not descend from {held.timeline}, that of what was "
             "delivered: it was restored from before that; point the DSN at the right server"
         )
-    return left if left < held.lsn else None
+    return left if left is not None and left < held.lsn else None
 
 
-def require_history(known: Position, timelines: Timelines) -> None:
+def _parted(here: Line, there: Line) -> LSN | None:
+    """Where two lines of timelines part; 0 when they do not even begin alike, ``None`` when they do not part."""
+    common = LSN(0)
+    for (ours, left), (theirs, left_there) in zip(here, there, strict=False):
+        if ours != theirs:
+            return common
+        if left != left_there:
+            return min(lsn for lsn in (left, left_there) if lsn is not None)
+        common = left or common
+    return None
+
+
+def leaves(held: Position, timelines: Timelines) -> bool:
+    """Whether the timeline of ``held`` is an ancestor of the server's, by its number: it was promoted from there."""
+    return any(timeline == held.timeline for timeline, _ in timelines.history(timelines.current) or ())
+
+
+def require_history(known: Position, timelines: Timelines, begun: LSN | None = None) -> None:
     """Check that all that is known of the stream is in the history of the server that was found.
 
+    :param begun: the commit LSN of a transaction of which a part was delivered, if that is what reaches up to ``known``.
     :raises SlotError: when some of it was lost with the old server.
     """
-    if (left := parted(known, timelines)) is not None:
-        raise SlotError(
-            f"the promoted server left timeline {known.timeline} at {left}, but this pipeline has received up to "
-            f"{known.lsn}: those last transactions are lost on the server and not in the sinks, which have to begin anew; "
-            "or start again with resnapshot=True (--resnapshot, with a journal), or with accept_gap=True (--accept-gap) "
-            "(on PostgreSQL 17 and later synchronized_standby_slots keeps this from happening)"
-        )
+    if (left := parted(known, timelines)) is None:
+        return
+    server = (
+        f"the promoted server left timeline {known.timeline} at {left}"
+        if leaves(known, timelines)
+        else f"the server's history parted from that of timeline {known.timeline} at {left}"
+    )
+    what = (
+        f"this pipeline has received up to {known.lsn}"
+        if begun is None
+        else f"this pipeline has received a part of the transaction that commits at {begun}"
+    )
+    raise SlotError(
+        f"{server}, but {what}: those last transactions are lost on the server and not in the sinks, which have to begin "
+        "anew; or start again with resnapshot=True (--resnapshot, with a journal), or with accept_gap=True (--accept-gap) "
+        "(on PostgreSQL 17 and later synchronized_standby_slots keeps this from happening)"
+    )

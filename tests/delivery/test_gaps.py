@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aiorepl import LSN, Position, SlotError
 from aiorepl.delivery.gaps import Gap, Gaps
-from aiorepl.delivery.timelines import parse, require_history
+from aiorepl.delivery.timelines import parse, parted, require_history
 from aiorepl.position import Timelines
 
 BEGIN = Position("1", 1, "s", LSN(100))
@@ -38,10 +40,14 @@ def test_beyond_the_end_of_wal():
         Gaps(accept=True).check("sink x", BEGIN.at(LSN(1001)), BEGIN, END)
 
 
-@pytest.mark.parametrize(("timeline", "expected"), [(1, LSN(0xC8)), (2, LSN(0x190)), (3, None), (11, None)])
-def test_where_a_timeline_was_left(timeline, expected):
-    """As the history file of a later one has it."""
-    assert expected == parse(HISTORY, 3).left_at(timeline)
+@pytest.mark.parametrize(
+    ("timeline", "expected"),
+    [(1, ()), (2, ((1, LSN(0xC8)),)), (3, ((1, LSN(0xC8)), (2, LSN(0x190))))],
+)
+def test_the_history_of_a_timeline(timeline, expected):
+    """Its ancestors, as the history file of a later one has them; unknown where there is no file."""
+    assert expected == parse(HISTORY, 3).history(timeline)
+    assert (() if timeline == 1 else None) == parse(None, 3).history(timeline)
 
 
 @pytest.mark.parametrize(("lsn", "expected"), [(0, 1), (0xC8, 1), (0xC9, 2), (0x190, 2), (0x191, 3)])
@@ -79,6 +85,49 @@ def test_what_is_known_has_to_be_in_the_history():
     require_history(BEGIN, parse(None, 3))
 
 
+@pytest.mark.parametrize(
+    ("timeline", "history", "expected"),
+    [
+        (2, ((1, LSN(0xC8)),), LSN(0x190)),
+        (2, ((1, LSN(0xC0)),), LSN(0xC0)),
+        (2, ((1, LSN(0xD0)),), LSN(0xC8)),
+        (2, None, LSN(0x190)),
+        (3, ((1, LSN(0xC8)), (2, LSN(0x190))), None),
+        (3, ((1, LSN(0xC8)), (2, LSN(0x180))), LSN(0x180)),
+        (3, ((1, LSN(0xC8)),), LSN(0xC8)),
+        (3, None, None),
+        (4, ((1, LSN(0xC8)), (3, LSN(0x190))), LSN(0xC8)),
+    ],
+)
+def test_where_two_histories_part(timeline, history, expected):
+    """A timeline is told by its ancestors and not by its number alone."""
+    held = Position("1", timeline, "s", LSN(900), history=history)
+    assert expected == parted(held, parse(HISTORY, 3))
+    assert None is parted(held, parse(None, 3))
+    if expected is not None:
+        assert None is parted(replace(held, lsn=expected), parse(HISTORY, 3))
+
+
+def test_another_timeline_of_the_same_number():
+    """The server's history parted from that of the holder, which is told, and what may be done."""
+    held = Position("1", 3, "s", LSN(500), history=((1, LSN(0xC8)), (2, LSN(0x180))))
+    with pytest.raises(SlotError, match="of timeline 3, from which the server's history parted at 0/180: "):
+        Gaps(accept=False).check("sink x", held, PROMOTED, END)
+    with pytest.raises(SlotError, match="history parted from that of timeline 3 at 0/180, but"):
+        require_history(held, parse(HISTORY, 3))
+    gaps = Gaps(accept=True)
+    assert PROMOTED.at(LSN(500)) == gaps.check("sink x", held, PROMOTED, END)
+    assert [Gap("sink x", LSN(0x180), LSN(500))] == gaps.accepted
+
+
+def test_a_part_of_a_transaction_is_known():
+    """What was begun has to be in the history as well; the error names it."""
+    timelines = parse(HISTORY, 3)
+    require_history(BEGIN.at(LSN(0xC8)), timelines, LSN(0xC7))
+    with pytest.raises(SlotError, match=r"received a part of the transaction that commits at 0/C8: .* lost"):
+        require_history(BEGIN.at(LSN(0xC9)), timelines, LSN(0xC8))
+
+
 PROMOTED = Position("1", 3, "s", LSN(100), parse(HISTORY, 3))
 
 
@@ -99,7 +148,7 @@ def test_what_the_promoted_server_never_had(begin, until):
     ):
         Gaps(accept=False).check("sink x", held, begin, END)
     gaps = Gaps(accept=True)
-    assert Position("1", 3, "s", LSN(until)) == gaps.check("sink x", held, begin, END)
+    assert begin.at(LSN(until)) == gaps.check("sink x", held, begin, END)
     assert [Gap("sink x", LSN(0xC8), LSN(until))] == gaps.accepted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -17,6 +18,7 @@ CREATE TABLE IF NOT EXISTS {schema}.positions (
   sink text, slot text, system_identifier text NOT NULL, timeline int NOT NULL, lsn pg_lsn NOT NULL,
   moved timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (sink, slot)
 );
+ALTER TABLE {schema}.positions ADD COLUMN IF NOT EXISTS history jsonb, ADD COLUMN IF NOT EXISTS last jsonb;
 CREATE TABLE IF NOT EXISTS {schema}.prepared (
   sink text, slot text, xid bigint, committed boolean, source_gid text NOT NULL, gid text NOT NULL,
   PRIMARY KEY (sink, slot, xid, committed)
@@ -53,8 +55,11 @@ class Books:
         :raises PermanentError: the tables are not there and cannot be made; says what has to be run.
         """
         connection, schema = self._connection, self._schema
-        there = "SELECT count(to_regclass(t)) = 2 FROM unnest($1::text[]) t"
-        if not await connection.fetchval(there, [f"{schema}.positions", f"{schema}.prepared"]):
+        there = (
+            "SELECT count(*) = 2 FROM pg_catalog.pg_attribute WHERE NOT attisdropped AND "
+            "(attrelid, attname) IN ((to_regclass($1), 'last'), (to_regclass($2), 'committed'))"
+        )
+        if not await connection.fetchval(there, f"{schema}.positions", f"{schema}.prepared"):
             try:
                 await connection.execute(_TABLES.format(schema=schema))
             except asyncpg.InsufficientPrivilegeError:
@@ -65,31 +70,34 @@ class Books:
                 ) from None
         begin = self._source
         await connection.execute(
-            f"INSERT INTO {schema}.positions (sink, slot, system_identifier, timeline, lsn) "
-            "VALUES ($1, $2, $3, $4, $5::text::pg_lsn) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {schema}.positions (sink, slot, system_identifier, timeline, lsn, history, last) "
+            "VALUES ($1, $2, $3, $5, $4::text::pg_lsn, $6, $7) ON CONFLICT DO NOTHING",
             *self._who,
             begin.system_identifier,
-            begin.timeline,
-            str(begin.lsn),
+            *_columns(begin),
         )
         row = await connection.fetchrow(
-            f"SELECT system_identifier, timeline, lsn::text FROM {schema}.positions WHERE sink = $1 AND slot = $2",
+            "SELECT system_identifier, timeline, lsn::text, history::text, last::text "
+            f"FROM {schema}.positions WHERE sink = $1 AND slot = $2",
             *self._who,
         )
-        return Position(row["system_identifier"], row["timeline"], begin.slot, LSN.parse(row["lsn"]))
+        fields = {name: row[name] for name in ("system_identifier", "timeline", "lsn")}
+        # Without these a row was written by an earlier version, which ``from_json`` refuses.
+        told = {name: json.loads(row[name]) for name in ("history", "last") if row[name] is not None}
+        return Position.from_json({**fields, **told, "slot": begin.slot})
 
     async def advance(self, before: LSN, lsn: LSN) -> None:
         """Move the position.
 
         :raises PermanentError: it is not where we left it.
         """
+        position = self._source.at(lsn)
         moved = await self._connection.execute(
-            f"UPDATE {self._schema}.positions SET lsn = $4::text::pg_lsn, timeline = $5, moved = now() "
-            "WHERE sink = $1 AND slot = $2 AND lsn = $3::text::pg_lsn",
+            f"UPDATE {self._schema}.positions SET lsn = $4::text::pg_lsn, timeline = $5, history = $6, last = $7, "
+            "moved = now() WHERE sink = $1 AND slot = $2 AND lsn = $3::text::pg_lsn",
             *self._who,
             str(before),
-            str(lsn),
-            self._source.at(lsn).timeline,
+            *_columns(position),
         )
         if moved != "UPDATE 1":
             raise PermanentError(
@@ -131,3 +139,9 @@ class Books:
         await self._connection.execute(
             f"DELETE FROM {self._schema}.prepared WHERE sink = $1 AND slot = $2 AND xid = $3", *self._who, xid
         )
+
+
+def _columns(position: Position) -> tuple[str, int, str, str]:
+    """The values of ``lsn``, ``timeline``, ``history`` and ``last``."""
+    fields = position.to_json()
+    return fields["lsn"], fields["timeline"], json.dumps(fields["history"]), json.dumps(fields["last"])

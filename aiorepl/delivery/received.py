@@ -1,0 +1,86 @@
+"""What of the stream was given out by this process, from which a reconnect goes on and by which a server is judged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from aiorepl.delivery.continuity import Claim, commits
+from aiorepl.delivery.gaps import HOW
+from aiorepl.errors import SlotError
+from aiorepl.lsn import LSN
+from aiorepl.position import Commit, Header, Position
+from aiorepl.transactions.assembler import Resume
+from aiorepl.transactions.transaction import Slice
+
+HOLDER = "this pipeline"
+
+
+class Received:
+    """Told every slice that is given out.
+
+    :param after: where the stream began.
+    :param last: the last transaction before that, if it is known.
+    """
+
+    def __init__(self, after: LSN, last: Commit | None = None) -> None:
+        self.after = after
+        """Behind this the stream goes on; the end of the last transaction that was received whole, unless it is read again."""
+        # Also where the stream is read again: how far it was received whole, the last transaction of that, and where the
+        # commit record begins of the last one that was received in part.
+        self._end = after
+        self._last: Header | None = last
+        self._begun = LSN(0)
+        self._partial: tuple[LSN, int] | None = None
+
+    @property
+    def furthest(self) -> LSN:
+        """How far a server's WAL has to go to have all this: a commit record that begins before it is whole there."""
+        return max(self._end, LSN(self._begun + 1))
+
+    @property
+    def begun(self) -> LSN | None:
+        """The commit LSN of a transaction of which only a part was received; ``None`` without one."""
+        return self._begun if self._begun >= self._end else None
+
+    def resume(self, since: LSN) -> Resume:
+        """What an assembler has to know, where the server sends everything behind ``since``."""
+        commit_lsn, ordinals = self._partial or (None, 0)
+        return Resume(since, commit_lsn, ordinals)
+
+    def claim(self, position: Position) -> Claim | None:
+        """What has to be found on a server that may not be the one it was; ``position`` is of the stream."""
+        if self._last is None:
+            return None
+        return Claim(HOLDER, replace(position.at(self._end), last=Commit.of(self._last)))
+
+    def remember(self, slices: Iterable[Slice]) -> None:
+        """These are given out.
+
+        :raises SlotError: another transaction follows where one has no end yet.
+        """
+        for part in slices:
+            header, end = part.transaction, part.end_lsn
+            if header is not None:
+                if self._partial is not None and self._partial[0] != header.commit_lsn:
+                    raise SlotError(
+                        f"the server goes on with the transaction that commits at {header.commit_lsn}, but of the one at "
+                        f"{self._partial[0]} only a part has come: the server lost it, by a failover or a restore; {HOW}"
+                    )
+                self._begun = max(self._begun, header.commit_lsn)
+                if end is None:
+                    before = 0 if self._partial is None else self._partial[1]
+                    self._partial = (header.commit_lsn, before + len(part.changes))
+                else:
+                    self._partial = None
+                    if end > self._end and commits(part, header):
+                        self._last = header
+            if end is not None:
+                self.after = max(self.after, end)
+                self._end = max(self._end, end)
+
+    def go_back(self, lsn: LSN) -> None:
+        """What is behind ``lsn`` will be received again."""
+        # Whoever went back before may not have come so far yet.
+        self.after = min(self.after, lsn)
+        self._partial = None
