@@ -15,6 +15,7 @@ from aiorepl.position import Position
 from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.routes import Connection, CreatedSlot
+from aiorepl.wire.standing import poller
 
 _log = logging.getLogger("aiorepl.source")
 
@@ -199,8 +200,10 @@ async def require_publications(connection: Connection, names: tuple[str, ...]) -
 
 async def find_slot(connection: Connection, slot: str) -> dict[str, str | None] | None:
     rows = await connection.query(
-        "SELECT slot_type::text, plugin::text, database::text, active::text, active_pid::text, temporary::text, "
-        "confirmed_flush_lsn::text, "
+        "SELECT slot_type::text, plugin::text, database::text, temporary::text, confirmed_flush_lsn::text, "
+        # A poller has it, too, between two polls, when it is not active.
+        f"(active OR {poller(slot)} IS NOT NULL)::text AS active, "
+        f"coalesce(active_pid, {poller(slot)})::text AS active_pid, "
         # Columns that not every version has: out of JSON they are just missing.
         "to_jsonb(s) ->> 'wal_status' AS wal_status, to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason, "
         "to_jsonb(s) ->> 'failover' AS failover, "

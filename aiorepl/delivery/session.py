@@ -97,7 +97,9 @@ class Session:
         begins = max(begin, slot_at) if isinstance(self._connection, ReplicationConnection) else slot_at
         self._resume = replace(self._resume, begins=begins)
         self._begin(self._resume)
-        await self._connection.start_replication(self._source.slot, begin, readied.plugin_options)
+        await self._connection.start_replication(
+            self._source.slot, begin, readied.plugin_options, confirmed=slot_at
+        )
         self._reporting = Reporting(self._connection, self._source, self._ledger, readied.wal_sender_timeout)
         self._connection.on_notice(self._noticed)
 

@@ -6,7 +6,6 @@ out all the same.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, overload
@@ -21,6 +20,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.wire.resumable import Resumable
 
 _CONSUMER: Final = "stream"
 
@@ -77,7 +77,7 @@ class ReplicationStream:
         self._ledger = Ledger(LSN(0), ())
         self._slices: list[Slice] = []
         self._next = 0
-        self._receiving: asyncio.Task[list[Slice] | None] | None = None
+        self._receiving = Resumable(capture.receive, "aiorepl stream")
         self._ended = False
         self._current: ReplicationTransaction | None = None
 
@@ -131,17 +131,14 @@ class ReplicationStream:
     async def _stop(self) -> None:
         # Within a cancelled scope anyio cancels every await, and the slot would stay in use.
         with CancelScope(shield=True):
-            receiving, self._receiving = self._receiving, None
             try:
-                if receiving is not None:
-                    receiving.cancel()
-                    await asyncio.gather(receiving, return_exceptions=True)
+                await self._receiving.stop()
             finally:
                 await self._capture.stop()
 
     async def _slice(self) -> Slice | None:
         while self._next >= len(self._slices):
-            slices = None if self._ended else await self._receive()
+            slices = None if self._ended else await self._receiving.result()
             if slices is None:
                 self._ended = True
                 return None
@@ -149,15 +146,6 @@ class ReplicationStream:
         part = self._slices[self._next]
         self._next += 1
         return part
-
-    async def _receive(self) -> list[Slice] | None:
-        # A task, which outlives a call that is cancelled; the next call waits for the same one.
-        if self._receiving is None:
-            self._receiving = asyncio.create_task(self._capture.receive(), name="aiorepl stream")
-        if not self._receiving.done():
-            await asyncio.wait({self._receiving})
-        receiving, self._receiving = self._receiving, None
-        return receiving.result()
 
     def _idle(self, part: Slice) -> None:
         # Nothing to acknowledge by hand: it is as durable as what came before it.

@@ -161,7 +161,9 @@ class _Connection:
         """Never called for: nobody has created it."""
         raise ConfigurationError("a memory source keeps its slot")
 
-    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
+    async def start_replication(
+        self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None
+    ) -> None:
         """From ``lsn``, or where the slot stands if that is later."""
         self._at = max(lsn, self._slot.confirmed)
         self._next = bisect_right(self._slot.stream.ends, self._at)

@@ -30,6 +30,7 @@ from aiorepl.wire.opening import ANSWER_SECONDS, TEXT_SETTINGS, Opened, connect_
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 from aiorepl.wire.refusals import slot_problem
 from aiorepl.wire.routes import CreatedSlot, System
+from aiorepl.wire.standing import require_standing, standing
 
 _log = logging.getLogger("aiorepl.wire")
 
@@ -171,13 +172,18 @@ class ReplicationConnection:
         except ServerError as error:
             raise slot_problem(error, name) from None
 
-    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
+    async def start_replication(
+        self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None
+    ) -> None:
         """START_REPLICATION: from here on ``receive`` and ``send_status``.
 
-        :raises SlotError: the slot is missing, in use, lost or of another kind.
+        :param confirmed: where the slot stood when it was checked; ``None``: wherever it stands.
+        :raises SlotError: the slot is missing, in use, lost, of another kind, or was moved since.
         :raises ConfigurationError: a publication is missing, or an option is refused.
         """
         self._slot = slot
+        if confirmed is not None:
+            require_standing(slot, await self.query(standing(slot)), confirmed)
         try:
             await self.query(commands.start_replication(slot, lsn, options))
         except ServerError as error:

@@ -5,6 +5,10 @@ rows, and gives it out as the frames a walsender would have sent; the slot is ad
 never by ``get``, which confirms before anyone has seen the data. A round ends with ``Again``: the next peek begins
 anew from the slot's position, so whoever decodes has to begin anew as well.
 
+A walsender keeps its slot; a poller uses it for moments. So the connection holds an advisory lock, which keeps a second
+poller out, and looks after each peek whether the slot still stands where this connection has left it. Positions only
+grow, also those of a slot that is dropped and created again, so a slot found there was there when the peek began.
+
 Source: "Replication Management Functions"; logicalfuncs.c and slotfuncs.c.
 """
 
@@ -17,14 +21,16 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ServerError, ServerNotice
+from aiorepl.errors import ConfigurationError, ServerError, ServerNotice, SlotError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
 from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.frames import Keepalive, XLogData
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, exposure, translated
 from aiorepl.wire.refusals import slot_problem
+from aiorepl.wire.resumable import Resumable
 from aiorepl.wire.routes import Again, CreatedSlot, System
+from aiorepl.wire.standing import poll_lock, require_standing, standing
 
 # A peek stops at the first transaction end past this many messages; they are fetched in these portions.
 _ROUND: Final = 50_000
@@ -32,7 +38,7 @@ _PORTION: Final = 2_000
 # How often to look for something new, and whether sinks have caught up.
 _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
-
+_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
 SqlFrame = XLogData | Keepalive | Again
 
@@ -44,6 +50,13 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
 _HISTORY: Final = "SELECT pg_read_file($1, 0, 1000000, true) AS content"
 _PEEK: Final = """
 SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg_lsn, $3, VARIADIC $4::text[])
+"""
+_ADVANCE: Final = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2::text::pg_lsn)"
+_LOCK: Final = "SELECT pg_try_advisory_lock($1) AS taken"
+# The server finds out about a client that is gone without a word, and lets go of its lock, as soon as a walsender does.
+_KEEPALIVE: Final = """
+SELECT set_config(name, value, false)
+  FROM (VALUES ('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3')) AS s(name, value)
 """
 
 
@@ -59,9 +72,13 @@ class SqlConnection:
         self._slot = ""
         self._options: list[str] = []
         self._flushed = ZERO
+        # How far the slot was advanced, and how far the server was asked to: it stands between the two.
         self._advanced = ZERO
+        self._asked = ZERO
         self._pause = 0.0
-        self._round: Any = None
+        self._receiving = Resumable(self._receive, "aiorepl poller")
+        self._begun = False
+        self._cursor: Any = None
         self._count = 0
         self._until = ZERO
         self._failure: Exception | None = None
@@ -157,40 +174,41 @@ class SqlConnection:
         except ServerError as error:
             raise slot_problem(error, name) from None
 
-    async def start_replication(self, slot: str, lsn: LSN, options: Mapping[str, str]) -> None:
-        """Begin to read. The slot's own position decides where: ``lsn`` is behind it at the earliest."""
+    async def start_replication(
+        self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None
+    ) -> None:
+        """Begin to read. The slot's own position decides where: ``lsn`` is behind it at the earliest.
+
+        :param confirmed: where the slot stood when it was checked; ``None``: wherever it stands.
+        :raises SlotError: another poller has the slot, or it was moved since, or is gone.
+        """
         self._slot = slot
         self._options = [part for pair in options.items() for part in pair]
+        (row,) = await self._fetch(_LOCK, poll_lock(slot), timeout=ANSWER_SECONDS)
+        if not row["taken"]:
+            raise SlotError(
+                f"another consumer reads slot {slot!r} through SQL functions: stop it, or use a slot of your own",
+                busy=True,
+            )
+        await self._fetch(_KEEPALIVE, timeout=ANSWER_SECONDS)
+        self._advanced = self._asked = await self._standing(confirmed)
 
     async def receive(self) -> list[SqlFrame]:
-        """The next portion of a round, or its end; waits until there is something to say.
+        """The next portion of a round, or its end; waits until there is something to say. A call that is cancelled
+        consumes nothing.
 
+        :raises SlotError: somebody else has moved the slot.
         :raises ServerError: the server's refusal.
         :raises ConnectionLost: the connection is gone.
         """
         if self._failure is not None:
             raise self._failure
-        if self._round is None:
-            await self._begin_round()
         try:
-            rows = await self._round[1].fetch(_PORTION)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            self._round = None
-            raise self._translated(error) from None
-        if rows:
-            self._count += len(rows)
-            frames: list[SqlFrame] = []
-            for row in rows:
-                at = LSN.parse(row["lsn"])
-                self.bytes_received += len(row["data"])
-                frames.append(XLogData(at, at, 0, row["data"]))
-            return frames
-        await self._end_round()
-        # Stopped by the limit, a round says nothing of what lies behind its last transaction.
-        idle: list[SqlFrame] = (
-            [Keepalive(self._until, 0, reply_requested=False)] if self._count < _ROUND else []
-        )
-        return [*idle, Again()]
+            return await self._receiving.result()
+        except Exception as error:
+            # The round is lost, and its reader may stand within a transaction.
+            self._failure = error
+            raise
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
         """Nobody asks for a reply on this route."""
@@ -209,10 +227,12 @@ class SqlConnection:
         self._flushed = max(self._flushed, flushed)
 
     async def stop(self) -> None:
-        """Confirm what is left to confirm."""
+        """Confirm what is left to confirm, and let the next poller in."""
+        await self._receiving.stop()
         if not self._connection.is_closed():
             await self._end_round()
             await self._advance()
+            await self._fetch("SELECT pg_advisory_unlock_all()", timeout=ANSWER_SECONDS)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -220,6 +240,7 @@ class SqlConnection:
 
     def abort(self) -> None:
         """Drop the connection, as a crash would."""
+        self._receiving.cancel()
         self._connection.terminate()
 
     def fail(self, error: Exception) -> None:
@@ -231,43 +252,74 @@ class SqlConnection:
         """Nothing: a peek may rightly take long, and a peer that is gone is found out by TCP's keepalives."""
         return None
 
+    async def _receive(self) -> list[SqlFrame]:
+        begins = self._cursor is None
+        if begins:
+            await self._begin_round()
+        try:
+            rows = await self._cursor.fetch(_PORTION)
+        except _ERRORS as error:
+            raise slot_problem(self._translated(error), self._slot) from None
+        if begins:
+            # The server has done the peek with the first portion, and keeps the others.
+            await self._standing(self._asked)
+        if rows:
+            self._count += len(rows)
+            frames: list[SqlFrame] = []
+            for row in rows:
+                at = LSN.parse(row["lsn"])
+                self.bytes_received += len(row["data"])
+                frames.append(XLogData(at, at, 0, row["data"]))
+            return frames
+        await self._end_round()
+        # Stopped by the limit, a round says nothing of what lies behind its last transaction.
+        idle: list[SqlFrame] = (
+            [Keepalive(self._until, 0, reply_requested=False)] if self._count < _ROUND else []
+        )
+        return [*idle, Again()]
+
     async def _begin_round(self) -> None:
         await self._advance()
         await asyncio.sleep(self._pause)
         self._until = (await self.identify_system()).xlogpos
         self._count = 0
-        transaction = self._connection.transaction(readonly=False)
+        self._begun = True
         try:
-            await transaction.start()
-            cursor = await self._connection.cursor(_PEEK, self._slot, str(self._until), _ROUND, self._options)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            await self._connection.execute("BEGIN")
+            self._cursor = await self._connection.cursor(
+                _PEEK, self._slot, str(self._until), _ROUND, self._options
+            )
+        except _ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None
-        self._round = (transaction, cursor)
 
     async def _end_round(self) -> None:
-        if self._round is None:
+        if not self._begun:
             return
-        transaction, self._round = self._round[0], None
+        self._cursor = None
         # Nothing was written: rolling back also ends a round that failed.
-        try:
-            await transaction.rollback()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise self._translated(error) from None
+        await self._fetch("ROLLBACK")
+        self._begun = False
         # What was given out and is not confirmed would be read again at once: rather let the sinks catch up.
         waiting = self._count > 0 and self._flushed <= self._advanced
         self._pause = min(2 * self._pause, _LONGEST) if waiting else _PAUSE
 
     async def _advance(self) -> None:
-        if self._flushed > self._advanced:
-            await self._fetch(
-                "SELECT pg_replication_slot_advance($1, $2::text::pg_lsn)", self._slot, str(self._flushed)
-            )
-            self._advanced = self._flushed
+        if (flushed := self._flushed) > self._advanced:
+            self._asked = flushed
+            try:
+                await self._fetch(_ADVANCE, self._slot, str(flushed))
+            except ServerError as error:
+                raise slot_problem(error, self._slot) from None
+            self._advanced = flushed
+
+    async def _standing(self, known: LSN | None) -> LSN:
+        rows = await self._fetch(standing(self._slot), timeout=ANSWER_SECONDS)
+        return require_standing(self._slot, rows, known)
 
     async def _fetch(self, sql: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
         try:
             return list(await self._connection.fetch(sql, *arguments, timeout=timeout))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except _ERRORS as error:
             raise self._translated(error) from None
 
     def _translated(self, error: Exception) -> Exception:

@@ -29,7 +29,7 @@ class Connection:
         self.listens = True
         self.failed = asyncio.get_running_loop().create_future()
 
-    async def start_replication(self, slot, lsn, options):
+    async def start_replication(self, slot, lsn, options, *, confirmed):
         self.started = (slot, lsn)
 
     async def receive(self):

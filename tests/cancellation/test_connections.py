@@ -1,0 +1,104 @@
+"""Connections and what is asked beside the stream, cancelled at any await."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl import LSN, Source
+from aiorepl.pgoutput.options import Options
+from aiorepl.values.types import TypeInfo
+from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.frames import XLogData
+from aiorepl.wire.sql import SqlConnection
+
+ROUTES = [ReplicationConnection, SqlConnection]
+OPTIONS = Options(("p",)).negotiate(18)
+# More than a portion of the SQL source.
+ROWS = 5000
+
+
+@pytest.fixture
+async def written(served):
+    """Two transactions behind the slot, a large one and a small one."""
+    await served.create_slot()
+    await served.execute(
+        f"INSERT INTO items SELECT n, 'many' FROM generate_series(1, {ROWS}) n",
+        "INSERT INTO items VALUES (0, 'last')",
+    )
+    return served
+
+
+async def messages(connection, received):
+    """Gather the messages up to the second commit."""
+    while sum(payload[:1] == b"C" for payload in received) < 2:
+        frames = await connection.receive()
+        received += [frame.payload for frame in frames if isinstance(frame, XLogData)]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_receiving(written, watched, cancelling, route):
+    """``receive`` gives out what a call that was cancelled has not."""
+    number, cancelled = 0, True
+    while cancelled:
+        number += 1
+        async with written.copied_slot() as slot:
+            connection, received = await route.open(written.dsn), []
+            await connection.start_replication(slot, LSN(0), OPTIONS)
+            attempt = cancelling(number, everywhere=True)
+            await attempt.run(messages(connection, received))
+            cancelled = attempt.cancelled
+            await messages(connection, received)
+            await connection.stop()
+            await connection.close()
+            assert ROWS + 6 == len(received)
+            assert ROWS + 1 == len({payload for payload in received if payload[:1] == b"I"})
+        await watched.nothing_left()
+    assert number > 1
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_from_opening_to_closing(written, watched, cancelling, route):
+    """Wherever a connection is cancelled, an abrupt end frees the slot and leaves nothing."""
+
+    async def work(slot):
+        connection = await route.open(written.dsn)
+        try:
+            await connection.query("SELECT 1 AS one")
+            await connection.identify_system()
+            await connection.start_replication(slot, LSN(0), OPTIONS)
+            received = []
+            await messages(connection, received)
+            connection.send_status(LSN(1), LSN(1), LSN(1))
+            await connection.stop()
+            await connection.close()
+        except BaseException:
+            connection.abort()
+            raise
+
+    number, cancelled = 0, True
+    while cancelled:
+        number += 1
+        async with written.copied_slot() as slot:
+            attempt = cancelling(number, everywhere=True)
+            await attempt.run(work(slot))
+            cancelled = attempt.cancelled
+            await watched.nothing_left()
+    assert number > 10
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_looking_types_up(served, watched, cancelling, route):
+    """A look-up that is cancelled leaves no session on the server."""
+    await served.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    oid = await served.connection.fetchval("SELECT 'mood'::regtype::oid")
+    source = Source(served.dsn, slot=served.slot, publication="p", source=route)
+    found, number, cancelled = None, 0, True
+    while cancelled:
+        number += 1
+        attempt = cancelling(number)
+        found = await attempt.run(source.look_up([oid]))
+        cancelled = attempt.cancelled
+        await watched.nothing_left()
+        await served.nothing_left()
+    assert [TypeInfo(oid, "public", "mood", "e")] == found
+    assert number > 3

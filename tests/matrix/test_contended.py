@@ -1,0 +1,134 @@
+"""A slot that somebody else reads, moves or drops meanwhile, on every server and by each route."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import LSN, Pipeline, Sink, Source, connect
+from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.pgoutput.options import Options
+from aiorepl.wire.frames import XLogData
+from aiorepl.wire.routes import Again
+from aiorepl.wire.sql import SqlConnection
+
+DEADLINE = 90.0
+ROUTES = ["walsender", "sql"]
+MOVE = "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())"
+
+
+async def recreate(client, slot):
+    """Drop the slot and make it anew."""
+    await client.execute("SELECT pg_drop_replication_slot($1)", slot)
+    await client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
+
+
+async def move(client, slot):
+    """Move the slot to the end of WAL."""
+    await client.execute(MOVE, slot)
+
+
+@pytest.fixture
+async def slot(client, slot_name):
+    """A slot with one row before it."""
+    await client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
+    return slot_name
+
+
+async def polled(connection):
+    """The number of messages in a round; all of it is confirmed."""
+    count = 0
+    while True:
+        for frame in await connection.receive():
+            if isinstance(frame, Again):
+                return count
+            if isinstance(frame, XLogData):
+                count += 1
+                connection.send_status(LSN(frame.end), LSN(frame.end), LSN(frame.end))
+
+
+@pytest.fixture
+async def poller(database, slot, version):
+    """A connection that polls the slot."""
+    connection = await SqlConnection.open(database)
+    await connection.start_replication(slot, LSN(0), Options(("p",)).negotiate(version))
+    yield connection
+    connection.abort()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, route, version):
+    """A second consumer is refused between two polls, too, and gets everything once the first one has stopped."""
+    await client.execute("INSERT INTO items VALUES (1)")
+    assert 4 == await polled(poller)
+    with pytest.raises(SlotError, match=r"in use by process \d+") as caught:
+        async with connect(database, slot=slot, publication="p", source=route, reconnect=None):
+            pass
+    assert caught.value.busy
+    second = await SqlConnection.open(database)
+    with pytest.raises(SlotError, match="another consumer reads slot") as caught:
+        await second.start_replication(slot, LSN(0), Options(("p",)).negotiate(version))
+    assert caught.value.busy
+    await second.close()
+
+    await client.execute("INSERT INTO items VALUES (2)")
+    await poller.stop()
+    async with connect(database, slot=slot, publication="p", source=route, until="now") as stream:
+        assert [2] == [change.new["id"] async for tx in stream async for change in tx]
+
+
+@pytest.mark.parametrize("meddle", [move, recreate])
+async def test_moved_between_two_polls(client, slot, poller, meddle, version):
+    """What somebody else has moved a slot past is not passed over in silence."""
+    await client.execute("INSERT INTO items VALUES (1)")
+    assert 4 == await polled(poller)
+    assert 0 == await polled(poller)  # advances the slot
+    await client.execute("INSERT INTO items VALUES (2)")
+    await meddle(client, slot)
+    await client.execute("INSERT INTO items VALUES (3)")
+    with pytest.raises(SlotError, match=r"moved to .* by somebody else"):
+        await polled(poller)
+
+
+async def test_dropped_between_two_polls(client, slot, poller, version):
+    """A slot that is gone is said to be."""
+    await client.execute("INSERT INTO items VALUES (1)")
+    assert 4 == await polled(poller)
+    await client.execute("SELECT pg_drop_replication_slot($1)", slot)
+    with pytest.raises(SlotError, match="does not exist"):
+        await polled(poller)
+
+
+@pytest.mark.parametrize("meddle", [move, recreate])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_moved_before_the_stream_begins(client, database, slot, route, meddle, version):
+    """A slot that is moved while a pipeline opens its sinks is refused."""
+
+    class Slow(Sink):
+        async def open(self, context):
+            await client.execute("INSERT INTO items VALUES (1)")
+            await meddle(client, slot)
+
+        async def write(self, batch):
+            pass
+
+    source = Source(database, slot=slot, publication="p", source=route)
+    with pytest.raises(SlotError, match=r"moved to .* by somebody else"):
+        await Pipeline(source, [Slow()], until="now", reconnect=None).run()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_publication_that_is_dropped(client, database, slot, route, version):
+    """A stream whose publication is dropped ends, and says what to create."""
+    with pytest.raises(ConfigurationError, match=r"publication .*p.* does not exist.*CREATE PUBLICATION"):
+        async with (
+            connect(database, slot=slot, publication="p", source=route) as stream,
+            asyncio.timeout(DEADLINE),
+        ):
+            await client.execute("INSERT INTO items VALUES (1)")
+            await anext(stream)
+            await client.execute("DROP PUBLICATION p")
+            await client.execute("INSERT INTO items VALUES (2)")
+            async for _ in stream:
+                pass
