@@ -23,7 +23,7 @@ import asyncpg
 
 from aiorepl import Pipeline, Sink, Source
 from aiorepl.testing import EmbeddedServer
-from aiorepl.transactions.spool import SpoolFile
+from aiorepl.transactions.spool import Extent, Spool
 
 MODES = ("off", "on", "parallel")
 LIMIT_MIB = 150
@@ -53,14 +53,14 @@ def memory(name: str) -> int:
 def consume(dsn: str, slot: str, streaming: str, spool: Path) -> None:
     """Read the slot to its end, and print what it took."""
     spooled = 0
-    append = SpoolFile.append
+    write = Spool.write
 
-    def counted(self: SpoolFile, data: bytes) -> None:
+    def counted(self: Spool, data: bytes | bytearray) -> Extent:
         nonlocal spooled
-        append(self, data)
         spooled += len(data)
+        return write(self, data)
 
-    SpoolFile.append = counted
+    Spool.write = counted
     sink = Counting()
     source = Source(dsn, slot=slot, publication="bench", streaming=streaming, spool=spool)
     idle = memory("VmRSS")

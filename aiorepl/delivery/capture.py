@@ -28,6 +28,7 @@ from aiorepl.delivery.undoing import drop
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 from aiorepl.wire.routes import Connection, CreatedSlot
@@ -55,6 +56,8 @@ class Capture:
         self._readied: Readied | None = None
         self._session: Session | None = None
         self._ledger = Ledger(LSN(0), ())
+        # One for all connections: slices of an earlier one may still be on their way to the sinks.
+        self._spool = Spool(source.spool)
         self._received = Received(LSN(0))
         self._claims: list[Claim] = []
         self._refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
@@ -256,6 +259,7 @@ class Capture:
             self._ledger,
             resume=self._received.resume(continuity.since(self._received.after)),
             until=until,
+            spool=self._spool,
         )
         await session.start(readied)
         self._session, self._known = session, self._received.after

@@ -13,11 +13,12 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.reporting import Reporting
 from aiorepl.delivery.source import Source
-from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, ServerNotice
+from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, ServerNotice, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
@@ -37,6 +38,7 @@ class Session:
     :param ledger: told what is received, asked what may be confirmed.
     :param resume: what of the stream is known already.
     :param until: stop before the first transaction that commits at or after this position.
+    :param spool: where transactions in progress go that do not fit in memory; one of its own unless given.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Session:
         *,
         resume: Resume,
         until: LSN | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -56,6 +59,7 @@ class Session:
         self._ledger = ledger
         self._until = until
         self._resume = resume
+        self._spool = Spool(source.spool) if spool is None else spool
         self._decoder: Decoder
         self._assembler: Assembler
         self._reporting: Reporting
@@ -65,7 +69,7 @@ class Session:
         self._at = 0
         # How far this reading has come. The ledger may be further, where what is known is read again.
         self._end = resume.after
-        self._failure: ProtocolError | None = None
+        self._failure: ProtocolError | SpoolError | None = None
         # Slices that wait for the types they need: a look-up that fails or is cancelled must not lose them.
         self._waiting: list[Slice] | None = None
         self._missing: set[int] = set()
@@ -80,7 +84,7 @@ class Session:
             resume=resume,
             deliver_prepared=source.deliver_prepared,
             budget=source.waiting_bytes,
-            spool=source.spool,
+            spool=self._spool,
         )
 
     async def start(self, readied: Readied) -> None:
@@ -144,6 +148,7 @@ class Session:
 
     async def stop(self) -> None:
         """The last status, CopyDone both ways, and the end of the connection; its abrupt end if this is cancelled."""
+        self._assembler.waiting.clear()
         try:
             await self._stop_tasks()
             self._reporting.report()
@@ -154,8 +159,9 @@ class Session:
             raise
 
     async def abandon(self) -> None:
-        """Drop the connection."""
+        """Drop the connection, and what came by it and cannot be delivered yet."""
         self._connection.abort()
+        self._assembler.waiting.clear()
         await self._stop_tasks()
 
     def _take(self, frames: Sequence[CopyFrame | Again]) -> list[Slice]:
@@ -167,6 +173,7 @@ class Session:
                     self._at = self._decoder.position
                 elif isinstance(run, Again):
                     self._reporting.report()
+                    self._assembler.waiting.clear()
                     self._begin(Resume(self._end, begins=self._resume.begins))
                 else:
                     self._at = run.wal_end
@@ -175,6 +182,9 @@ class Session:
         except ProtocolError as error:
             # What stands before the damage is good, and is delivered first.
             self._failure = error.at(self._decoder.position)
+            return slices + self._account(self._assembler.rescue())
+        except SpoolError as error:
+            self._failure = error
             return slices + self._account(self._assembler.rescue())
         self._ledger.receive(self._at)
         return slices

@@ -39,8 +39,9 @@ class Source:
     :param source: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: prepared transactions are given out when they are prepared. A pipeline sets it when all
         its sinks take them so.
-    :param waiting_bytes: memory for transactions in progress and prepared ones; the rest goes to ``spool``.
-    :param spool: the folder for those; the system's temporary folder unless given.
+    :param waiting_bytes: memory for transactions in progress and prepared ones; content beyond it goes to ``spool``. What
+        cannot go there (a few hundred bytes of each transaction, what it was told of its tables) may take half of it.
+    :param spool: the folder for one file without a name; the system's temporary folder unless given.
     :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.
     :param failover: create the slot so that standbys may synchronize it, and it survives a promotion (PostgreSQL 17).
     :param heartbeat: write an empty logical message this often, in seconds, so that a quiet slot has something to move

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.pending import OVERHEAD, Pending
 from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
 from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
 from aiorepl.transactions.waiting import Waiting
@@ -57,7 +57,7 @@ class Assembler:
     :param deliver_prepared: give prepared transactions out when they are prepared, and how they ended later; else
         they are given out when they commit, and never if they roll back.
     :param budget: bytes in memory for all transactions that wait.
-    :param spool: where those that do not fit go; the system's temporary folder unless given.
+    :param spool: where content goes that does not fit; one of its own unless given.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Assembler:
         resume: Resume = NOTHING,
         deliver_prepared: bool = False,
         budget: int = WAITING_BYTES,
-        spool: Path | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self.types = types
         self.binary = binary
-        self.waiting = Waiting(budget, spool)
+        self.waiting = Waiting(budget, Spool() if spool is None else spool)
         self.unknown_prepared = 0
         """COMMIT and ROLLBACK PREPARED of transactions we never saw: empty ones, from PostgreSQL 15 and 16."""
         self._resume = resume
@@ -101,6 +101,7 @@ class Assembler:
             m.Truncate: self._content,
             m.Message: self._message,
             Relation: self._fresh_relation,
+            Type: self._fresh_type,
             m.StreamStart: self._enter_block,
             m.StreamStop: self._leave_block,
             m.StreamCommit: self._stream_commit,
@@ -341,6 +342,11 @@ class Assembler:
 
     def _fresh_relation(self, relation: Relation) -> None:
         self._fresh.append(relation)
+        self._fresh_type(relation)
+
+    def _fresh_type(self, described: Relation | Type) -> None:
+        if self._pending is not None:
+            self.waiting.describe(self._pending, described)
 
     def _layout(self, relation: Relation) -> Layout:
         layout = self._layouts.get(relation.oid)

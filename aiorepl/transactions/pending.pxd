@@ -6,25 +6,23 @@ from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.transactions.changes cimport row_change
 from aiorepl.transactions.rows cimport Layout
 
-cdef Py_ssize_t _SLICE_BYTES, _OVERHEAD
+cdef Py_ssize_t _SLICE_BYTES, _OVERHEAD, _SUBTRANSACTION
 
 
 cdef class Pending:
     cdef public object xid, origin
-    cdef public Py_ssize_t memory
+    cdef public Py_ssize_t memory, fixed
     cdef list _messages, _chunks
     cdef Py_ssize_t _spooled
-    cdef object _spool
-    cdef dict _firsts, _offsets
+    cdef dict _firsts
 
     @cython.locals(payload=bytes, cost=Py_ssize_t)
     cpdef Py_ssize_t add(self, object message) except -1
 
     @cython.locals(
-        begin=Py_ssize_t, length=Py_ssize_t, size=Py_ssize_t, parts=list, place=Py_ssize_t, behind=Py_ssize_t, payload=bytes,
-        described=bytes,
+        data=bytearray, size=Py_ssize_t, place=Py_ssize_t, behind=Py_ssize_t, payload=bytes, described=bytes,
     )
-    cpdef object _write(self, object spool, Py_ssize_t first, dict starts, dict offsets)
+    cpdef object _write(self, object spool, Py_ssize_t first)
 
     @cython.locals(part=list, size=Py_ssize_t, behind=Py_ssize_t, layout=Layout)
     cpdef tuple _portion(self, Py_ssize_t ordinal, object transaction, object layout_of)

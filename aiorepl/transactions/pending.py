@@ -1,6 +1,6 @@
 """Transactions that are not committed yet: streamed ones in progress, and prepared ones.
 
-Their content waits in memory, all of them together within a byte budget; past it the largest goes to a spool file.
+Their content waits in memory, all of them together within a byte budget; past it the largest goes to the spool.
 What a subtransaction sent is dropped when it aborts by cutting the tail off at its first change: everything behind
 that is its own, or of subtransactions inside it, or a message that the server sends under the name of the top-level
 transaction. (PostgreSQL's apply worker cuts at the same place: ``stream_abort_internal`` in worker.c.)
@@ -8,150 +8,206 @@ transaction. (PostgreSQL's apply worker cuts at the same place: ``stream_abort_i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, overload
 
 from aiorepl import octets
 from aiorepl.errors import SpoolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.framing import frame_length
+from aiorepl.pgoutput.framing import unframed
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.rows import Layout
-from aiorepl.transactions.spool import SpoolFile
+from aiorepl.transactions.spool import Extent, Spool
 from aiorepl.transactions.transaction import Transaction
 
 LayoutOf = Callable[[Relation], Layout]
 
-# A slice of a delivered transaction, and a chunk of a spool file, are about this large.
+# A slice of a delivered transaction, and a chunk in the spool, are about this large.
 SLICE_BYTES: Final = 1024 * 1024
 # What a change costs in memory beside its message's bytes: the message, the change, their places in lists.
 OVERHEAD: Final = 400
+# What a subtransaction costs whose changes are in memory.
+SUBTRANSACTION: Final = 160
 # C's own numbers in the compiled form.
-_SLICE_BYTES, _OVERHEAD = SLICE_BYTES, OVERHEAD
+_SLICE_BYTES, _OVERHEAD, _SUBTRANSACTION = SLICE_BYTES, OVERHEAD, SUBTRANSACTION
+_XID_BYTES: Final = slice(1, 5)
+_CONTENT: Final = frozenset(b"IUDTM")
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """A stretch of the spool file that decodes alone: ``count`` changes from the ``first`` on.
+    """A stretch of the content that lies in the spool and decodes alone: ``count`` changes from the ``first`` on.
 
     :param xid: of the stream block that they came in, ``None`` if they did not.
+    :param low, high: the least and the greatest of the subtransactions in it that are not known to be in an earlier one, as
+        distances from the transaction's xid; those between them may be in it or not.
+    :param reach: the greatest ``high`` up to here.
     """
 
     xid: int | None
     first: int
     count: int
-    offset: int
-    length: int
+    extent: Extent
     size: int
+    low: int
+    high: int
+    reach: int
 
 
 class Pending:
-    """The content of one transaction."""
+    """The content of one transaction. ``memory`` is what it takes while it is not in the spool, ``fixed`` what is counted
+    for it beside that.
+    """
 
     def __init__(self, xid: int) -> None:
         self.xid = xid
         self.origin: str | None = None
         self.memory = 0
+        self.fixed = 0
         self._messages: list[c.Content] = []
-        # Changes before the first message in memory: those that are in the spool file.
+        # Changes before the first message in memory: those that are in the spool.
         self._spooled = 0
-        self._spool: SpoolFile | None = None
         self._chunks: list[_Chunk] = []
-        # For each subtransaction the number of its first change, and once that is spooled, where it lies.
+        # For each subtransaction in memory the number of its first change there. What is in the spool says it itself: a
+        # transaction may have millions of them.
         self._firsts: dict[int, int] = {}
-        self._offsets: dict[int, int] = {}
 
     def __len__(self) -> int:
         return self._spooled + len(self._messages)
 
     @property
+    def chunks(self) -> int:
+        """In how many parts it lies in the spool."""
+        return len(self._chunks)
+
+    @property
     def spooled_bytes(self) -> int:
-        """How much of it is on disk."""
-        return 0 if self._spool is None else self._spool.size
+        """How much of it is in the spool."""
+        return sum(chunk.extent.length for chunk in self._chunks)
 
     def add(self, message: c.Content) -> int:
         """Take a change, and return what it costs in memory."""
+        cost = len(message.payload) + _OVERHEAD
         xid = message.xid
         if xid is not None and xid != self.xid and xid not in self._firsts:
             self._firsts[xid] = self._spooled + len(self._messages)
+            cost += _SUBTRANSACTION
         self._messages.append(message)
-        cost = len(message.payload) + _OVERHEAD
         self.memory += cost
         return cost
 
     def abort(self, subxid: int) -> None:
-        """A subtransaction rolled back; one that never sent a change leaves no trace."""
+        """A subtransaction rolled back; one that never sent a change leaves no trace.
+
+        :raises SpoolError: when its beginning cannot be read back.
+        """
+        if self._chunks and self._abort_spooled(subxid):
+            return
         first = self._firsts.get(subxid)
         if first is None:
             return
-        if first >= self._spooled:
-            for message in self._messages[first - self._spooled :]:
-                self.memory -= len(message.payload) + OVERHEAD
-            del self._messages[first - self._spooled :]
-        else:
-            self._messages.clear()
-            self.memory = 0
-            self._cut(first, self._offsets[subxid])
-        _forget(self._firsts, first)
+        for message in self._messages[first - self._spooled :]:
+            self.memory -= len(message.payload) + OVERHEAD
+        del self._messages[first - self._spooled :]
+        # They are in the order of their places.
+        while self._firsts:
+            xid, place = self._firsts.popitem()
+            if place < first:
+                self._firsts[xid] = place
+                break
+            self.memory -= SUBTRANSACTION
 
-    def spill(self, folder: Path | None) -> None:
-        """Move what is in memory to disk, a chunk at a time.
+    def spill(self, spool: Spool) -> None:
+        """Move what is in memory to the spool, a chunk at a time.
 
         :raises SpoolError: when there is no room; everything is still here.
         """
-        if self._spool is None:
-            self._spool = SpoolFile(folder)
-        before = self._spool.size
-        starts = {place: xid for xid, place in self._firsts.items() if place >= self._spooled}
-        offsets: dict[int, int] = {}
+        firsts = list(self._firsts.items())
         chunks: list[_Chunk] = []
-        try:
-            place, behind = self._spooled, len(self)
-            while place < behind:
-                chunk = self._write(self._spool, place, starts, offsets)
-                chunks.append(chunk)
-                place += chunk.count
-        except SpoolError:
-            self._spool.truncate(before)
-            raise
+        reach = self._chunks[-1].reach if self._chunks else 0
+        place, behind, at = self._spooled, len(self), 0
+        while place < behind:
+            chunk = self._write(spool, place)
+            place += chunk.count
+            while at < len(firsts) and firsts[at][1] < place:
+                distance = self._distance(firsts[at][0])
+                chunk.low, chunk.high = min(chunk.low, distance), max(chunk.high, distance)
+                at += 1
+            chunk.reach = reach = max(reach, chunk.high)
+            chunks.append(chunk)
         self._chunks += chunks
-        self._offsets |= offsets
         self._spooled += len(self._messages)
         self._messages.clear()
+        self._firsts.clear()
         self.memory = 0
 
-    def _write(self, spool: SpoolFile, first: int, starts: dict[int, int], offsets: dict[int, int]) -> _Chunk:
+    def _write(self, spool: Spool, first: int) -> _Chunk:
         xid = None if self._messages[first - self._spooled].xid is None else self.xid
-        begin, length, size = spool.size, 0, 0
-        parts: list[bytes] = []
+        data = bytearray()
+        size = 0
         known: set[int] = set()
         last: Any = None
         place, behind = first, self._spooled + len(self._messages)
-        while place < behind and length < _SLICE_BYTES:
+        while place < behind and len(data) < _SLICE_BYTES:
             message = self._messages[place - self._spooled]
-            if starts and place in starts:
-                offsets[starts[place]] = begin + length
             # Asked of each row, so by the last one's first.
             if not isinstance(message, RowMessage) or message.relation is not last:
                 for described in _descriptions(message, known, xid):
-                    parts += (frame_length(len(described)), described)
-                    length += 4 + len(described)
+                    octets.put_framed(data, described, 0, 0)
                 last = message.relation if isinstance(message, RowMessage) else None
             payload = message.payload
-            parts.append(frame_length(len(payload)))
-            parts.append(payload)
-            length += 4 + len(payload)
+            octets.put_framed(data, payload, 0, 0)
             size += len(payload) + _OVERHEAD
             place += 1
-        spool.append(b"".join(parts))
-        return _Chunk(xid, first, place - first, begin, length, size)
+        return _Chunk(xid, first, place - first, spool.write(data), size, 1 << 32, 0, 0)
+
+    def _distance(self, subxid: int) -> int:
+        """How much later than the transaction's own an xid was given out; they are counted round."""
+        return subxid - self.xid & 0xFFFF_FFFF
+
+    def _abort_spooled(self, subxid: int) -> bool:
+        """Drop everything from the first change of a subtransaction on, if that lies in the spool."""
+        distance = self._distance(subxid)
+        for number in range(
+            bisect_left(self._chunks, distance, key=lambda chunk: chunk.reach), len(self._chunks)
+        ):
+            chunk = self._chunks[number]
+            if chunk.low <= distance <= chunk.high and self._cut(number, subxid):
+                self._messages.clear()
+                self._firsts.clear()
+                self.memory = 0
+                return True
+        return False
+
+    def _cut(self, number: int, subxid: int) -> bool:
+        """Drop everything from the first change of a subtransaction on, if that lies in this chunk."""
+        chunk, sought = self._chunks[number], subxid.to_bytes(4, "big")
+        data = chunk.extent.read()
+        count, at, size = 0, 0, 0
+        for payload in unframed(data):
+            if payload[0] in _CONTENT:
+                if count == chunk.count:
+                    break
+                if payload[_XID_BYTES] == sought:
+                    self._spooled = chunk.first + count
+                    del self._chunks[number + 1 :]
+                    if count:
+                        chunk.count, chunk.size = count, size
+                        chunk.extent.shorten(data[:at])
+                    else:
+                        del self._chunks[number]
+                    return True
+                count += 1
+                size += len(payload) + OVERHEAD
+            at += 4 + len(payload)
+        return False
 
     def slices(
         self, transaction: Transaction, layout: LayoutOf, *, known: int = 0
@@ -162,8 +218,8 @@ class Pending:
         """
         for chunk in self._chunks:
             skip = max(0, known - chunk.first)
-            if skip < chunk.count and self._spool is not None:
-                yield SpooledChanges(self._spool, chunk, transaction, layout, skip), chunk.size
+            if skip < chunk.count:
+                yield SpooledChanges(chunk, transaction, layout, skip), chunk.size
         ordinal = max(known, self._spooled)
         while ordinal < len(self):
             part, size = self._portion(ordinal, transaction, layout)
@@ -191,33 +247,19 @@ class Pending:
             ordinal += 1
         return part, size
 
-    def _cut(self, first: int, offset: int) -> None:
-        assert self._spool is not None
-        while self._chunks and self._chunks[-1].first >= first:
-            self._chunks.pop()
-        if self._chunks:
-            last = self._chunks[-1]
-            last.count = min(last.count, first - last.first)
-            last.length = min(last.length, offset - last.offset)
-        self._spool.truncate(offset)
-        self._spooled = first
-        _forget(self._offsets, offset)
-
 
 class SpooledChanges(Sequence[c.Change]):
-    """Changes that are read from a spool file each time they are walked; none is kept."""
+    """Changes that are read from the spool each time they are walked; none is kept."""
 
-    __slots__ = ("_chunk", "_layout", "_skip", "_spool", "_transaction")
+    __slots__ = ("_chunk", "_layout", "_skip", "_transaction")
 
     def __init__(
         self,
-        spool: SpoolFile,
         chunk: _Chunk,
         transaction: Transaction,
         layout: LayoutOf,
         skip: int,
     ) -> None:
-        self._spool = spool
         self._chunk = chunk
         self._transaction = transaction
         self._layout = layout
@@ -231,7 +273,7 @@ class SpooledChanges(Sequence[c.Change]):
 
     def _between(self, first: int, behind: int) -> list[c.Change]:
         chunk = self._chunk
-        data = self._spool.read(chunk.offset, chunk.length)
+        data = chunk.extent.read()
         decoder = Decoder()
         if chunk.xid is not None:
             decoder.streaming = Streaming.ON
@@ -258,15 +300,6 @@ class SpooledChanges(Sequence[c.Change]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} spooled changes>"
-
-
-def _forget(places: dict[int, int], least: int) -> None:
-    """Drop the entries from ``least`` on; they are in order."""
-    while places:
-        xid, place = places.popitem()
-        if place < least:
-            places[xid] = place
-            return
 
 
 def _read(

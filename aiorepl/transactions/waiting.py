@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Final
 
-from aiorepl.errors import ProtocolError
+from aiorepl.errors import ProtocolError, SpoolError
 from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.transactions.changes import Content
 from aiorepl.transactions.pending import Pending
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import UNKNOWN
+
+# What stays in memory of a transaction, whether it has content or not: with us, and with the decoder.
+TRANSACTION: Final = 800
+# Of each part of it that is in the spool.
+_CHUNK: Final = 400
+# Of a description, for each byte of its message.
+_DESCRIPTION: Final = 16
+# Allowed for all that, however small the budget.
+_LEAST: Final = 8 * 1024 * 1024
 
 
 class Waiting:
     """Keeps what is not committed yet.
 
-    :param budget: bytes in memory for all of it; past that the largest goes to disk.
-    :param folder: where spool files are made; the system's temporary folder unless given.
+    What cannot go to the spool counts as well: transactions that are empty, descriptions of tables, where the parts in the
+    spool lie. The content's budget is what that leaves, but half of the whole at least.
+
+    :param budget: bytes in memory for all of it; past that the largest content goes to the spool.
     """
 
-    def __init__(self, budget: int, folder: Path | None) -> None:
-        self._budget = budget
-        self._folder = folder
-        self._memory = 0
+    def __init__(self, budget: int, spool: Spool) -> None:
+        self._budget = self._room = budget
+        self._spool = spool
+        self._content = 0
+        self._fixed = 0
         self._streams: dict[int, Pending] = {}
         self._prepared: dict[str, Pending] = {}
         self._preparing: Pending | None = None
@@ -30,20 +44,34 @@ class Waiting:
     @property
     def memory(self) -> int:
         """Bytes in memory."""
-        return self._memory
+        return self._content + self._fixed
+
+    @property
+    def fixed(self) -> int:
+        """Those of them that cannot go to the spool."""
+        return self._fixed
 
     @property
     def spooled(self) -> int:
-        """Bytes on disk."""
-        return sum(pending.spooled_bytes for pending in self._all())
+        """Bytes in the spool."""
+        return sum(pending.spooled_bytes for pending in self._all() if pending.chunks)
 
     def __len__(self) -> int:
         return len(self._streams) + len(self._prepared)
+
+    def clear(self) -> None:
+        """Forget everything: it comes again, by another connection."""
+        self._streams.clear()
+        self._prepared.clear()
+        self._preparing = None
+        self._content = 0
+        self._fix(-self._fixed)
 
     def enter(self, message: m.StreamStart) -> Pending:
         """A block begins.
 
         :raises ProtocolError: when it says to be the first and is not, or the other way round.
+        :raises SpoolError: when there are too many transactions at once.
         """
         known = self._streams.get(message.xid)
         if message.first_segment != (known is None):
@@ -54,7 +82,7 @@ class Waiting:
             )
             raise ProtocolError(f"{problem} of {message.xid}", message="Stream Start", field="first segment")
         if known is None:
-            known = self._streams[message.xid] = Pending(message.xid)
+            known = self._streams[message.xid] = self._begun(message.xid)
         return known
 
     def add(self, pending: Pending, message: Content) -> None:
@@ -62,12 +90,16 @@ class Waiting:
 
         :raises SpoolError: when the budget is spent and the disk has no room.
         """
-        self._memory += pending.add(message)
-        if self._memory > self._budget:
-            largest = max(self._all(), key=lambda each: each.memory)
-            moved = largest.memory
-            largest.spill(self._folder)
-            self._memory -= moved
+        self._content += pending.add(message)
+        if self._content > self._room:
+            self._relieve()
+
+    def describe(self, pending: Pending, described: Relation | Type) -> None:
+        """A description in a block, which holds for its transaction alone.
+
+        :raises SpoolError: when there are too many.
+        """
+        self._charge(pending, _DESCRIPTION * len(described.payload))
 
     def abort(self, message: m.StreamAbort) -> None:
         """A streamed transaction rolled back, or a subtransaction of it.
@@ -76,16 +108,18 @@ class Waiting:
         that the whole had rolled back (``ReorderBufferCheckAndTruncateAbortedTXN``): these are passed over.
 
         :raises ProtocolError: when no such transaction streams.
+        :raises SpoolError: when the spool does not give back what it was given.
         """
         if message.subxid != message.xid and message.xid not in self._streams:
             return
         pending = self._stream(message.xid, "Stream Abort")
-        self._memory -= pending.memory
         if message.subxid == message.xid:
-            del self._streams[message.xid]
-        else:
-            pending.abort(message.subxid)
-            self._memory += pending.memory
+            self._ended(self._streams.pop(message.xid))
+            return
+        before, chunks = pending.memory, pending.chunks
+        pending.abort(message.subxid)
+        self._content += pending.memory - before
+        self._charge(pending, (pending.chunks - chunks) * _CHUNK)
 
     def take_stream(self, xid: int, message: str) -> Pending:
         """The streamed transaction, which waits no longer.
@@ -93,20 +127,19 @@ class Waiting:
         :raises ProtocolError: when no such transaction streams.
         """
         pending = self._stream(xid, message)
-        del self._streams[xid]
-        self._memory -= pending.memory
+        self._ended(self._streams.pop(xid))
         return pending
 
     def begin_prepare(self, message: m.BeginPrepare) -> Pending:
         """A transaction begins that is sent whole, and then prepared."""
-        self._preparing = Pending(message.xid)
+        self._preparing = self._begun(message.xid)
         return self._preparing
 
     def take_preparing(self) -> Pending | None:
         """What ``begin_prepare`` began, which waits no longer."""
         pending, self._preparing = self._preparing, None
         if pending is not None:
-            self._memory -= pending.memory
+            self._ended(pending)
         return pending
 
     def prepare(self, gid: str, pending: Pending) -> None:
@@ -117,13 +150,14 @@ class Waiting:
         if gid in self._prepared:
             raise ProtocolError("is prepared already", message="Prepare", field="gid")
         self._prepared[gid] = pending
-        self._memory += pending.memory
+        self._content += pending.memory
+        self._fix(pending.fixed)
 
     def take_prepared(self, gid: str) -> Pending | None:
         """What was prepared as ``gid``, which waits no longer; ``None`` when we never saw it."""
         pending = self._prepared.pop(gid, None)
         if pending is not None:
-            self._memory -= pending.memory
+            self._ended(pending)
         return pending
 
     def _stream(self, xid: int, message: str) -> Pending:
@@ -131,6 +165,42 @@ class Waiting:
         if pending is None:
             raise ProtocolError(f"{UNKNOWN}: {xid}", message=message, field="xid")
         return pending
+
+    def _begun(self, xid: int) -> Pending:
+        pending = Pending(xid)
+        self._charge(pending, TRANSACTION)
+        return pending
+
+    def _ended(self, pending: Pending) -> None:
+        self._content -= pending.memory
+        self._fix(-pending.fixed)
+
+    def _charge(self, pending: Pending, cost: int) -> None:
+        pending.fixed += cost
+        self._fix(cost)
+
+    def _fix(self, cost: int) -> None:
+        """Count what cannot go to the spool."""
+        self._fixed += cost
+        half = self._budget // 2
+        self._room = max(self._budget - self._fixed, half)
+        if cost <= 0:
+            return
+        if self._fixed > max(half, _LEAST):
+            raise SpoolError(
+                f"{len(self)} transactions in progress take {self._fixed} bytes of memory that cannot go to the spool, more "
+                "than half of waiting_bytes: end transactions on the source, or raise waiting_bytes"
+            )
+        if self._content > self._room:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Move the largest content to the spool."""
+        largest = max(self._all(), key=lambda each: each.memory)
+        moved, chunks = largest.memory, largest.chunks
+        largest.spill(self._spool)
+        self._content -= moved
+        self._charge(largest, (largest.chunks - chunks) * _CHUNK)
 
     def _all(self) -> Iterator[Pending]:
         yield from self._streams.values()

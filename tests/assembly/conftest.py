@@ -18,6 +18,7 @@ from aiorepl.testing.messages import Value
 from aiorepl.transactions import pending
 from aiorepl.transactions.assembler import NOTHING, WAITING_BYTES, Assembler, Resume
 from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
 
@@ -27,7 +28,7 @@ class Wire:
 
     def __init__(
         self,
-        spool: Path,
+        spool: Spool,
         *,
         streaming: Streaming = Streaming.ON,
         budget: int = WAITING_BYTES,
@@ -128,7 +129,7 @@ def say() -> type[Say]:
 @pytest.fixture
 def wired(tmp_path: Path) -> Callable[..., Wire]:
     """A decoder and an assembler in a row, by their options."""
-    return lambda **options: Wire(tmp_path, **options)
+    return lambda spool=None, **options: Wire(spool or Spool(tmp_path), **options)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.pending import SpooledChanges
+from aiorepl.transactions.spool import Spool
 from aiorepl.values.registry import Types
 
 QUICK = RetryPolicy(attempts=3, first=0.001, longest=0.002)
@@ -76,7 +77,7 @@ class Lane:
 
     def commit_from_disk(self, folder: Path, *ids: int) -> LSN:
         """The same of a streamed transaction that was spooled: its changes are read when they are walked."""
-        decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=1, spool=folder)
+        decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=1, spool=Spool(folder))
         commit_lsn = self.stream.lsn + 0x1000
         block = [
             build.stream_start(xid=3, first_segment=True),

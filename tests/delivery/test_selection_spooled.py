@@ -12,6 +12,7 @@ from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.pending import OVERHEAD, SpooledChanges
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
 
@@ -21,7 +22,7 @@ ID = column("id", 23, key=True)
 @pytest.fixture
 def spooled(tmp_path) -> Slice:
     """A transaction of orders and audit rows that is on disk."""
-    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=4 * OVERHEAD, spool=tmp_path)
+    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=8 * OVERHEAD, spool=Spool(tmp_path))
     block = [
         build.stream_start(xid=3, first_segment=True),
         build.relation(oid=7, name="orders", columns=[ID, column("note")], xid=3),

@@ -19,6 +19,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import NOTHING, Assembler, Resume
+from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
 
@@ -216,7 +217,7 @@ class Reader:
         self, streaming: Streaming, spool: Path, *, resume: Resume = NOTHING, **options: Any
     ) -> None:
         self._decoder = Decoder(streaming)
-        self.assembler = Assembler(Types(), resume=resume, spool=spool, **options)
+        self.assembler = Assembler(Types(), resume=resume, spool=Spool(spool), **options)
 
     def read(self, payloads: list[bytes], dice: Random) -> list[Slice]:
         """The slices of all."""

@@ -44,7 +44,7 @@ def agree(sender, reader, units, tmp_path, monkeypatch):
         waiting = read.assembler.waiting
         if not world.sessions and not world.prepared:
             assert (0, 0, 0) == (waiting.memory, waiting.spooled, len(waiting))
-        assert 0 <= waiting.memory <= budget
+        assert 0 <= waiting.memory - waiting.fixed <= budget
 
     return agree
 

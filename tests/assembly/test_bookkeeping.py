@@ -1,0 +1,110 @@
+"""What transactions in progress take beside their content: it is counted, and is small, however they are made up."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from aiorepl.errors import SpoolError
+from aiorepl.testing import messages as build
+
+
+class Measured:
+    """The memory that Python has taken since."""
+
+    def __init__(self) -> None:
+        tracemalloc.start()
+        self._before = tracemalloc.get_traced_memory()[0]
+
+    def bytes(self) -> int:
+        return tracemalloc.get_traced_memory()[0] - self._before
+
+
+@pytest.fixture
+def measured():
+    """What is taken from now on."""
+    yield Measured()
+    tracemalloc.stop()
+
+
+@pytest.fixture
+def wide():
+    """The description of a table of 100 columns, by its transaction."""
+    columns = [build.column(f"column_{number}") for number in range(100)]
+    return lambda xid: build.relation(oid=7, name="wide", columns=columns, xid=xid)
+
+
+def test_empty_transactions(wired, say, measured):
+    """A thousand that have sent nothing count for what they take."""
+    wire = wired()
+    for xid in range(5, 1005):
+        wire.feed(say.block(xid))
+    assert 0 < measured.bytes() <= wire.waiting.memory <= 3 * measured.bytes()
+
+    for xid in range(5, 1005):
+        wire.feed(say.abort(xid))
+    assert 0 == wire.waiting.memory
+
+
+def test_descriptions(wired, say, wide, measured):
+    """What a transaction was told of its tables counts for what it takes, until it ends."""
+    wire = wired()
+    for xid in range(5, 55):
+        wire.feed(say.block(xid, wide(xid)))
+    assert 0 < measured.bytes() <= wire.waiting.memory <= 3 * measured.bytes()
+
+    for xid in range(5, 55):
+        wire.feed(say.commit(xid, 0x10 * xid))
+    assert 0 == wire.waiting.memory
+
+
+def test_subtransactions(wired, say, measured):
+    """A transaction of 20,000 subtransactions stays within the budget, in memory and in the spool."""
+    wire = wired(budget=300_000)
+    most = 0
+    for first in range(6, 20_006, 1000):
+        rows = [say.row("x", xid) for xid in range(first, first + 1000)]
+        wire.feed(say.block(5, *rows, first=first == 6))
+        most = max(most, wire.waiting.memory)
+        del rows
+    assert most <= 300_000
+    assert measured.bytes() < 600_000
+
+
+@pytest.mark.parametrize("what", ["transactions", "descriptions"])
+def test_too_much(wired, say, wide, what):
+    """What cannot go to the spool has a limit, too; the error says what to do."""
+    wire = wired(budget=20_000_000)
+    with pytest.raises(
+        SpoolError, match=r"\d+ transactions in progress take \d+ bytes .* raise waiting_bytes"
+    ):
+        for xid in range(5, 50_000):
+            wire.feed(say.block(xid, *([wide(xid)] if what == "descriptions" else [])))
+    assert 10_000_000 < wire.waiting.memory < 11_000_000
+
+
+@pytest.mark.parametrize(
+    "xids", [(5, 6, 7, 8), (0xFFFF_FFFD, 0xFFFF_FFFF, 3, 4)], ids=["in order", "counted round"]
+)
+@pytest.mark.parametrize("budget", [1, 2000, 1_000_000])
+def test_a_subtransaction_that_comes_back(wired, say, told, small_slices, xids, budget):
+    """One that wrote before and after others rolls back to its first change, wherever that has gone meanwhile; so does one
+    whose number was given out before another's that wrote earlier.
+    """
+    top, outer, inner, late = xids
+    wire = wired(budget=budget)
+    wire.feed(
+        say.block(
+            top, *(say.row(f"a{n}", top) for n in range(3)), *(say.row(f"l{n}", late) for n in range(2))
+        ),
+        say.block(top, *(say.row(f"o{n}", outer) for n in range(3)), first=False),
+        say.block(top, *(say.row(f"i{n}", inner) for n in range(3)), first=False),
+        say.block(top, *(say.row(f"p{n}", outer) for n in range(3)), first=False),
+    )
+    wire.feed(say.abort(top, inner))
+    wire.feed(say.block(top, say.row("q", outer), say.row("r", inner), first=False))
+    wire.feed(say.abort(top, inner), say.abort(top, 99), say.abort(top, outer))
+    wire.feed(say.block(top, say.row("s", top), first=False))
+
+    assert [(top, 0x18, ["a0", "a1", "a2", "l0", "l1", "s"])] == told(wire.feed(say.commit(top, 0x10)))
