@@ -168,6 +168,58 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item._id = type(item._id).parse(grouped)
 
 
+class DocumentedRole:
+    """A role that is granted what docs/privileges.md says, in a database that grants nothing to PUBLIC."""
+
+    def __init__(self, called: str, dsn: str) -> None:
+        parts = urlsplit(dsn)
+        self.called = called
+        self.name = f"{called}_{secrets.token_hex(4)}"
+        self.dsn = parts._replace(netloc=f"{self.name}:s3cret@{parts.netloc.rpartition('@')[2]}").geturl()
+        self._superuser = dsn
+        self._database = f'DATABASE "{parts.path[1:]}"'
+
+    async def open(self) -> None:
+        """Take away what PUBLIC has."""
+        await _execute(
+            self._superuser,
+            f"REVOKE ALL ON {self._database} FROM PUBLIC",
+            "REVOKE ALL ON SCHEMA public FROM PUBLIC",
+        )
+
+    async def run(self, *blocks: str) -> None:
+        """Run statements of the document, with the names of this test for the document's."""
+        for block in blocks:
+            sql = re.sub(rf"\b{self.called}\b", self.name, block.replace("…", "s3cret"))
+            await _execute(self._superuser, re.sub(r"DATABASE \w+", self._database, sql))
+
+    async def close(self) -> None:
+        """Take away what it was granted, and drop it."""
+        await _execute(
+            self._superuser,
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{self.name}'",
+            f"DROP OWNED BY {self.name} CASCADE",
+            f"DROP ROLE {self.name}",
+        )
+
+    @staticmethod
+    def document() -> str:
+        """The document."""
+        return (Path(__file__).parents[1] / "docs" / "privileges.md").read_text(encoding="utf-8")
+
+    @classmethod
+    def blocks(cls, heading: str) -> list[str]:
+        """The statements in a section of it."""
+        (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", cls.document(), re.DOTALL | re.MULTILINE)
+        return re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.fixture
+def documented_role() -> type[DocumentedRole]:
+    """Makes such roles: give the name that the document calls it by, and a superuser's DSN."""
+    return DocumentedRole
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Under which loops an async test runs."""
     factories = {"asyncio": _watched(asyncio.new_event_loop)}

@@ -14,7 +14,7 @@ from aiorepl.cli.tail import names
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
-    from aiorepl.delivery.checks import Finding
+    from aiorepl.delivery.finding import Finding
     from aiorepl.delivery.source import Source
 
 
@@ -35,7 +35,7 @@ def check(
     file: Path | None, dsn: str | None, slot: str | None, publication: tuple[str, ...], as_json: bool
 ) -> int:
     """Look at the pipeline that FILE describes (aiorepl.toml unless given), or at what --slot and --publication name: the
-    file, the server, publications, replica identities, slot, WAL and journal.
+    file, the server, the role's privileges, publications, replica identities, slot, WAL and journal.
 
     Nothing is changed or made, and no sink is connected. The exit code is that of the first error; warnings have none.
     """
@@ -66,7 +66,7 @@ def check(
 def _of_file(file: Path) -> list[Finding]:
     from aiorepl.cli.loop import run
     from aiorepl.cli.run import load
-    from aiorepl.delivery.checks import Finding
+    from aiorepl.delivery.finding import Finding
 
     try:
         configured = load(file)
@@ -75,11 +75,12 @@ def _of_file(file: Path) -> list[Finding]:
         return [Finding("error", "file", line, error.exit_code) for line in lines]
     sinks = ", ".join(f"{name} ({kind})" for name, kind in configured.sinks.items()) or "a journal alone"
     told = [Finding("ok", "file", f"{file} is in order: {sinks}")]
-    return told + run(_found(configured.source, configured.journal))
+    return told + run(_found(configured.source, configured.journal, snapshot=configured.snapshot))
 
 
-async def _found(source: Source, journal: str | None) -> list[Finding]:
-    from aiorepl.delivery.checks import Finding, check
+async def _found(source: Source, journal: str | None, *, snapshot: bool = False) -> list[Finding]:
+    from aiorepl.delivery.checks import check
+    from aiorepl.delivery.finding import Finding
 
     findings: list[Any] = []
     held = None
@@ -90,4 +91,4 @@ async def _found(source: Source, journal: str | None) -> list[Finding]:
             held = JournalReader(journal).position()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
-    return findings + [finding async for finding in check(source, held)]
+    return findings + [finding async for finding in check(source, held, snapshot=snapshot)]

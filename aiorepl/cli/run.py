@@ -130,6 +130,7 @@ class Configured:
     pipeline: Pipeline
     source: Source
     journal: str | None
+    snapshot: bool
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
 
@@ -205,7 +206,7 @@ def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, b
     made = {name: sink for name, (_, sink) in sinks.items()}
     pipeline = checker.call("pipeline", Pipeline, {"source": source, "sinks": made, **options, **once})
     kinds = {name: kind for name, (kind, _) in sinks.items()}
-    return Configured(pipeline, source, options.get("journal"), kinds, made)
+    return Configured(pipeline, source, options.get("journal"), options.get("snapshot", False), kinds, made)
 
 
 def _source(**options: Any) -> Source:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from aiorepl.delivery import access
+from aiorepl.delivery.finding import Finding, error_found
 from aiorepl.delivery.gaps import Gaps
 from aiorepl.delivery.readying import find_slot, require_publications, require_usable
 from aiorepl.delivery.source import Source
@@ -20,42 +21,33 @@ _NAMED: Final = 5
 _SETTINGS: Final = ("wal_level", "max_replication_slots", "max_slot_wal_keep_size", "wal_sender_timeout")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    :param level: an error keeps a pipeline from starting, or from going on; a warning may become one.
-    :param about: what was looked at, in a word.
-    :param text: how it is, and what to do.
-    :param exit_code: of an error, that of the command which would end with it.
-    """
-
-    level: Literal["ok", "warning", "error"]
-    about: str
-    text: str
-    exit_code: int = 0
-
-
-async def check(source: Source, held: Position | None = None) -> AsyncIterator[Finding]:
+async def check(
+    source: Source, held: Position | None = None, *, snapshot: bool = False
+) -> AsyncIterator[Finding]:
     """Look at everything that a start would look at, and at what it would trip over later.
 
     :param held: how far the journal goes, if there is one with anything in it.
+    :param snapshot: whether the journal begins with an initial load.
     """
     try:
         connection = await source.open()
     except AioreplError as error:
-        yield _error("connection", error)
+        yield error_found("connection", error)
         return
     try:
         for about, look in (
-            ("TLS", _tls),
+            ("TLS", access.tls),
             ("server", _server),
+            ("privileges", access.privileges),
             ("publication", _publications),
             ("replica identity", _identities),
             ("slot", _slot),
             ("WAL", _wal),
         ):
             async for finding in _guarded(about, look, connection, source):
+                yield finding
+        if snapshot and held is None:
+            async for finding in _guarded("initial load", access.initial_load, connection, source):
                 yield finding
         if held is not None:
             yield await _journal(connection, source, held)
@@ -72,17 +64,7 @@ async def _guarded(about: str, look: Look, connection: Connection, source: Sourc
         for finding in await look(connection, source):
             yield finding
     except AioreplError as error:
-        yield _error(about, error)
-
-
-async def _tls(connection: Connection, source: Source) -> list[Finding]:
-    if connection.exposure is None:
-        return []
-    text = (
-        f"the connection {connection.exposure}, so that somebody on its way could take the password and read or alter the "
-        "rows: set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
-    )
-    return [Finding("warning", "TLS", text)]
+        yield error_found(about, error)
 
 
 async def _server(connection: Connection, source: Source) -> list[Finding]:
@@ -206,7 +188,7 @@ async def _journal(connection: Connection, source: Source, held: Position) -> Fi
         if found is not None:
             Gaps(accept=False).check("the journal", held, begin, max(system.xlogpos, begin.lsn))
     except AioreplError as error:
-        return _error("journal", error)
+        return error_found("journal", error)
     return Finding("ok", "journal", f"is of this slot and stands at {held.lsn}")
 
 
@@ -224,7 +206,3 @@ async def _settings(connection: Connection) -> dict[str, str]:
         f"SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({literals(_SETTINGS)})"
     )
     return {str(row["name"]): row["setting"] or "" for row in rows}
-
-
-def _error(about: str, error: AioreplError) -> Finding:
-    return Finding("error", about, str(error), error.exit_code)

@@ -22,19 +22,19 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.snapshot.altered import Queried, altered, require_unaltered
+from aiorepl.snapshot.privileges import require_readable
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.transaction import Slice, from_datetime
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
-from aiorepl.wire.commands import identifier
 from aiorepl.wire.opening import translated
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
@@ -46,7 +46,6 @@ SET LOCAL row_security = off;
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
 """
 _TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
-_NO_PRIVILEGE: Final = "42501"
 
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPES: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -108,22 +107,10 @@ class InitialLoad:
             await require_unaltered(self._connection, exporter, self._publications, names)
 
     async def _lock(self, table: PublishedTable, role: str) -> None:
-        if table.secured:
-            raise ConfigurationError(
-                f"row-level security would hide rows of {table} from {role}, and an initial load takes all rows: "
-                f"ALTER ROLE {identifier(role)} BYPASSRLS, or connect as the table's owner (without FORCE ROW LEVEL SECURITY)"
-            )
         try:
-            # Locks what the load will read, partitions included, and asks for the privileges that it needs and no
-            # more: LOCK TABLE wants SELECT on the whole table, also where only some columns are published.
-            await self._connection.execute(f"{table.query} LIMIT 0")
+            await require_readable(self._connection, table, role)
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
             raise altered(f"table {table} was altered") from None
-        except asyncpg.InsufficientPrivilegeError as error:
-            raise ConfigurationError(
-                f"the initial load cannot read {table}: {error.args[0]}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
-                f"TO {identifier(role)}; GRANT SELECT ON {table.identifier} TO {identifier(role)}"
-            ) from None
 
     async def run(self, emit: Emit) -> int:
         """Load every published table; returns the number of rows.

@@ -179,7 +179,7 @@ def explained(error: Exception) -> Exception:
             case "3D000":
                 text = f"{text}: check the database name in the DSN"
             case "42501":
-                text = f"{text}: {GRANT}"
+                text = f"{text}: {_granting(error)}"
             case _:
                 permanent = False
         return ConnectionFailed(text, permanent=permanent)
@@ -215,6 +215,16 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, pg.ConnectionDoesNotExistError):
         return ConnectionFailed("the server closed the connection while it was being opened")
     return error
+
+
+def _granting(error: Any) -> str:
+    """What to grant. The function of the server's that refused tells what it was, in whatever language the message is."""
+    match getattr(error, "server_source_function", None):
+        case "CheckMyDatabase":
+            return "GRANT CONNECT ON DATABASE … to the role"
+        case "aclcheck_error":
+            return "GRANT it to the role"
+    return GRANT
 
 
 def translated(error: Exception) -> Exception:

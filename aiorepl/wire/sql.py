@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ServerError, ServerNotice, SlotError
+from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, ServerNotice, SlotError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
 from aiorepl.wire.creating import cancel_backend, created
@@ -109,7 +109,15 @@ class SqlConnection:
 
     async def identify_system(self) -> System:
         """What IDENTIFY_SYSTEM would say."""
-        (row,) = await self._fetch(_SYSTEM, timeout=ANSWER_SECONDS)
+        try:
+            (row,) = await self._fetch(_SYSTEM, timeout=ANSWER_SECONDS)
+        except ServerError as error:
+            if error.sqlstate == "42501":
+                raise ConnectionFailed(
+                    f"{error.message}: GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO the role",
+                    permanent=True,
+                ) from None
+            raise
         return System(row["identifier"], row["timeline"], LSN.parse(row["flushed"]), row["database"])
 
     async def timeline_history(self, timeline: int) -> str | None:

@@ -12,8 +12,10 @@ import asyncpg
 from aiorepl import LSN, PermanentError, Position, SinkContext
 from aiorepl_sinks.postgres.names import quoted
 
+# IF NOT EXISTS asks for CREATE on the database also where the schema is there.
+_SCHEMA: Final = "CREATE SCHEMA {schema};"
+_SCHEMA_UNLESS_THERE: Final = "CREATE SCHEMA IF NOT EXISTS {schema};"
 _TABLES: Final = """
-CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.positions (
   sink text, slot text, system_identifier text NOT NULL, timeline int NOT NULL, lsn pg_lsn NOT NULL,
   moved timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (sink, slot)
@@ -61,12 +63,21 @@ class Books:
         )
         if not await connection.fetchval(there, f"{schema}.positions", f"{schema}.prepared"):
             try:
-                await connection.execute(_TABLES.format(schema=schema))
+                async with connection.transaction():
+                    # IF NOT EXISTS does not help two sinks that make them at the same time.
+                    await connection.execute(
+                        "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"aiorepl {schema}"
+                    )
+                    if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", schema):
+                        await connection.execute(_SCHEMA.format(schema=schema))
+                    await connection.execute(_TABLES.format(schema=schema))
             except asyncpg.InsufficientPrivilegeError:
-                wanted = " ".join(_TABLES.format(schema=schema).split())
+                role = quoted(await connection.fetchval("SELECT current_user::text"))
+                wanted = " ".join(f"{_SCHEMA_UNLESS_THERE} {_TABLES}".format(schema=schema).split())
                 raise PermanentError(
-                    f"postgres: the sink's role cannot make the tables for its position: GRANT CREATE ON DATABASE, or run "
-                    f"as somebody who may, and GRANT ALL on both: {wanted}"
+                    "postgres: the sink's role cannot make the tables for its position: CREATE SCHEMA "
+                    f"{schema} AUTHORIZATION {role} (if it is there: GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}); or run "
+                    f"as a role that may, and GRANT ALL on both: {wanted}"
                 ) from None
         begin = self._source
         await connection.execute(

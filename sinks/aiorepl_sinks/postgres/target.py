@@ -17,6 +17,7 @@ WITH RECURSIVE whole(oid) AS (
     JOIN pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'
 )
 SELECT c.relkind::text AS kind, c.relrowsecurity AS secured,
+  pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS visible, current_user::text AS role,
   EXISTS (SELECT FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM whole)) AS rules,
   EXISTS (SELECT FROM pg_constraint WHERE contype = 'f'
     AND (conrelid IN (SELECT oid FROM whole) OR confrelid IN (SELECT oid FROM whole))) AS refers,
@@ -124,6 +125,11 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
         raise PermanentError(
             f"postgres: the target has no table {told} for {relation}: create it, name another with tables, or leave it "
             "out of the publication or by a selection"
+        )
+    if not table["visible"]:
+        raise PermanentError(
+            f"postgres: the sink's role may not use the schema of {told}: GRANT USAGE ON SCHEMA {quoted(name[0])} TO "
+            f"{quoted(table['role'])}"
         )
     if table["kind"] not in ("r", "p"):
         raise PermanentError(f"postgres: {told} on the target is not a table: name one with tables")
