@@ -13,7 +13,7 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.reporting import Reporting
 from aiorepl.delivery.source import Source
-from aiorepl.errors import ConfigurationError, ConnectionLost, ProtocolError, ServerNotice, SpoolError
+from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -25,6 +25,7 @@ from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.frames import runs
 from aiorepl.wire.protocol import CopyFrame
+from aiorepl.wire.refusals import missing_publication
 from aiorepl.wire.routes import Again, Connection
 
 _log = logging.getLogger("aiorepl.session")
@@ -63,7 +64,6 @@ class Session:
         self._decoder: Decoder
         self._assembler: Assembler
         self._reporting: Reporting
-        self._checking: asyncio.Task[None] | None = None
         self._ended = False
         self._idle_again_at = 0.0
         self._at = 0
@@ -101,11 +101,12 @@ class Session:
         begins = max(begin, slot_at) if isinstance(self._connection, ReplicationConnection) else slot_at
         self._resume = replace(self._resume, begins=begins)
         self._begin(self._resume)
+        # Before, for a notice may come in one read with the answer.
+        self._connection.on_notice(self._noticed)
         await self._connection.start_replication(
             self._source.slot, begin, readied.plugin_options, confirmed=slot_at
         )
         self._reporting = Reporting(self._connection, self._source, self._ledger, readied.wal_sender_timeout)
-        self._connection.on_notice(self._noticed)
 
     async def receive(self) -> list[Slice] | None:
         """The slices that have arrived; ``None`` when everything below ``until`` has.
@@ -261,30 +262,14 @@ class Session:
             if self._types.missing(oid):
                 self._types.add(TypeInfo(oid, "", str(oid), "p"))
 
-    def _noticed(self, notice: ServerNotice) -> None:
-        # From PostgreSQL 18 on the server does not stop at a publication that is gone: it passes over the changes.
-        if notice.routine == "LoadPublications" and (self._checking is None or self._checking.done()):
-            self._checking = asyncio.create_task(self._check_publications())
+    @staticmethod
+    def _noticed(notice: ServerNotice) -> None:
+        """Stop at a publication that is missing.
 
-    async def _check_publications(self) -> None:
-        try:
-            missing = await self._source.missing_publications()
-        except Exception as error:  # noqa: BLE001 - it is connected again then, and checked
-            self._connection.fail(error)
-            return
-        if missing:
-            self._connection.fail(
-                ConfigurationError(
-                    f"publication {', '.join(map(repr, missing))} does not exist any more: CREATE PUBLICATION on the "
-                    "source again; what is changed until then is not in the stream"
-                )
-            )
-        else:
-            _log.warning("a publication was missing for a while: what was changed then is not in the stream")
+        :raises ConfigurationError: the server passes over changes because of it, as it does from PostgreSQL 18 on.
+        """
+        if notice.routine == "LoadPublications":
+            raise missing_publication(notice.message or "a publication is missing")
 
     async def _stop_tasks(self) -> None:
-        ending = [self._reporting.stop()]
-        if self._checking is not None:
-            self._checking.cancel()
-            ending.append(self._checking)
-        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(self._reporting.stop(), return_exceptions=True)

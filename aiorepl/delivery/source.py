@@ -145,15 +145,6 @@ class Source:
         """
         return catalog.parse(await self._fetch(catalog.QUERY, list(oids)))
 
-    async def missing_publications(self) -> list[str]:
-        """Which of the publications are not there, asked beside the stream.
-
-        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
-        """
-        names = self.options().publications
-        query = "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY ($1)"
-        return sorted(set(names) - {row["pubname"] for row in await self._fetch(query, list(names))})
-
     def _revealed(self) -> tuple[str | None, dict[str, Any]]:
         dsn = None if self.dsn is None else Secret.of(self.dsn).reveal()
         return dsn, Secret.of(self.connect).reveal()

@@ -210,7 +210,9 @@ class ReplicationConnection:
         self._protocol.on_reply_request = callback
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
-        """Have ``callback`` called with what the server wants to be known, beside it being logged."""
+        """Have ``callback`` called with what the server wants to be known, beside it being logged; what it raises, ``receive``
+        raises when it has given out what came before.
+        """
 
         def both(notice: ServerNotice) -> None:
             _log_notice(notice)

@@ -13,7 +13,7 @@ def slot_problem(error: Exception, slot: str) -> Exception:
     message = error.message or ""
     match error.sqlstate:
         case "42704" if "publication" in message:
-            return ConfigurationError(f"{message}: CREATE PUBLICATION on the source first")
+            return missing_publication(message)
         case "42704":
             return SlotError(
                 f"replication slot {slot!r} does not exist: create it, on the command line --create-slot"
@@ -34,3 +34,17 @@ def slot_problem(error: Exception, slot: str) -> Exception:
         case "55000":
             return SlotError(f"slot {slot!r} cannot be used: {message}")
     return error
+
+
+def missing_publication(message: str) -> ConfigurationError:
+    """A publication did not exist where the server decodes the WAL, whether or not it exists now.
+
+    :param message: the server's, which names it.
+    """
+    return ConfigurationError(
+        f"{message}: it does not exist where the server reads the WAL, because it was dropped or was created later, and "
+        "changes from there are not in the stream, also not if it exists again by now. CREATE PUBLICATION on the source if "
+        "it is missing; then start again with resnapshot=True (--resnapshot, with a journal), or drop the slot, and start "
+        "with create_slot (--create-slot) and accept_gap=True (--accept-gap). If it was only added to this source, start "
+        "with the others until the slot has come past its creation"
+    )

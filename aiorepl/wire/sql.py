@@ -222,11 +222,14 @@ class SqlConnection:
         """Nobody asks for a reply on this route."""
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
-        """Have ``callback`` called with what the server wants to be known."""
+        """Have ``callback`` called with what the server wants to be known; what it raises, ``receive`` raises."""
 
         def told(_: Any, message: Any) -> None:
             fields = {"C": message.sqlstate, "M": message.message, "R": message.server_source_function}
-            callback(ServerNotice({letter: text for letter, text in fields.items() if text is not None}))
+            try:
+                callback(ServerNotice({letter: text for letter, text in fields.items() if text is not None}))
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for, not in the loop
+                self.fail(error)
 
         self._connection.add_log_listener(told)
 

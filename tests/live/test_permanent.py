@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -66,6 +67,9 @@ async def test_while_we_were_away(published, proxy, role, statement, error, expe
     assert [1] == [change.key["id"] for change in sink.changes]
 
 
+MISSING = r"publication .*p.* does not exist.*CREATE PUBLICATION.*--resnapshot.*--accept-gap"
+
+
 @pytest.mark.parametrize("server", [15, 17, 18], indirect=True)
 async def test_a_publication_that_is_dropped_under_the_stream(published):
     """Up to 17 the server refuses to go on, 18 passes over what it cannot publish: we stop in either case."""
@@ -75,10 +79,49 @@ async def test_a_publication_that_is_dropped_under_the_stream(published):
     await published.execute("INSERT INTO items VALUES (1)")
     await sink.wait_for_changes(1, durable=True)
     await published.execute("DROP PUBLICATION p", "INSERT INTO items VALUES (2)")
-    with pytest.raises(ConfigurationError, match=r"publication .*p.* does not exist.*CREATE PUBLICATION"):
+    with pytest.raises(ConfigurationError, match=MISSING):
         async with asyncio.timeout(60):
             await work
     assert [1] == [change.key["id"] for change in sink.changes]
+
+
+@pytest.mark.parametrize("server", [16, 18], indirect=True)
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+@pytest.mark.parametrize("publications", [("p",), ("others", "p")], ids=["alone", "one of two"])
+async def test_a_publication_that_is_made_anew(published, route, running, publications):
+    """What was changed in between is missing, so that nothing behind it is delivered or confirmed, at every start."""
+    await published.execute(
+        "DROP PUBLICATION p",
+        "CREATE TABLE others (id int PRIMARY KEY)",
+        "CREATE PUBLICATION others FOR TABLE others",
+        "CREATE PUBLICATION p FOR TABLE items",
+    )
+    source = replace(published.source(source=route), publication=publications)
+    sink = MemorySink(keeps_position=True)
+    pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
+    work = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1, durable=True)
+    if not running:
+        pipeline.stop()
+        await work
+    await published.execute("DROP PUBLICATION p", "INSERT INTO items VALUES (2)")
+    passed_over = await published.wal()
+    await published.execute(
+        "CREATE PUBLICATION p FOR TABLE items",
+        "INSERT INTO items VALUES (3)",
+        "INSERT INTO others VALUES (4)",
+    )
+    if running:
+        with pytest.raises(ConfigurationError, match=MISSING):
+            await work
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=MISSING):
+            await Pipeline(source, [sink], until="now").run()
+    assert [1] == [change.key["id"] for change in sink.changes]
+    assert await published.confirmed() < passed_over
 
 
 async def test_a_slot_that_is_invalidated_under_the_stream(publish):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import Pipeline, ProtocolError, RetryPolicy, ServerError, Sink, Source
+from aiorepl import ConfigurationError, Pipeline, ProtocolError, RetryPolicy, ServerError, Sink, Source
 from aiorepl.testing import messages as build
 from aiorepl.testing.walsender import (
     AwaitStatus,
@@ -13,6 +13,7 @@ from aiorepl.testing.walsender import (
     Data,
     Error,
     Keepalive,
+    Notice,
     Raw,
     ScriptedWalsender,
     Split,
@@ -197,3 +198,19 @@ async def test_reconnecting(end):
     assert [100, 200, 201, 202, 300] == ids(sink)
     starts = [sql.split(" (")[0] for sql in server.queries if sql.startswith("START_REPLICATION")]
     assert [f'START_REPLICATION SLOT "orders" LOGICAL 0/{at}' for at in ("0", "180")] == starts
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["at once", "later"])
+async def test_a_publication_that_the_server_passes_over(before):
+    """What came before the notice is delivered, nothing behind it is, though it comes in the same read."""
+    sink = Remember()
+    message = 'skipped loading publication "orders"'
+    notice = Notice(S="WARNING", V="WARNING", C="55000", M=message, R="LoadPublications")
+    good = [step for number in range(1, before + 1) for step in transaction(number)]
+    script = [Split([*good, notice, *transaction(2), *transaction(3)], 1 << 20)]
+    async with ScriptedWalsender(script, answers=QUICK) as server:
+        with pytest.raises(ConfigurationError, match=rf"{message}: it does not exist where"):
+            await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+
+    assert [100][:before] == ids(sink)
+    assert {status.flushed for status in server.statuses} <= {0, 0x180}

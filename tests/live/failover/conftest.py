@@ -59,6 +59,14 @@ def standby(published: Any, primary: EmbeddedServer) -> Iterator[EmbeddedServer]
 
 
 @pytest.fixture
+async def sibling(published: Any, primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
+    """Another standby of the primary."""
+    await published.execute("SELECT pg_create_physical_replication_slot('sibling', true)")
+    with EmbeddedServer(settings=STANDBY | {"primary_slot_name": "sibling"}, standby_of=primary) as server:
+        yield server
+
+
+@pytest.fixture
 async def there(standby: EmbeddedServer) -> AsyncIterator[asyncpg.Connection]:
     """A connection to the standby, and to what becomes of it."""
     connection = await asyncpg.connect(standby.dsn)
@@ -78,19 +86,24 @@ class Pair:
     @property
     def dsn(self) -> str:
         """The DSN of whoever is the primary."""
+        return self.dsn_with()
+
+    def dsn_with(self, *others: EmbeddedServer) -> str:
+        """The DSN of whoever of these and the two is the primary."""
         parts = urlsplit(self.primary.dsn)
-        netloc = f"{parts.netloc},127.0.0.1:{self.standby.port}"
+        hosts = (f"127.0.0.1:{server.port}" for server in (self.standby, *others))
+        netloc = ",".join((parts.netloc, *hosts))
         return parts._replace(netloc=netloc, query="target_session_attrs=read-write").geturl()
 
-    async def synchronized(self) -> None:
-        """Wait until the standby has the slot for good."""
-        slot = self.published.slot
+    async def synchronized(self, there: asyncpg.Connection | None = None) -> None:
+        """Wait until the standby, or the one at the end of ``there``, has the slot for good."""
+        slot, there = self.published.slot, there or self.there
 
         async def look() -> bool:
             # The standby's copy starts behind the slot, which has to come past it, and moves by these records alone.
             await self.published.execute("SELECT pg_log_standby_snapshot()")
             query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = $1"
-            return bool(await self.there.fetchval(query, slot))
+            return bool(await there.fetchval(query, slot))
 
         await self.published.until(look, bool)
 
@@ -106,6 +119,8 @@ class Pair:
 
     async def hold_back(self) -> None:
         """The standby gets nothing more."""
+        # A slot may be on disk as temporary for a moment after it is said to be permanent.
+        await self.there.execute("CHECKPOINT")
         await asyncio.to_thread(self.standby.kill)
 
     async def promote_as_it_is(self) -> None:

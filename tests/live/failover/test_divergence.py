@@ -1,0 +1,229 @@
+"""A server that is not the one that was read, though its name, its LSNs and its timeline's number say so."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import asyncpg
+import pytest
+
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
+from aiorepl.delivery.gaps import Gap
+from aiorepl.journal import JournalReader
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+
+QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+SOON = BatchPolicy(flush_seconds=0.1)
+ANOTHER = "restored from a backup, or is another promoted standby"
+
+
+def keys(sink):
+    """The keys of what came, in the order in which it did."""
+    return [change.key["id"] for change in sink.changes]
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_a_transaction_that_was_received_in_part(published, pair, route):
+    """The promoted server never had it: nothing that comes later ends it, and the pipeline says so."""
+    memory, hang = MemorySink(), Hang()
+    sink = FaultySink(memory, write=[None, None, hang])
+    source = published.source(pair.dsn, failover=True, source=route)
+    small = BatchPolicy(bytes=100_000, flush_seconds=0.1)
+    pipeline = Pipeline(source, {"s": sink}, reconnect=QUICK, batches=small, memory=500_000)
+    work = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await memory.wait_for_changes(1)
+    await pair.synchronized()
+    await pair.hold_back()
+    await published.execute(
+        "INSERT INTO items SELECT i, repeat('x', 500) FROM generate_series(1000, 20999) i"
+    )
+    await hang.reached.wait()
+    await pair.promote_as_it_is()
+    await pair.there.execute("INSERT INTO items VALUES (2)")
+    await pair.there.execute("INSERT INTO items VALUES (3)")
+    hang.release()
+
+    with pytest.raises(SlotError, match=r"received a part of the transaction that commits at .*--accept-gap"):
+        await work
+    begun = [part for batch in memory.batches for part in batch.transactions if part.changes][1:]
+    assert begun
+    assert 1 == len({part.transaction.commit_lsn for part in begun})
+    assert not any(part.last for part in begun)
+    assert [1, 2, 3] == await pair.rows()
+
+
+class Siblings:
+    """A pair, and another standby that takes the place of the first one that was promoted."""
+
+    def __init__(self, pair, sibling, there):
+        self.pair = pair
+        self.server = sibling
+        self.there = there
+
+    @property
+    def dsn(self):
+        """The DSN of whoever is the primary."""
+        return self.pair.dsn_with(self.server)
+
+    async def synchronized(self):
+        """Wait until both have the slot for good, and all that was committed."""
+        await self.pair.synchronized()
+        await self.pair.synchronized(self.there)
+        await self.pair.caught_up()
+        query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.pair.published.wal()
+        await self.pair.published.until(lambda: self.there.fetchval(query, str(end)), bool)
+
+    async def take_over(self):
+        """The promoted server dies, and the sibling takes the place of the first primary, on a timeline of the same number;
+        its WAL comes past what the other one had.
+        """
+        await asyncio.to_thread(self.pair.standby.kill)
+        await self.there.fetchval("SELECT pg_promote()")
+        await self.there.execute("INSERT INTO items VALUES (50)")
+        await self.there.execute("SELECT pg_switch_wal()")
+        await self.there.execute("INSERT INTO items VALUES (60)")
+
+
+@pytest.fixture
+async def siblings(pair, sibling):
+    """A primary with two standbys."""
+    there = await asyncpg.connect(sibling.dsn)
+    yield Siblings(pair, sibling, there)
+    there.terminate()
+
+
+@pytest.mark.parametrize("journal", [False], ids=["direct"])
+async def test_another_standby_with_the_same_timeline(published, pair, siblings, tmp_path, journal):
+    """Both are on timeline 2 from the same LSN on: a position on the one is none on the other; each way on leads on."""
+    sink = MemorySink(keeps_position=True)
+    source = published.source(siblings.dsn, failover=True)
+    options = {"journal": str(tmp_path)} if journal else {}
+    async with Pipeline(source, [sink], reconnect=QUICK, batches=SOON, **options):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        await siblings.synchronized()
+        await pair.promote()
+        for number in (20, 21):
+            await pair.there.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 1000))")
+        await sink.wait_for_changes(3, durable=True)
+    held = sink.position
+    assert 2 == held.timeline
+    await siblings.take_over()
+
+    holder = f"journal {tmp_path}" if journal else "sink memorysink"
+    with pytest.raises(SlotError, match=f"{holder} stands at .*{ANOTHER}.*--accept-gap"):
+        await Pipeline(source, [sink], until="now", **options).run()
+    assert [1, 20, 21] == keys(sink)
+
+    pipeline = Pipeline(source, [sink], until="now", accept_gap=True, **options)
+    await pipeline.run()
+    (gap,) = pipeline.statistics().gaps
+    assert isinstance(gap, Gap)
+    assert holder == gap.holder
+    assert gap.after < held.lsn <= gap.until
+    await siblings.there.execute("INSERT INTO items VALUES (61)")
+    await Pipeline(source, [sink], until="now", **options).run()
+    assert [1, 20, 21, 60, 61] == keys(sink)
+    if journal:
+        assert [(gap.after, gap.until)] == JournalReader(tmp_path).gaps()
+
+
+async def test_another_standby_takes_over_under_the_stream(published, pair, siblings):
+    """A reconnect compares, too."""
+    sink = MemorySink()
+    source = published.source(siblings.dsn, failover=True)
+    pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
+    work = asyncio.create_task(pipeline.run())
+    await pipeline.started()
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1)
+    await siblings.synchronized()
+    await pair.promote()
+    await pair.there.execute("INSERT INTO items VALUES (20, repeat('x', 1000))")
+    await sink.wait_for_changes(2)
+    # Its WAL is past that of the other one before anybody can connect to it.
+    await siblings.take_over()
+    with pytest.raises(SlotError, match=ANOTHER + r"|the server's WAL ends at"):
+        await work
+    assert [1, 20] == keys(sink)
+
+
+class Backup:
+    """A copy of a server's data, as a snapshot of its volume."""
+
+    def __init__(self, server, folder):
+        self._server = server
+        self._copy = folder / "copy"
+
+    async def _stopped(self, *commands):
+        await asyncio.to_thread(self._server.kill)
+        for command in commands:
+            await asyncio.to_thread(subprocess.run, command, check=True)
+        await asyncio.to_thread(self._server.start)
+
+    async def take(self):
+        """Copy it."""
+        await self._stopped(["cp", "-a", self._server.folder / "data", self._copy])
+
+    async def restore(self):
+        """Put it back."""
+        data = self._server.folder / "data"
+        await self._stopped(["rm", "-r", data], ["cp", "-a", self._copy, data])
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("slot", ["copied", "made anew"])
+@pytest.mark.parametrize("journal", [False], ids=["direct"])
+async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, route):
+    """It counts on from the same LSNs on the same timeline: what it has written since is not what was delivered."""
+    sink = MemorySink(keeps_position=True)
+    source = published.source(source=route)
+    options = {"journal": str(tmp_path / "journal"), "batches": SOON} if journal else {"batches": SOON}
+    async with Pipeline(source, [sink], **options):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+    backup = Backup(primary, tmp_path)
+    await backup.take()
+    there = await asyncpg.connect(primary.dsn)
+    async with Pipeline(source, [sink], **options):
+        await there.execute("INSERT INTO items VALUES (2)")
+        await there.execute("INSERT INTO items VALUES (3)")
+        await sink.wait_for_changes(3, durable=True)
+    await there.close()
+    await backup.restore()
+    there = await asyncpg.connect(primary.dsn)
+    if slot == "made anew":
+        await there.execute(f"SELECT pg_drop_replication_slot('{published.slot}')")
+        await there.execute(f"SELECT pg_create_logical_replication_slot('{published.slot}', 'pgoutput')")
+    await there.execute("INSERT INTO items SELECT i FROM generate_series(50, 59) i")
+    await there.execute("SELECT pg_switch_wal()")
+    await there.execute("INSERT INTO items VALUES (60)")
+
+    with pytest.raises(SlotError, match=ANOTHER):
+        await Pipeline(source, [sink], until="now", **options).run()
+    assert [1, 2, 3] == keys(sink)
+    await there.close()
+
+
+async def test_a_restart_with_what_the_slot_was_not_told(published, primary, tmp_path):
+    """The last transaction comes again, is found to be the same, and is not delivered twice; the server's crash changes
+    nothing in that.
+    """
+    sink, hang = MemorySink(keeps_position=True), Hang()
+    async with Pipeline(published.source(), [FaultySink(sink, flush=[None, hang])], batches=SOON, grace=0):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(2)
+        await hang.reached.wait()
+    assert await published.confirmed() < sink.position.last.commit_lsn
+    await asyncio.to_thread(primary.kill)
+    await asyncio.to_thread(primary.start)
+    there = await asyncpg.connect(primary.dsn)
+    await there.execute("INSERT INTO items VALUES (3)")
+    await Pipeline(published.source(), [sink], until="now").run()
+    assert [1, 2, 3] == keys(sink)
+    await there.close()
