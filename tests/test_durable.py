@@ -15,9 +15,9 @@ from aiorepl.errors import SpoolError
 from aiorepl.journal import Cursors, JournalSink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl.transactions.spool import SpoolFile
+from aiorepl.transactions import spool as source_spool
 from aiorepl_sinks.jsonl import JsonLines
-from aiorepl_sinks.objects.spool import Spool
+from aiorepl_sinks.objects import spool as object_spool
 from aiorepl_sinks.parquet import Parquet
 from aiorepl_sinks.s3 import S3
 
@@ -109,10 +109,10 @@ async def test_one_table_for_all(tmp_path, keep, monkeypatch, code, passes):
 @pytest.mark.parametrize(("code", "passes"), ERRORS.items(), ids=map(errno.errorcode.get, ERRORS))
 def test_spools_have_the_same_table(tmp_path, monkeypatch, code, passes):
     """The spool of the source reconnects after what may pass and after nothing else; that of objects retries it."""
-    source, objects = SpoolFile(tmp_path), Spool(tmp_path)
+    source, objects = source_spool.Spool(tmp_path), object_spool.Spool(tmp_path)
     monkeypatch.setattr(os, "pwrite", failing(code))
     with pytest.raises(SpoolError) as caught:
-        source.append(b"x")
+        source.write(b"x")
     assert passes is may_pass(caught.value)
     with pytest.raises(TransientError if passes else PermanentError):
         objects.write([b"x"])

@@ -26,13 +26,13 @@ from aiorepl.delivery.lanes import JOURNAL, SOURCE, InLedger, Lanes, first_of, l
 from aiorepl.delivery.overview import Lag
 from aiorepl.delivery.pruning import keep_pruned
 from aiorepl.delivery.readying import Readied
-from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.retry import Resends, RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
-from aiorepl.durable import storage_error
-from aiorepl.errors import AioreplError, ConfigurationError, SlotError
+from aiorepl.durable import storage_error, transient
+from aiorepl.errors import AioreplError, ConfigurationError, JournalError, SlotError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention
@@ -222,7 +222,7 @@ class JournaledLanes(Lanes):
         await progress.durable(start.lsn)
         window = self._window(name, self._memory)
         runner = self._runner(name, serve, window, progress, after=start.lsn, held=own)
-        follower = _Follower(JournalReader(self._url), window, start.lsn)
+        follower = _Follower(name, JournalReader(self._url), window, start.lsn, serve.retry)
         self._followers.append(follower)
         if self._end is not None:
             follower.end_at(self._end)
@@ -275,10 +275,17 @@ class JournaledLanes(Lanes):
 
 
 class _Follower:
-    """Reads the journal into a sink's window, until told where it ends."""
+    """Reads the journal into a sink's window, until told where it ends.
 
-    def __init__(self, reader: JournalReader, window: Window, after: LSN) -> None:
+    :param retry: how often to read again after an error of the file system that may pass.
+    """
+
+    def __init__(
+        self, name: str, reader: JournalReader, window: Window, after: LSN, retry: RetryPolicy
+    ) -> None:
         self.window = window
+        self._name = name
+        self._rereads = Resends(retry)
         self._reader = reader
         self._reached = after
         self._end: LSN | None = None
@@ -289,19 +296,33 @@ class _Follower:
         """Until ``end_at``'s position is in the window."""
         self._task = asyncio.current_task()
         if self._done():
-            return
+            return None
         try:
-            async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
-                async for part in parts:
-                    self.window.extend((part,))
-                    if part.end_lsn is not None:
-                        self._reached = part.end_lsn
-                        if self._done():
-                            return
-                    await self.window.room()
+            while True:
+                try:
+                    return await self._read()
+                except JournalError as error:
+                    pause = self._rereads.pause(self._reached) if _may_pass(error) else None
+                    if pause is None:
+                        raise
+                    _log.warning(
+                        "sink %s reads the journal again from %s: %s", self._name, self._reached, error
+                    )
+                    await asyncio.sleep(pause)
         except asyncio.CancelledError:
             if not self._stopped:
                 raise
+
+    async def _read(self) -> None:
+        # The sink's runner drops what comes twice of a transaction that was under way.
+        async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
+            async for part in parts:
+                self.window.extend((part,))
+                if part.end_lsn is not None:
+                    self._reached = part.end_lsn
+                    if self._done():
+                        return
+                await self.window.room()
 
     def end_at(self, end: LSN) -> None:
         """The journal will not grow past ``end``."""
@@ -319,6 +340,11 @@ class _Follower:
 
     def _done(self) -> bool:
         return self._end is not None and self._reached >= self._end
+
+
+def _may_pass(error: JournalError) -> bool:
+    """Whether reading failed by no fault of the journal, such as for want of file descriptors."""
+    return isinstance(error.__cause__, OSError) and transient(error.__cause__)
 
 
 class _AtCursor:

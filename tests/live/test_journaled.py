@@ -10,7 +10,17 @@ import os
 import asyncpg
 import pytest
 
-from aiorepl import BatchPolicy, Delete, Insert, Pipeline, RetryPolicy, SinkError, SlotError, Update
+from aiorepl import (
+    BatchPolicy,
+    Delete,
+    Insert,
+    JournalError,
+    Pipeline,
+    RetryPolicy,
+    SinkError,
+    SlotError,
+    Update,
+)
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import LocalStore
@@ -224,3 +234,48 @@ async def test_a_cursor_that_cannot_be_moved_at_all(published, tmp_path, failing
             )
             await published.execute("INSERT INTO items VALUES (2)")
             await other.wait_for_changes(2, durable=True)
+
+
+@pytest.fixture
+def failing_reads(monkeypatch):
+    """Fails so many reads of segments with this error, each after some that succeeded; counts what failed."""
+    read, failures, calls = LocalStore.read, [], []
+
+    def begin(code, times, after=1):
+        def counted(store, name, *arguments):
+            if name.endswith(".segment"):
+                calls.append(name)
+                if len(calls) % (after + 1) == 0 and len(failures) < times:
+                    failures.append(code)
+                    raise OSError(code, os.strerror(code), name)
+            return read(store, name, *arguments)
+
+        monkeypatch.setattr(LocalStore, "read", counted)
+        return failures
+
+    return begin
+
+
+async def test_a_journal_that_cannot_be_read_for_a_while(published, tmp_path, failing_reads, caplog):
+    """Without file descriptors the sink waits, and gets each change once, also of a transaction it had begun."""
+    sink, quickly = MemorySink(), RetryPolicy(first=0.01, longest=0.1)
+    options = {"journal": str(tmp_path), "batches": SOON, "retry": quickly}
+    async with Pipeline(published.source(), {"m": sink}, **options):
+        failures = failing_reads(errno.EMFILE, 3)
+        await published.execute(
+            "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i"
+        )
+        await sink.wait_for_changes(5000, durable=True)
+    assert 3 == len(failures)
+    assert list(range(1, 5001)) == [change.key["id"] for change in sink.changes]
+    assert "reads the journal again" in caplog.text
+
+
+async def test_a_journal_that_cannot_be_read(published, tmp_path, failing_reads):
+    """A broken disk is an error with the file's name, and not tried again."""
+    failures = failing_reads(errno.EIO, 1000, after=0)
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+    with pytest.raises(JournalError, match=r"\.segment.*Input/output error"):
+        await Pipeline(published.source(), {"m": MemorySink()}, journal=str(tmp_path), until="now").run()
+    assert 1 == len(failures)
