@@ -66,6 +66,11 @@ keeps its position before the first transaction with a refused change, and recog
 they come again. Once the refused changes are dead letters, or skipped, the engine writes a batch without changes whose
 ``end_lsn`` moves the position past them.
 
+**Replay.** ``aiorepl dlq replay`` gives dead letters to ``replay``, after later changes were written and while no pipeline
+runs. A sink without a position need not define it: the batch goes to ``write``. A sink that returns a position from ``open``
+overrides it: ``replay`` writes the changes although they lie before the position, and leaves the position where it is. If
+it does not, its dead letters cannot be replayed, and are kept. A replay is delivered at least once.
+
 **Concurrency.** Calls come one at a time, unless the sink sets ``concurrent`` and the user asks for it. Then ``write``
 is called several times at once, with batches that share no key (or no table): order holds where it can be seen. Every
 other call still comes alone.
@@ -188,6 +193,11 @@ class Sink:
         """Whether a batch is durable when ``write`` returns, since ``flush`` was left as it is."""
         return type(self).flush is Sink.flush
 
+    @property
+    def replays(self) -> bool:
+        """Whether a sink that keeps a position can be given dead letters again, since ``replay`` was overridden."""
+        return type(self).replay is not Sink.replay
+
     async def open(self, context: SinkContext) -> Position | None:
         """Get ready. Return the position the target holds with its data, the context's where it holds none yet; ``None``
         from a sink that keeps no position.
@@ -206,6 +216,14 @@ class Sink:
         :raises PermanentError: it never will.
         """
         raise NotImplementedError(f"{type(self).__name__} must define write")
+
+    async def replay(self, batch: Batch) -> None:
+        """Accept a dead letter that is written again: changes of one transaction, perhaps not all of them.
+
+        :raises TransientError: the same batch may succeed later.
+        :raises PermanentError: it is refused again.
+        """
+        await self.write(batch)
 
     async def flush(self) -> None:
         """Make everything accepted durable. The default is for sinks whose ``write`` already did.
@@ -231,6 +249,11 @@ class SyncSink:
         """As for ``Sink``."""
         return type(self).flush is SyncSink.flush
 
+    @property
+    def replays(self) -> bool:
+        """As for ``Sink``."""
+        return type(self).replay is not SyncSink.replay
+
     def open(self, context: SinkContext) -> Position | None:
         """Get ready."""
         return None
@@ -238,6 +261,10 @@ class SyncSink:
     def write(self, batch: Batch) -> None:
         """Accept a batch."""
         raise NotImplementedError(f"{type(self).__name__} must define write")
+
+    def replay(self, batch: Batch) -> None:
+        """Accept a dead letter that is written again."""
+        self.write(batch)
 
     def flush(self) -> None:
         """Make everything accepted durable."""

@@ -2,7 +2,8 @@
 
 A letter is one JSON file: why it was refused, and the changes as pgoutput messages with the descriptions they need, so
 that they come back as the changes they were, on any machine. It is called ``<LSN>-<ordinal>.json`` after its first
-change, so that letters sort in the order of the stream, and one that is refused again after a restart is the same file.
+change (``<LSN>--message.json`` for a message between transactions), so that letters sort in the order of the stream, and
+a change that is refused again after a restart is the same file.
 The folder holds rows: keep it as you keep the database.
 """
 
@@ -81,10 +82,7 @@ class DeadLetters(SyncSink):
             yield _load(file)
 
     def _write(self, part: Slice, changes: list[c.Change], refusal: Refusal | None) -> None:
-        first = changes[0]
-        at = first.lsn if isinstance(first, c.Message) and first.transaction is None else None
-        begin = part.transaction.commit_lsn if part.transaction is not None else at or LSN(0)
-        file = self.path / f"{begin:016X}-{first.ordinal:010}{_SUFFIX}"
+        file = self.path / f"{_name(changes[0])}{_SUFFIX}"
         # A process that was killed comes to the same letter again after its restart.
         remove_partials(file)
         write_file(file, [_dump(part, changes, refusal, self._position)])
@@ -102,15 +100,19 @@ class Letter:
     batch: Batch
     source: Position | None
 
-    def redelivered(self, held: Position | None) -> Batch:
-        """The batch to write again. A sink that keeps its position is left with the one that it holds."""
-        (part,) = self.batch.transactions
-        return Batch((replace(part, end_lsn=part.end_lsn if held is None else held.lsn),))
-
     def discard(self) -> None:
         """Delete it; durable on return."""
         self.file.unlink()
         sync_folder(self.file.parent)
+
+
+def _name(first: c.Change) -> str:
+    """The name of a letter, after its first change; names sort in the order of the stream."""
+    if first.transaction is not None:
+        return f"{first.transaction.commit_lsn:016X}-{first.ordinal:010}"
+    assert isinstance(first, c.Message)
+    # The message ends at its LSN, and a commit record may begin there: the message comes before that.
+    return f"{first.lsn:016X}--message"
 
 
 def _dump(part: Slice, changes: list[c.Change], refusal: Refusal | None, source: Position | None) -> bytes:

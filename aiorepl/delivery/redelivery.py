@@ -1,4 +1,4 @@
-"""Dead letters written again to the sink that refused them, once what was wrong is mended."""
+"""Replay of dead letters: each is written again to the sink that refused it, and deleted once it is durable there."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writing import SinkWriter
 from aiorepl.errors import ConfigurationError, DataError, SinkError
-from aiorepl.sink import SinkContext
+from aiorepl.sink import Batch, Sink, SinkContext
 
 
 async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
     """Write every letter of a sink again, in order, and delete each once it is durable.
 
-    What was refused by the sink goes there as it is; what the transform could not do is transformed first. A sink that
-    keeps its position keeps the one it has. No pipeline may be writing to the sink meanwhile.
+    Changes that the sink refused are written as they are; changes that the transform refused are transformed first. The
+    sink's position stays where it is. No pipeline may be writing to the sink meanwhile.
 
     :returns: how many letters were delivered.
-    :raises ConfigurationError: there is a file that is no letter, or one of another sink.
-    :raises SinkError: one was refused again; it and those behind it are still there.
+    :raises ConfigurationError: a file is not a letter, or is a letter of another sink; or the sink keeps a position and
+        cannot replay.
+    :raises SinkError: a letter was refused again; it and those behind it are still there.
     """
     waiting = await asyncio.to_thread(lambda: list(letters.letters()))
     for letter in waiting:
@@ -32,32 +33,51 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
         return 0
     halting = replace(delivery, on_error="halt", dead_letters=None, concurrency=1)
     (serve,) = served({name: halting}, BatchPolicy(), RetryPolicy()).values()
-    source = waiting[0].source
+    sink, source = serve.sink, waiting[0].source
     if source is None:
         raise ConfigurationError(f"{waiting[0].file} does not say which slot it came through")
+    serve = replace(serve, sink=_Replaying(sink))
     delivered = 0
     try:
-        held = await serve.sink.open(SinkContext(name, source, serve.routing_key))
-        statistics = SinkStatistics(name)
+        held = await sink.open(SinkContext(name, source, serve.routing_key))
+        if held is not None and not sink.replays:
+            raise ConfigurationError(
+                f"sink {name!r} keeps a position, and does not say how it writes changes that lie before it: print the "
+                "letters with aiorepl dlq show, write their rows by hand, and delete them with aiorepl dlq drop"
+            )
+        statistics, keeps_position = SinkStatistics(name), held is not None
         writers = {
-            "transform": SinkWriter(name, serve, statistics, keeps_position=held is not None),
+            "transform": SinkWriter(name, serve, statistics, keeps_position=keeps_position),
             "write": SinkWriter(
-                name, replace(serve, transform=None), statistics, keeps_position=held is not None
+                name, replace(serve, transform=None), statistics, keeps_position=keeps_position
             ),
         }
         for letter in waiting:
             refusal = letter.batch.refusal
             writer = writers["write" if refusal is None else refusal.stage]
             try:
-                await writer.write(letter.redelivered(held))
+                await writer.write(Batch(letter.batch.transactions))
                 await writer.flush()
             except (SinkError, DataError) as error:
                 raise SinkError(f"{letter.file} is refused again: {error}") from error
             await asyncio.to_thread(letter.discard)
             delivered += 1
     finally:
-        await serve.sink.close()
+        await sink.close()
     return delivered
+
+
+class _Replaying(Sink):
+    """Gives batches to another sink's ``replay``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    async def write(self, batch: Batch) -> None:
+        await self._sink.replay(batch)
+
+    async def flush(self) -> None:
+        await self._sink.flush()
 
 
 def _require_own(name: str, letter: Letter) -> None:

@@ -28,11 +28,19 @@ class ThreadedSink(Sink):
         """As ``Sink``'s, of the sink behind it."""
         return self._sink.durable_on_write
 
+    @property
+    def replays(self) -> bool:
+        """As ``Sink``'s, of the sink behind it."""
+        return self._sink.replays
+
     async def open(self, context: SinkContext) -> Position | None:
         return await _call(self._sink.open, context)
 
     async def write(self, batch: Batch) -> None:
         await _call(self._sink.write, batch)
+
+    async def replay(self, batch: Batch) -> None:
+        await _call(self._sink.replay, batch)
 
     async def flush(self) -> None:
         await _call(self._sink.flush)

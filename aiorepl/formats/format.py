@@ -117,14 +117,15 @@ def only_table(change: Truncate) -> Relation:
 def event_id(change: Change) -> str:
     """What names an event for good: ``"<commit LSN>-<ordinal>"``, the same after every restart and on every route.
 
-    Unique within a slot. What announces a row of another schema is named after that row. A message between transactions is named by its own LSN, with 0; what comes when it is prepared
-    by the LSN of the PREPARE.
+    Unique within a slot. A schema change is named after the row behind it, ``"<commit LSN>-<ordinal>-schema"``. A message
+    between transactions is ``"<LSN>-message"``: that LSN is where it ends, and a commit record may begin there. A transaction
+    that is delivered when it is prepared has the LSN of the PREPARE.
     """
     if change.transaction is not None:
         identity = f"{change.transaction.commit_lsn}-{change.ordinal}"
         return f"{identity}-schema" if isinstance(change, SchemaChange) else identity
     if isinstance(change, Message):
-        return f"{change.lsn}-0"
+        return f"{change.lsn}-message"
     raise TypeError("a row outside of a transaction")
 
 

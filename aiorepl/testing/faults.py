@@ -92,6 +92,11 @@ class MemorySink(Sink):
             self.position = self.context.position.at(batch.end_lsn)
         await self._notify()
 
+    async def replay(self, batch: Batch) -> None:
+        position = self.position
+        await self.write(batch)
+        self.position = position
+
     async def flush(self) -> None:
         self._flushed = len(self.batches)
         self._durable_position = self.position

@@ -122,11 +122,14 @@ class Stream:
         """Send a Type message ahead of the tables that use it."""
         self._fresh.append(build.type_(oid=oid, namespace=namespace, name=name))
 
-    def transaction(self, *contents: bytes, origin: str | None = None) -> LSN:
-        """Commit ``contents``, and return the end LSN."""
+    def transaction(self, *contents: bytes, origin: str | None = None, at_once: bool = False) -> LSN:
+        """Commit ``contents``, and return the end LSN.
+
+        :param at_once: the commit record begins where the stream ends: the rows were written before that.
+        """
         self._xid += 1
         self._time += 1_000_000
-        commit_lsn = self._lsn + sum(map(len, contents)) + 0x40
+        commit_lsn = self._lsn if at_once else self._lsn + sum(map(len, contents)) + 0x40
         end_lsn = commit_lsn + 0x30
         unit = [build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid)]
         if origin is not None:

@@ -32,13 +32,16 @@ class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
         return self._begin if kept is None else Position.from_json(json.loads(kept[0]))
 
     def write(self, batch: Batch) -> None:
-        rows = [(event_id(change), self._format.event(change).decode()) for change in batch.changes]
+        self.replay(batch)
         with self._errors():
-            # If a large transaction, which comes in slices, breaks off, its first ones come again: they are there.
-            self._database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?)", rows)
             if batch.end_lsn is not None:
                 position = json.dumps(self._begin.at(batch.end_lsn).to_json())
                 self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (position,))
+
+    def replay(self, batch: Batch) -> None:  # a dead letter again: its events, and no position
+        rows = [(event_id(change), self._format.event(change).decode()) for change in batch.changes]
+        with self._errors():  # slices of a transaction that broke off come again: they are there
+            self._database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?)", rows)
 
     def flush(self) -> None:
         with self._errors():

@@ -145,19 +145,26 @@ class Kafka(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Send the batch, and wait until the brokers have it."""
+        await self._attempt(batch, batch.end_lsn)
+
+    async def replay(self, batch: Batch) -> None:
+        """Send a dead letter; with ``exactly_once`` in a Kafka transaction that leaves the position where it is."""
+        await self._attempt(batch, None)
+
+    async def close(self) -> None:
+        """Disconnect; a transaction that is not committed is aborted by the next producer of its name."""
+        await self._give_up()
+
+    async def _attempt(self, batch: Batch, end_lsn: LSN | None) -> None:
         if self._work is not None and self._batch is not batch:
             await self._give_up()
         if self._work is None:
-            self._batch, self._work = batch, asyncio.create_task(self._deliver(batch))
+            self._batch, self._work = batch, asyncio.create_task(self._deliver(batch, end_lsn))
         done, _ = await asyncio.wait({self._work}, timeout=self._timeout)
         if not done:
             raise TransientError(f"kafka: no acknowledgement within {self._timeout:g} s")
         work, self._work, self._batch = self._work, None, None
         work.result()
-
-    async def close(self) -> None:
-        """Disconnect; a transaction that is not committed is aborted by the next producer of its name."""
-        await self._give_up()
 
     async def _give_up(self) -> None:
         work, self._work, self._batch = self._work, None, None
@@ -168,13 +175,13 @@ class Kafka(Sink):
                 work.exception()  # seen
         await self._cluster.disconnect()
 
-    async def _deliver(self, batch: Batch) -> None:
+    async def _deliver(self, batch: Batch, end_lsn: LSN | None) -> None:
         records = [record for change in batch.changes for record in self._records(change)]
         large = {id(record.change) for record in records if len(record.value or b"") > self._max_event_bytes}
         refused = [change for change in batch.changes if id(change) in large]
         if self._exactly_once:
             # All or nothing: the position must not pass what is refused.
-            if refused or await self._transact(batch, records):
+            if refused or await self._transact(batch, records, end_lsn):
                 raise self._refusal(refused[:1])
             return
         refused += await self._send([record for record in records if id(record.change) not in large])
@@ -196,9 +203,11 @@ class Kafka(Sink):
             await self._cluster.connect(None)
         return await self._cluster.send(records)
 
-    async def _transact(self, batch: Batch, records: list[Record]) -> list[Record]:
-        """The batch within a Kafka transaction, which ends where a database transaction does."""
-        end_lsn = batch.end_lsn
+    async def _transact(self, batch: Batch, records: list[Record], end_lsn: LSN | None) -> list[Record]:
+        """The batch within a Kafka transaction, which ends where a database transaction does.
+
+        :param end_lsn: where the position moves to; ``None`` if it stays.
+        """
         whole = not batch.transactions or batch.transactions[-1].last
         assert self._source is not None
         assert self._position is not None

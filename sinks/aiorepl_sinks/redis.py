@@ -2,8 +2,10 @@
 
 An entry's ID is the change's identity, ``<commit LSN as a number>-<ordinal>``, so IDs grow as the source committed, and
 reading a stream is reading the table's history. Its fields are ``key``, the row's key where it has one, and ``value``,
-the event; ``schema`` before them, if asked for, is the event of a schema change that this row is the first to show.
-Formats that make several events of one change (debezium, wal2json) have 65536 numbers for each ordinal.
+the event; ``schema`` before them, if asked for, is the event of a schema change that this row is the first to show
+(``schema-2`` … are further ones since the table's last row). Formats that make several events of one change (debezium,
+wal2json) have 65536 numbers for each ordinal. A replayed dead letter is behind all entries, under an ID right before the
+position.
 
 Guarantee: exactly once, into streams that nobody else writes to. One script adds the entries and moves the position,
 which a hash beside the streams holds, so that both are there or neither; a script that finds the position elsewhere
@@ -18,11 +20,9 @@ at the next start, which then refuses to go on over a gap.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Final
 
 import orjson
@@ -37,6 +37,7 @@ from aiorepl import (
     ConfigurationError,
     PermanentError,
     Position,
+    RowChange,
     SchemaChange,
     Sink,
     SinkContext,
@@ -48,57 +49,14 @@ from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks import tls
 from aiorepl_sinks.cancellation import cancellable
+from aiorepl_sinks.redis_errors import problem
+from aiorepl_sinks.redis_scripts import APPEND, REPLAY
 
 _log = logging.getLogger("aiorepl.sinks.redis")
 
 # Scripts stop Redis while they run: a few milliseconds at this size.
 _AT_ONCE: Final = 1000
 _AT_ONCE_BYTES: Final = 1024 * 1024
-
-# First look, then write: what a script has written stays when it fails. IDs are compared as texts, since 64 bits do not
-# survive as a number of Lua's.
-_APPEND: Final = """
-local state, expected, last, position, maxlen = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local function greater(a, b)
-  local m, n = string.match(a, '^%d+'), string.match(b, '^%d+')
-  if m == n then m, n = string.match(a, '%d+$'), string.match(b, '%d+$') end
-  if #m ~= #n then return #m > #n end
-  return m > n
-end
-local found = redis.call('HGET', state, 'last') or ''
-if found ~= expected then return {'elsewhere', found} end
-local seen, at = {}, 5
-while at <= #ARGV do
-  local stream = ARGV[at]
-  if not seen[stream] then
-    seen[stream] = true
-    local kind = redis.call('TYPE', KEYS[stream + 1]).ok
-    if kind == 'stream' then
-      local info = redis.call('XINFO', 'STREAM', KEYS[stream + 1])
-      for place = 1, #info, 2 do
-        if info[place] == 'last-generated-id' and not greater(ARGV[at + 1], info[place + 1]) then
-          return {'foreign', KEYS[stream + 1]}
-        end
-      end
-    elseif kind ~= 'none' then
-      return {'no stream', KEYS[stream + 1]}
-    end
-  end
-  at = at + 3 + ARGV[at + 2]
-end
-at = 5
-while at <= #ARGV do
-  local count = tonumber(ARGV[at + 2])
-  redis.call('XADD', KEYS[ARGV[at] + 1], ARGV[at + 1], unpack(ARGV, at + 3, at + 2 + count))
-  at = at + 3 + count
-end
-if maxlen ~= '' then
-  for stream in pairs(seen) do redis.call('XTRIM', KEYS[stream + 1], 'MAXLEN', '~', maxlen) end
-end
-redis.call('HSET', state, 'last', last)
-if position ~= '' then redis.call('HSET', state, 'position', position) end
-return {'done'}
-"""
 
 
 class Redis(Sink):
@@ -161,7 +119,8 @@ class Redis(Sink):
                 "redis: url reads like redis://host:6379/0, rediss:// or unix://"
             ) from None
         self._redis = client.Redis.from_pool(pool)
-        self._append = self._redis.register_script(_APPEND)
+        self._append = self._redis.register_script(APPEND)
+        self._replayed = self._redis.register_script(REPLAY)
         self._route: RoutingKey = Routing(stream)
         self._events = Events(format, values=values)
         self._max_length = max_length
@@ -171,6 +130,9 @@ class Redis(Sink):
         self._key = position_key
         self._source: Position | None = None
         self._last = ""
+        self._reached = 0
+        # Events of schema changes, by the oid of the table, until its next row.
+        self._pending: dict[int, list[bytes]] = {}
 
     async def open(self, context: SinkContext) -> Position | None:
         """Read where the streams stand."""
@@ -182,7 +144,7 @@ class Redis(Sink):
             held = await cancellable(self._redis.hgetall(self._key))
             persistence = await cancellable(self._redis.info("persistence"))
         except errors.RedisError as error:
-            told = _problem(error)
+            told = problem(error)
             if self._encrypted and type(told) is TransientError and type(error) is errors.ConnectionError:
                 told = TransientError(
                     f"{told}: no server there, or it wants a certificate that it knows: see the options certificate and key"
@@ -192,25 +154,21 @@ class Redis(Sink):
             _log.warning("redis: appendonly is off: what a restart of Redis loses will not come again")
         kept = {_text(name): _text(value) for name, value in held.items()}
         self._last = kept.get("last", "")
+        self._pending = {}
         try:
-            return Position.from_json(orjson.loads(kept["position"])) if "position" in kept else self._source
+            position = (
+                Position.from_json(orjson.loads(kept["position"])) if "position" in kept else context.position
+            )
         except ValueError:
             raise PermanentError(
                 f"redis: {self._key} holds no position of ours: name another with position_key"
             ) from None
+        self._reached = position.lsn
+        return position
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not there yet, and move the position."""
-        changes: list[tuple[str, list[Entry]]] = []
-        schema: list[bytes] = []
-        for change in batch.changes:
-            if isinstance(change, SchemaChange):
-                # It has the ordinal of the row behind it, and no ID is free between that and the one before.
-                for _, event, _ in self._events.of(change):
-                    schema += [b"schema", event]
-            else:
-                changes.append((_identity(change), self._entries(change, schema)))
-                schema = []
+        changes, pending = self._entries(batch)
         end_lsn, position = batch.end_lsn, b""
         if end_lsn is not None and self._source is not None:
             position = orjson.dumps(self._source.at(end_lsn).to_json())
@@ -224,20 +182,52 @@ class Redis(Sink):
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise _problem(error) from None
+            raise problem(error) from None
+        self._pending = pending
+        if end_lsn is not None:
+            self._reached = end_lsn
+
+    async def replay(self, batch: Batch) -> None:
+        """Add the entries behind those that are there, under other IDs, and leave the position where it is."""
+        changes, _ = self._entries(batch)
+        try:
+            while chunk := list(_chunk(changes)):
+                await self._replay([entry for _, entries in chunk for entry in entries])
+                changes = changes[len(chunk) :]
+            if self._replicas:
+                await self._wait()
+        except errors.RedisError as error:
+            raise problem(error) from None
 
     async def close(self) -> None:
         """Disconnect."""
         await self._redis.aclose()
 
-    def _entries(self, change: Change, schema: list[bytes]) -> list[Entry]:
+    def _entries(self, batch: Batch) -> tuple[list[tuple[str, list[Entry]]], dict[int, list[bytes]]]:
+        """The entries of each change, and the events of schema changes whose table has had no row since."""
+        changes: list[tuple[str, list[Entry]]] = []
+        pending = dict(self._pending)
+        for change in batch.changes:
+            if isinstance(change, SchemaChange):
+                # It has the ordinal of the row behind it, and no ID is free between that and the one before.
+                events = [event for _, event, _ in self._events.of(change)]
+                oid = change.relation.oid
+                pending[oid] = pending.get(oid, []) + events
+            else:
+                told = pending.pop(change.relation.oid, []) if isinstance(change, RowChange) else []
+                names = (b"schema" if number == 1 else b"schema-%d" % number for number in count(1))
+                schema = [field for pair in zip(names, told, strict=False) for field in pair]
+                changes.append((_identity(change), self._entries_of(change, schema)))
+        return changes, pending
+
+    def _entries_of(self, change: Change, schema: list[bytes]) -> list[Entry]:
         """The entries of a change; several if it goes to several streams, or is several events in this format."""
         entries = []
         lsn, ordinal = _number(_identity(change))
         parts: Counter[str] = Counter()
         for part, value, _ in self._events.of(change):
             if len(value) > self._max_event_bytes:
-                # All or nothing of the batch: the position must not pass what is refused.
+                # All or nothing of the batch: the position must not pass a change that is refused.
                 raise PermanentError(
                     f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
                 )
@@ -256,7 +246,7 @@ class Redis(Sink):
     async def _run(self, changes: Sequence[tuple[str, list[Entry]]], position: bytes) -> bool:
         """Have the script run; whether it has added these."""
         entries = list(chain.from_iterable(entries for _, entries in changes))
-        streams = {stream: number for number, stream in enumerate(dict.fromkeys(e[0] for e in entries), 1)}
+        streams = _numbered(entries)
         last = changes[-1][0] if changes else self._last
         arguments: list[Any] = [self._last, last, position, self._max_length or ""]
         for stream, identity, fields in entries:
@@ -275,7 +265,26 @@ class Redis(Sink):
                 f"redis: stream {rest[0]} has entries beyond the position in {self._key}: somebody else writes to it, or "
                 "it is of another source; give these changes a stream of their own"
             )
-        raise PermanentError(f"redis: {rest[0]} is there, and no stream: name another with the option stream")
+        raise _no_stream(rest[0])
+
+    async def _replay(self, entries: Sequence[Entry]) -> None:
+        """Have the script add these.
+
+        Every complete transaction has a commit LSN below the position, and each that comes has none below it. So an ID
+        right before the position is behind all entries that are there and before all that come.
+        """
+        streams = _numbered(entries)
+        arguments: list[Any] = [max(self._reached, 1) - 1, self._max_length or ""]
+        for stream, _, fields in entries:
+            arguments += [streams[stream], len(fields), *fields]
+        said, *rest = map(_text, await cancellable(self._replayed([self._key, *streams], arguments)))
+        if said == "ahead":
+            raise PermanentError(
+                f"redis: stream {rest[0]} has entries beyond the position in {self._key}: a large transaction is there in "
+                "part, so run the pipeline until it is complete, stop it, and replay; or somebody else writes to the stream"
+            )
+        if said != "done":
+            raise _no_stream(rest[0])
 
     async def _wait(self) -> None:
         # The script moves the position in any case, so this connection has written something to wait for.
@@ -289,6 +298,15 @@ Entry = tuple[str, str, list[bytes]]
 """The stream's key, the entry's ID, and its fields: names and values in turn."""
 
 
+def _numbered(entries: Sequence[Entry]) -> dict[str, int]:
+    """The streams of the entries, with their places among the keys of a script."""
+    return {stream: number for number, stream in enumerate(dict.fromkeys(entry[0] for entry in entries), 1)}
+
+
+def _no_stream(key: str) -> PermanentError:
+    return PermanentError(f"redis: {key} is there, and no stream: name another with the option stream")
+
+
 def _chunk(changes: Sequence[tuple[str, list[Entry]]]) -> Iterator[tuple[str, list[Entry]]]:
     """As many as one script is given."""
     size = 0
@@ -300,8 +318,11 @@ def _chunk(changes: Sequence[tuple[str, list[Entry]]]) -> Iterator[tuple[str, li
 
 
 def _identity(change: Change) -> str:
-    """As an entry's ID: the change's LSN, as a number, and its ordinal."""
-    return f"{int(commit_lsn(change))}-{0 if change.transaction is None else change.ordinal}"
+    """As an entry's ID: the change's commit LSN, as a number, and its ordinal."""
+    if change.transaction is None:
+        # A message between transactions: a commit record may begin at the very LSN where it ends.
+        return f"{commit_lsn(change) - 1}-0"
+    return f"{int(change.transaction.commit_lsn)}-{change.ordinal}"
 
 
 def _number(identity: str) -> tuple[int, int]:
@@ -311,42 +332,3 @@ def _number(identity: str) -> tuple[int, int]:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _problem(error: errors.RedisError) -> PermanentError | TransientError:
-    """What the engine is told. Some of Redis' texts quote arguments, so that only their first word is kept."""
-    code = str(error).partition(" ")[0]
-    # The client wraps what is said while it connects.
-    told: tuple[BaseException | None, ...] = (error, error.__cause__, error.__context__)
-    refused = any(isinstance(one, (errors.AuthenticationError, errors.NoPermissionError)) for one in told)
-    if refused or code in _REFUSALS or any(words in str(error) for words in _REFUSALS_IN_SCRIPTS):
-        return PermanentError(
-            "redis: user or password is wrong, or the user may not run EVALSHA, SCRIPT, HGET, HGETALL, HSET, INFO, TYPE, "
-            "WAIT, XADD, XINFO and XTRIM on these keys"
-        )
-    if (told_by_tls := tls.problem("redis", error)) is not None:
-        return told_by_tls
-    if code in _PASSING:
-        return TransientError(f"redis: the server says {code}")
-    if isinstance(error, (errors.ConnectionError, errors.TimeoutError)):
-        reasons = (_reason(one) for one in told if isinstance(one, OSError) and one.errno)
-        return TransientError(f"redis: no answer from the server ({next(reasons, type(error).__name__)})")
-    if code in ("MOVED", "CROSSSLOT") or isinstance(error, errors.MovedError):
-        return PermanentError(
-            "redis: this is a node of a Redis Cluster, where one script cannot reach all streams"
-        )
-    return PermanentError(f"redis: {type(error).__name__}")
-
-
-def _reason(error: OSError) -> str | None:
-    """In the system's words: asyncio has others, with the address."""
-    return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-
-
-_REFUSALS: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
-# Of what a script does, up to Redis 6.2 and from 7 on; they have no word of their own at the beginning.
-_REFUSALS_IN_SCRIPTS: Final = ("The user executing the script can't", "ACL failure in script")
-_PASSING: Final = {
-    *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),
-    *("UNBLOCKED", "NOMASTERLINK", "-READONLY"),
-}

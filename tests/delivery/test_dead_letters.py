@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import Batch, ConfigurationError, DeadLetters, Delivery, PermanentError, SinkError
+from aiorepl import Batch, ConfigurationError, DeadLetters, Delivery, PermanentError, Sink, SinkError
 from aiorepl.delivery.redelivery import redeliver
 from aiorepl.formats.native import NativeFormat
 from aiorepl.sink import SinkContext
@@ -70,6 +70,20 @@ def test_refused_again_is_the_same_letter(letters):
     letters.write(batch)
     letters.write(batch)
     assert 1 == len(list(letters.letters()))
+
+
+def test_a_message_that_ends_where_a_commit_begins(letters):
+    """A message between transactions and the transaction behind it are two letters, in the order of the stream."""
+    stream = every_kind()
+    stream.message("between", b"x")
+    stream.transaction(message(transactional=True, lsn=5, prefix="within", content=b"y"), at_once=True)
+    letters.open(SinkContext("s", stream.position))
+    _, *parts = stream.slices()
+    for part in parts:
+        letters.write(Batch((part,)))
+    found = [change for letter in letters.letters() for change in letter.batch.changes]
+    assert ["between", "within"] == [change.prefix for change in found]
+    assert found[0].lsn == found[1].transaction.commit_lsn
 
 
 def test_rows_are_for_their_owner_alone(letters):
@@ -142,6 +156,23 @@ async def test_a_position_is_left_alone(lane, letters):
     await redeliver("s", Delivery(sink), letters)
     assert held == sink.position
     assert [1, 2, 3] == [change.new["id"] for change in sink.changes]
+
+
+async def test_a_sink_that_cannot_replay_keeps_its_letters(lane, letters):
+    """A sink that keeps a position and does not define replay is given no letter, and none is deleted."""
+
+    class Positioned(Refusing):
+        replay = Sink.replay
+
+    sink = Positioned(keeps_position=True)
+    await sink.open(SinkContext("s", Stream().position))
+    await refused(lane, letters, sink, keeps_position=True)
+    sink.mended = True
+    with pytest.raises(ConfigurationError, match=r"'s' keeps a position, .* aiorepl dlq show"):
+        await redeliver("s", Delivery(sink), letters)
+    assert [] == sink.changes
+    assert 3 == len(list(letters.letters()))
+    assert sink.closed
 
 
 async def test_the_transform_has_another_try(lane, letters):

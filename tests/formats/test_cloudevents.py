@@ -63,7 +63,7 @@ def test_every_kind():
     lsn, alone = slices[0].transaction.commit_lsn, slices[1].changes[0].lsn
     kinds = ["insert", "update", "delete", "truncate", "message", "message"]
     subjects = ["public.items"] * 3 + ["public.items,public.others", "p q", "alone"]
-    identities = [f"{lsn}-{ordinal}" for ordinal in range(5)] + [f"{alone}-0"]
+    identities = [f"{lsn}-{ordinal}" for ordinal in range(5)] + [f"{alone}-message"]
     assert [
         (identity, f"aiorepl.{kind}.v1", subject, SOURCE, "application/json")
         for identity, kind, subject in zip(identities, kinds, subjects, strict=True)

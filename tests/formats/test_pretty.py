@@ -55,7 +55,7 @@ def test_every_kind(stream):
         f"06:13:21.000000 {lsn} BEGIN 701",
         *(f"06:13:21.000000 {lsn}-{ordinal} {text}" for ordinal, text in enumerate(texts)),
         f"06:13:21.000000 {lsn} COMMIT 701 at {end}",
-        f"- {alone}-0 MESSAGE alone 'x'",
+        f"- {alone}-message MESSAGE alone 'x'",
     ] == lines(stream.slices(), boundaries=True)
 
 

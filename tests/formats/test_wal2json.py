@@ -162,7 +162,7 @@ def test_what_the_parameters_add(stream):
         ),
         f'{{"action":"C",{head},"nextlsn":"{end}"}}',
         (
-            f'{{"action":"M","xid":null,"timestamp":null,"lsn":"{alone}","id":"{alone}-0","transactional":false,'
+            f'{{"action":"M","xid":null,"timestamp":null,"lsn":"{alone}","id":"{alone}-message","transactional":false,'
             '"prefix":"p","content":"x"}'
         ),
     ] == found

@@ -69,9 +69,17 @@ class Conformance:
         """Within it the target does what it is asked, and its answers are lost; ``None`` if that cannot be done."""
         return None
 
-    async def expect(self, done: Sequence[Slice], maybe: Sequence[Slice] = (), *, after: str) -> None:
+    async def expect(
+        self,
+        done: Sequence[Slice],
+        maybe: Sequence[Slice] = (),
+        *,
+        replayed: Sequence[Slice] = (),
+        after: str,
+    ) -> None:
         """Look at the target: ``done`` has to be there, of ``maybe`` some may be, and nothing else.
 
+        :param replayed: dead letters that were written again: they have to be there, in any place.
         :raises ContractBroken: when it is otherwise.
         """
         raise NotImplementedError

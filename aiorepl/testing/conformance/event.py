@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import orjson
 
 from aiorepl.lsn import LSN
 from aiorepl.transactions.changes import Change, Message
+
+BETWEEN: Final = -1
+"""The ordinal of a message between transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,8 @@ class Event:
 
     :param lsn: the transaction's commit LSN (if it was taken as it was prepared, that of the PREPARE); of a message
         that is not transactional its own LSN.
-    :param ordinal: the change's place in its transaction.
+    :param ordinal: the change's place in its transaction; -1 for a message that is not transactional, at whose LSN the
+        commit record of a transaction may begin.
     :param kind: ``"insert"``, ``"update"`` …; what tells of a schema change is ``"schema"``, and has the identity of the
         row behind it.
     :param table: schema and name.
@@ -46,7 +50,7 @@ class Event:
         fields = event if isinstance(event, Mapping) else orjson.loads(event)
         at = fields.get("commit_lsn") or fields.get("lsn") or "0/0"
         table = (fields["schema"], fields["table"]) if "table" in fields else None
-        return cls(LSN.parse(at), fields.get("ordinal", 0), fields["kind"], table, fields.get("new"))
+        return cls(LSN.parse(at), fields.get("ordinal", BETWEEN), fields["kind"], table, fields.get("new"))
 
 
 def native_events(
@@ -79,4 +83,4 @@ def identity(change: Change) -> tuple[LSN, int]:
     if change.transaction is not None:
         return change.transaction.commit_lsn, change.ordinal
     assert isinstance(change, Message)
-    return change.lsn, change.ordinal
+    return change.lsn, BETWEEN

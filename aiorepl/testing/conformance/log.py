@@ -17,6 +17,7 @@ from aiorepl.testing.conformance.event import Event, identity
 from aiorepl.testing.conformance.failures import Failures
 from aiorepl.testing.conformance.halting import Halting
 from aiorepl.testing.conformance.prepared import Prepared
+from aiorepl.testing.conformance.replaying import Replays
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.transaction import Slice
@@ -28,7 +29,7 @@ COMPARED: Final = (23, 25)
 """int4 and text: types that every target writes the same."""
 
 
-class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting, Contents, Engine):
+class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting, Replays, Contents, Engine):
     """Derive, define ``make_sink`` and ``read``, and declare what the sink claims."""
 
     order: ClassVar[Order] = "commit"
@@ -38,9 +39,17 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
         """All events that a consumer of the target sees now, in the order in which it sees them. May be ``async``."""
         raise NotImplementedError("define read: the events in the target")
 
-    async def expect(self, done: Sequence[Slice], maybe: Sequence[Slice] = (), *, after: str) -> None:
+    async def expect(
+        self,
+        done: Sequence[Slice],
+        maybe: Sequence[Slice] = (),
+        *,
+        replayed: Sequence[Slice] = (),
+        after: str,
+    ) -> None:
         events = [event for event in await value_of(self.read()) if event.kind != "schema"]
-        required, allowed = self._sorted_out(done, maybe)
+        late = {identity(change) for part in replayed for change in part.changes}
+        required, allowed = self._sorted_out([*done, *replayed], maybe)
         seen = Counter(event.identity for event in events)
         self._require_all(required, seen, after)
         self._require_none_else({**required, **allowed}, seen, after)
@@ -50,7 +59,8 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
                 f"after {after}, {len(twice)} changes are in the target more than once: {_named(twice)}",
                 "exactly_once = True: a sink that keeps its position in the same atomic step as the data has no duplicates",
             )
-        self._require_order({**required, **allowed}, events, after)
+        in_order = [event for event in events if event.identity not in late]
+        self._require_order({**required, **allowed}, in_order, after)
         if self.atomic:
             self._require_whole(maybe, seen, after)
         for event in events:

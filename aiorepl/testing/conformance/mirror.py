@@ -15,6 +15,7 @@ from aiorepl.testing.conformance.engine import Engine
 from aiorepl.testing.conformance.failures import Failures
 from aiorepl.testing.conformance.halting import Halting
 from aiorepl.testing.conformance.prepared import Prepared
+from aiorepl.testing.conformance.replaying import Replays
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.samples import SAMPLES
 from aiorepl.testing.conformance.story import Table
@@ -28,7 +29,9 @@ State = dict[tuple[str, str], list[Row]]
 _SAMPLE_OF: Final = {sample.oid: sample for sample in SAMPLES}
 
 
-class MirrorConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting, Contents, Engine):
+class MirrorConformance(
+    Batches, Crashes, Concurrency, Prepared, Failures, Halting, Replays, Contents, Engine
+):
     """Derive, define ``make_sink`` and ``rows``, and declare what the sink claims.
 
     The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one where the sink does not.
@@ -51,8 +54,15 @@ class MirrorConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halti
             return str(found).lower()[:1] == expected
         return str(found) == expected
 
-    async def expect(self, done: Sequence[Slice], maybe: Sequence[Slice] = (), *, after: str) -> None:
-        states = self._states(done, maybe)
+    async def expect(
+        self,
+        done: Sequence[Slice],
+        maybe: Sequence[Slice] = (),
+        *,
+        replayed: Sequence[Slice] = (),
+        after: str,
+    ) -> None:
+        states = self._states([*done, *replayed], maybe)
         possible = range(len(states))
         for table in self.tables:
             at = (table.schema, table.name)

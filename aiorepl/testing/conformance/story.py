@@ -123,9 +123,9 @@ class Story:
         """A column of the sample's type."""
         return Binary.fromhex(sample.binary) if self.binary else sample.text
 
-    def commit(self, *contents: bytes) -> list[Slice]:
-        """A transaction of these."""
-        self.stream.transaction(*contents)
+    def commit(self, *contents: bytes, at_once: bool = False) -> list[Slice]:
+        """A transaction of these; ``at_once``: its commit record begins where the stream ends."""
+        self.stream.transaction(*contents, at_once=at_once)
         return self.stream.slices()
 
     def message(self, content: bytes = b"") -> bytes:
@@ -168,6 +168,8 @@ class Story:
             told += self.commit(self.message(b"inside"), self.item(), self.message(b"\x00\xff"))
             self.stream.message("conformance", b"between")
             told += self.stream.slices()
+            # Its rows were written before the message, and its commit record begins where the message ends.
+            told += self.commit(self.item(), at_once=True)
         if "truncate" in kinds:
             told += self.commit(pairs.truncate(), pairs.insert(one, f"{SECRET} d", one))
         return told + self.items(2)

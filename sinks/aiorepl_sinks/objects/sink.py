@@ -11,14 +11,14 @@ size nor the number of objects; and each is one stream of one compressor, with r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import Batch, ConfigurationError, Position, SinkContext, SyncSink
 from aiorepl_sinks.objects.encodings import Encoding
-from aiorepl_sinks.objects.gathering import Gathering, Piece, partitioned, steps
+from aiorepl_sinks.objects.gathering import Gathering, Piece, Step, partitioned, steps
 from aiorepl_sinks.objects.manifest import Layout, listing
 from aiorepl_sinks.objects.spool import Extent, Spool
 from aiorepl_sinks.objects.store import Store
@@ -80,22 +80,16 @@ class ObjectSink(SyncSink):
         return self._position
 
     def write(self, batch: Batch) -> None:
-        """Gather the batch's events. What is full is written before, so that an error leaves nothing half done."""
-        assert self._manifest is not None
+        """Gather the batch's events, and move the position."""
         assert self._source is not None
         assert self._position is not None
-        self._manifest.claim(self._position)
-        self._write_closed(self._manifest)
-        self._relieve(self._memory_bytes)
-        encoded = []
-        for step in steps(batch):
-            found = partitioned(step.slices).items()
-            pieces = (self._encoding.pieces(partition, changes) for partition, changes in found)
-            encoded.append((step, [piece for some in pieces for piece in some]))
-        for step, fresh in encoded:
-            self._gathering.add(fresh, whole=step.whole, ended=step.end_lsn is not None)
-            if step.end_lsn is not None:
-                self._position = self._source.at(max(self._position.lsn, step.end_lsn))
+        self._gather(list(steps(batch)))
+        if (end_lsn := batch.end_lsn) is not None:
+            self._position = self._source.at(max(self._position.lsn, end_lsn))
+
+    def replay(self, batch: Batch) -> None:
+        """Gather the events of a dead letter. The position stays where it is."""
+        self._gather([Step(True, batch.transactions, batch.end_lsn)])
 
     def flush(self) -> None:
         """Write all objects of whole transactions, then the entry that lists them; or the position alone."""
@@ -114,6 +108,21 @@ class ObjectSink(SyncSink):
         self._spool.close()
         if self._manifest is not None:
             self._manifest.abandon()
+
+    def _gather(self, fresh: Sequence[Step]) -> None:
+        """Gather events. What is full is written before, so that an error leaves nothing half done."""
+        assert self._manifest is not None
+        assert self._position is not None
+        self._manifest.claim(self._position)
+        self._write_closed(self._manifest)
+        self._relieve(self._memory_bytes)
+        encoded = []
+        for step in fresh:
+            found = partitioned(step.slices).items()
+            pieces = (self._encoding.pieces(partition, changes) for partition, changes in found)
+            encoded.append((step, [piece for some in pieces for piece in some]))
+        for step, pieces_of_step in encoded:
+            self._gathering.add(pieces_of_step, whole=step.whole, ended=step.end_lsn is not None)
 
     def _write_closed(self, manifest: ManifestWriter) -> None:
         """Write the objects that are closed, once their names are noted."""

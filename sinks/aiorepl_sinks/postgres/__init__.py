@@ -98,22 +98,11 @@ class Postgres(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Apply the batch; durable on return, as far as its transactions are whole."""
-        context = self._context
-        assert context is not None, "open first"
-        if self._writer is None:
-            await self._connect_again(context)
-        writer = self._writer
-        assert writer is not None
-        try:
-            await writer.write(batch.transactions)
-        except (StepFailed, *ERRORS) as error:
-            raise await self._failed(writer, error) from None
-        except PermanentError:
-            await self._undo(writer)
-            raise
-        except BaseException:
-            self._drop()
-            raise
+        await self._apply(batch, replay=False)
+
+    async def replay(self, batch: Batch) -> None:
+        """Apply a dead letter in a transaction that leaves the position where it is."""
+        await self._apply(batch, replay=True)
 
     async def close(self) -> None:
         """Disconnect. What was not committed is rolled back, and comes again."""
@@ -125,6 +114,27 @@ class Postgres(Sink):
             await connection.close(timeout=_CLOSE_SECONDS)
         except ERRORS:
             connection.terminate()
+
+    async def _apply(self, batch: Batch, *, replay: bool) -> None:
+        context = self._context
+        assert context is not None, "open first"
+        if self._writer is None:
+            await self._connect_again(context)
+        writer = self._writer
+        assert writer is not None
+        try:
+            if replay:
+                await writer.replay(batch.transactions)
+            else:
+                await writer.write(batch.transactions)
+        except (StepFailed, *ERRORS) as error:
+            raise await self._failed(writer, error) from None
+        except PermanentError:
+            await self._undo(writer)
+            raise
+        except BaseException:
+            self._drop()
+            raise
 
     async def _connect(self, context: SinkContext) -> Position:
         self._drop()

@@ -84,6 +84,17 @@ class Writer:
             await self.session.connection.execute("RELEASE SAVEPOINT aiorepl_call")
             self.separable = False
 
+    async def replay(self, parts: Sequence[Slice]) -> None:
+        """Apply a dead letter, whose changes lie before the position, in a transaction that does not move it.
+
+        :raises PermanentError: a part of a large transaction is in the open transaction.
+        """
+        if self._begun:
+            raise PermanentError("postgres: a large transaction is there in part: replay once it is complete")
+        for part in parts:
+            await self._gather(part)
+        await self._commit()
+
     async def undo(self) -> None:
         """Be as before the failed call, of a transaction that goes on."""
         await self.session.connection.execute(

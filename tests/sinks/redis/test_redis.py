@@ -101,6 +101,83 @@ async def test_a_table_that_was_altered(items, target, form, tells):
     assert [tells, tells] == ["schema" in fields for fields in entries]
 
 
+def told(target, stream):
+    """The notes of the rows of a stream, and the fields with schema changes at each."""
+    with target.client() as client:
+        entries = [fields for _, fields in client.xrange(stream)]
+    return [
+        (json.loads(fields["value"])["new"]["note"], [name for name in fields if name.startswith("schema")])
+        for fields in entries
+    ]
+
+
+async def test_a_schema_change_in_a_batch_of_its_own(items, target):
+    """A schema change whose row is in the next batch is told with that row."""
+    await items.execute(
+        "INSERT INTO items VALUES (1, 'a'), (2, 'b')",
+        "ALTER TABLE items ADD n int",
+        "INSERT INTO items VALUES (3, 'c', 1), (4, 'd', 1)",
+    )
+    await items.deliver(Delivery(Redis(target.url), schema_changes=True), batches=BatchPolicy(rows=1))
+    assert [("a", ["schema"]), ("b", []), ("c", ["schema"]), ("d", [])] == told(target, "public.items")
+
+
+async def test_a_schema_change_whose_row_is_left_out(items, target):
+    """It is told with the next row of its own table, every one of several."""
+
+    def transform(change):
+        return None if change.kind == "insert" and change.new["note"] == "left out" else change
+
+    await items.execute(
+        "CREATE TABLE others (id int PRIMARY KEY, note text)",
+        "INSERT INTO items VALUES (1, 'left out')",
+        "INSERT INTO others VALUES (1, 'other')",
+        "ALTER TABLE items ADD n int",
+        "INSERT INTO items VALUES (2, 'left out')",
+        "INSERT INTO items VALUES (3, 'kept'), (4, 'last')",
+    )
+    await items.deliver(Delivery(Redis(target.url), schema_changes=True, transform=transform))
+    assert [("other", ["schema"])] == told(target, "public.others")
+    assert [("kept", ["schema", "schema-2"]), ("last", [])] == told(target, "public.items")
+    with target.client() as client:
+        ((_, fields), _) = client.xrange("public.items")
+    assert [True, False] == [json.loads(fields[name])["first"] for name in ("schema", "schema-2")]
+
+
+async def test_a_message_that_ends_where_a_commit_begins(items, target):
+    """A message outside of transactions has the LSN of the commit behind it, and takes no row's place."""
+    writer = await asyncpg.connect(items.dsn)
+    for number in range(5):
+        await writer.execute("BEGIN")
+        await writer.execute(f"INSERT INTO items VALUES ({number}, 'a')")
+        await items.execute("SELECT pg_logical_emit_message(false, 'mine', 'between')")
+        await writer.execute("COMMIT")
+    await writer.close()
+    await items.deliver(Redis(target.url, stream="all"), source={"messages": True})
+    events = values(target, "all")
+    assert ["message", "insert"] * 5 == [event["kind"] for event in events]
+    # The server may put a record of its own between some of them.
+    messages = {event["lsn"] for event in events if event["kind"] == "message"}
+    assert messages & {event["commit_lsn"] for event in events if event["kind"] == "insert"}
+
+
+async def test_a_replay_within_a_large_transaction(source, target):
+    """Entries of a transaction that is there in part are followed by the rest of it alone: nothing is replayed between."""
+    letter = source.batch([1])
+    await (sink := Redis(target.url)).open(source.context)
+    await sink.write(source.batch([2]))
+    first, *rest = source.parts([3, 4], at_once=3)
+    await sink.write(first)
+    with pytest.raises(PermanentError, match="run the pipeline until it is complete"):
+        await sink.replay(letter)
+    for part in rest:
+        await sink.write(part)
+    await sink.replay(letter)
+    await sink.write(source.batch([5]))
+    await sink.close()
+    assert [2, 3, 4, 1, 5] == ids(target)
+
+
 async def test_a_huge_transaction(items, target):
     """Larger than any batch, streamed: each row once, in order, also after a kill in its middle."""
     await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 30000) g")

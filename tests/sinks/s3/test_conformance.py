@@ -131,4 +131,5 @@ def _event(row, table) -> Event:
             for name, value in row.items()
             if name not in left_out and not name.startswith("_")
         }
-    return Event(LSN(row["_commit_lsn"]), row["_ordinal"], row["_op"], table, new)
+    between = row["_op"] == "message" and row["_xid"] is None
+    return Event(LSN(row["_commit_lsn"]), -1 if between else row["_ordinal"], row["_op"], table, new)

@@ -48,13 +48,13 @@ class Target:
 
     def event(self, change) -> Event:
         """A change as the target keeps it."""
-        lsn = change.lsn if isinstance(change, Message) and change.transaction is None else None
-        lsn = change.transaction.commit_lsn if lsn is None else lsn
+        between = isinstance(change, Message) and change.transaction is None
+        lsn = change.lsn if between else change.transaction.commit_lsn
         new = getattr(change, "new", None)
         if new is not None:
             new = {name: value for name, value in new.items() if value is not UNCHANGED}
         table = (change.schema, change.table) if hasattr(change, "schema") else None
-        return Event(lsn, change.ordinal, change.kind, table, new)
+        return Event(lsn, -1 if between else change.ordinal, change.kind, table, new)
 
 
 @pytest.fixture(autouse=True)

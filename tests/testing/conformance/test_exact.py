@@ -48,6 +48,11 @@ class Exact(Sink):
                 self.ready += self.aside
             self.aside, self.end = [], part.end_lsn
 
+    async def replay(self, batch):
+        end = self.end
+        await self.write(batch)
+        self.end = end
+
     def kept(self):
         """What the target has of prepared transactions."""
         return self.target.rows
@@ -264,6 +269,21 @@ class PositionOnlyWithChanges(Exact):
             self.end = end
 
 
+class PassesOverReplays(Exact):
+    """Writes nothing that lies before its position."""
+
+    async def replay(self, batch):
+        if batch.end_lsn > self.target.position.lsn:
+            await self.write(batch)
+
+
+class MovesBackWithReplays(Exact):
+    """Stores the end of a dead letter as its position."""
+
+    async def replay(self, batch):
+        await self.write(batch)
+
+
 class ForgetsPrepared(Exact):
     """Keeps prepared rows in memory."""
 
@@ -360,6 +380,18 @@ def case_of(sink: type, base: type) -> type:
             TestExact,
             "test_the_position_of_batches_without_changes",
             "was flushed, and open returned",
+        ),
+        (
+            PassesOverReplays,
+            TestExact,
+            "test_replay_behind_later_rows",
+            "that were flushed are not in the target",
+        ),
+        (
+            MovesBackWithReplays,
+            TestExact,
+            "test_replay_behind_later_rows",
+            "before a replay and",
         ),
         (
             ForgetsPrepared,
