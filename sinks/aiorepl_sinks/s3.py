@@ -2,13 +2,13 @@
 
 ::
 
-    schema=public/table=orders/date=2026-11-21/0000000001A2B3C4-0000000000-00000001.jsonl.zst
+    schema=public/table=orders/date=2026-11-21/0000000001A2B3C4-0000000000-00000001-00000001.jsonl.zst
     messages/…                        logical decoding messages
     _aiorepl/manifest/…               which objects count, and up to where the stream is in them
 
-An object's name is its first event, commit LSN and ordinal, and the number of the writer that made it. A flush writes
-objects and then one entry of the manifest, which lists them and holds the position. The date is that of the commit, in
-UTC. ``[sinks.batches] flush_seconds`` (60 unless given) and ``flush_bytes`` say how old and how much what is in one entry
+An object's name is its first event, commit LSN and ordinal, the number of the writer that made it, and a count of that
+writer's objects. A flush writes objects and then one entry of the manifest, which lists them and holds the position. The
+date is that of the commit, in UTC. ``[sinks.batches] flush_seconds`` (60 unless given) and ``flush_bytes`` say how old and how much what is in one entry
 may become: each flush makes at least one object for each table that had changes.
 
 Guarantee: exactly once for who reads the objects in the manifest, and whole transactions. Who lists the folders sees no

@@ -4,7 +4,7 @@ Under ``_aiorepl/manifest/`` are the entries, numbered without a gap, each creat
 free: of two writers one loses, and stops. An entry lists the objects of one flush and holds the position behind them;
 once it is there they are never touched again. A writer begins with an entry without objects, its *claim*: from then on
 no writer before it can add one, so what those left unlisted can be deleted. The claim's number is the writer's *epoch*,
-and stands in the names of its objects, so that no writer ever overwrites what another has listed.
+and stands in the names of its objects, which the writer numbers: no object ever overwrites another.
 
 Under ``_aiorepl/writers/`` each writer notes, before an object appears, which ones are not listed yet: whoever comes
 next deletes them. There it also keeps the position while nothing happens, so that an idle stream makes no entries.
@@ -189,10 +189,17 @@ class Layout:
             )
         self._template = template
 
-    def path(self, piece: Piece, epoch: int, suffix: str) -> str:
-        """An object's name: its first event, then the epoch. Names of a partition sort in the order of the stream."""
+    def path(self, piece: Piece, epoch: int, number: int, suffix: str) -> str:
+        """An object's name. Names of a partition sort in the order of the stream.
+
+        A schema change has the identity of the row behind it, and may be in an object before that row's: so the first event
+        and the epoch do not name one object.
+
+        :param number: counts the objects of this writer.
+        """
         lsn, ordinal = piece.first
-        return f"{self._folder(piece.partition)}/{lsn:016X}-{ordinal:010d}-{epoch:08d}{suffix}"
+        name = f"{lsn:016X}-{ordinal:010d}-{epoch:08d}-{number:08d}"
+        return f"{self._folder(piece.partition)}/{name}{suffix}"
 
     def _folder(self, partition: Partition) -> str:
         if partition.table is None or partition.schema is None:

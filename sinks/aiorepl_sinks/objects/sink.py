@@ -62,6 +62,7 @@ class ObjectSink(SyncSink):
         self._memory_bytes = memory_bytes
         self._spool = Spool(None if spool is None else Path(spool))
         self._manifest: ManifestWriter | None = None
+        self._named = 0
         self._source: Position | None = None
         self._position: Position | None = None
 
@@ -74,6 +75,7 @@ class ObjectSink(SyncSink):
             manifest.position.require_same_source(context.position, self._store.url)
         self._manifest, self._gathering = manifest, Gathering(*self._sizes)
         self._spool.close()
+        self._named = 0
         self._source = context.position
         self._position = manifest.position or context.position
         self._encoding.at(context.position)
@@ -130,7 +132,9 @@ class ObjectSink(SyncSink):
         unwritten = []
         for piece in self._gathering.closed:
             if piece.written is None:
-                piece.path = self._layout.path(piece, manifest.epoch, self._encoding.suffix)
+                if not piece.path:
+                    self._named += 1
+                    piece.path = self._layout.path(piece, manifest.epoch, self._named, self._encoding.suffix)
                 unwritten.append(piece)
         if not unwritten:
             return

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aiorepl import LSN, Batch, PermanentError, SinkContext, Slice, SlotError, TransientError
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl_sinks.objects.encodings import JsonLinesEncoding
 from aiorepl_sinks.objects.manifest import LAYOUT
 from aiorepl_sinks.objects.sink import ObjectSink
@@ -106,11 +107,13 @@ def told(sizes: Sequence[int]) -> Stream:
     return stream
 
 
-def deliver(sink: Sink, stream: Stream, seed: int) -> None:
+def deliver(sink: Sink, stream: Stream, seed: int, *, schema_changes: bool = False) -> None:
     """One life: what is missing, cut at random, flushed now and then; errors that may pass are retried."""
     dice = random.Random(seed)
     held = sink.open(SinkContext("s", stream.position))
     slices = stream.again(dice.choice([None, 1, 3, 10]), after=held.lsn)
+    if schema_changes:
+        slices = [part for whole in map(SchemaTracker().announced, slices) for part in alone(whole)]
     while slices:
         count = dice.randint(1, 6)
         # Whole transactions come together; one that is larger than a batch comes alone.
@@ -119,6 +122,22 @@ def deliver(sink: Sink, stream: Stream, seed: int) -> None:
         if dice.random() < 0.4:
             insist(sink.flush)
     insist(sink.flush)
+
+
+def alone(part: Slice) -> list[Slice]:
+    """A slice with a slice for each schema change in it, as where a batch has few rows."""
+    parts: list[list] = [[]]
+    for change in part.changes:
+        parts[-1].append(change)
+        if change.kind == "schema":
+            parts.append([])
+    last = len(parts) - 1
+    return [
+        replace(
+            part, changes=changes, first=part.first and not at, end_lsn=part.end_lsn if at == last else None
+        )
+        for at, changes in enumerate(parts)
+    ]
 
 
 def insist(call) -> None:
@@ -282,6 +301,22 @@ def test_a_writer_that_was_asleep_in_its_claim(read):
     quick.close()
 
     require_exactly_once(store, stream, read)
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes=SIZES, seed=st.integers(0, 2**32))
+def test_schema_changes_in_objects_of_their_own(read, sizes, seed):
+    """An object with a schema change alone has another name than its row's: no event is lost, none is listed twice."""
+    stream, store = told(sizes), Memory()
+    deliver(Sink(store), stream, seed, schema_changes=True)
+    listed = read.listed(store)
+    assert sorted(set(listed)) == sorted(listed) == sorted(read.data(store))
+    events = read.lines(store, listed)
+    rows = [event for event in events if event["kind"] != "schema"]
+    assert expected(stream) == sorted(read.identities(rows), key=_order)
+    for table in {row["table"] for row in rows}:
+        kinds = [event["kind"] for event in events if event["table"] == table]
+        assert ["schema", *["insert"] * (len(kinds) - 1)] == kinds
 
 
 class _Frozen(Memory):
