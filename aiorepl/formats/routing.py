@@ -23,7 +23,9 @@ _FIELDS: Final = ("schema", "table", "kind", "key")
 class Routing:
     """A template with fields in braces; everything else stands for itself.
 
-    ``{schema}`` and ``{table}`` are the table's, of a logical decoding message ``message`` and its prefix. ``{kind}`` is
+    ``{schema}`` and ``{table}`` are the table's, of a logical decoding message ``message`` and its prefix; a dot and a
+    percent sign in a name are ``%2E`` and ``%25``, so that a template with dots between the fields gives each table a place
+    of its own. ``{kind}`` is
     insert, update, delete, truncate, message or schema. ``{key}`` is the text of the replica identity's columns with commas
     between, ``{key.column}`` of one of them. ``{new.column}`` is the text of a column of the new row, or where there is
     none, or it was not sent, of the old. What a change does not have, or has as NULL, is the empty text: the key of a
@@ -51,7 +53,7 @@ class Routing:
         return f"Routing({self.template!r})"
 
     def _fill(self, change: Change, schema: str, table: str) -> str:
-        known = {"schema": schema, "table": table, "kind": change.kind}
+        known = {"schema": _name(schema), "table": _name(table), "kind": change.kind}
         texts = [
             literal + (known[field] if field in known else _columns(change, field))
             for literal, field in self._parts
@@ -74,6 +76,12 @@ def _parse(template: str) -> list[tuple[str, str]]:
     if any(brace in literal for literal, _ in parts for brace in "{}"):
         raise ConfigurationError(f"{template!r} has a brace that stands alone")
     return parts
+
+
+def _name(name: str) -> str:
+    if "." in name or "%" in name:
+        return name.replace("%", "%25").replace(".", "%2E")
+    return name
 
 
 def _columns(change: Change, field: str) -> str:

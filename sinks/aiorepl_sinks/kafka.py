@@ -43,7 +43,7 @@ class Kafka(Sink):
 
     :param bootstrap_servers: ``host:port`` of one broker or several.
     :param topic: the topic of each change, a template (``aiorepl.formats.routing``). A truncate goes to the topic of each
-        of its tables. Characters that Kafka does not allow become ``_``.
+        of its tables. Characters that Kafka does not allow become ``_``, and such a topic ends in a digest.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param binary: CloudEvents in binary mode: the attributes as headers, the native event as value.

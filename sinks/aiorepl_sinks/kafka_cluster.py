@@ -11,6 +11,8 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
@@ -29,7 +31,8 @@ _CODECS: Final = {
     "lz4": codec.has_lz4,
     "zstd": codec.has_zstd,
 }
-_LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_TOPIC_LENGTH: Final = 249
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 _CLOSE_SECONDS: Final = 5.0
 _MOMENT: Final = 1.0
@@ -312,9 +315,17 @@ def _see(producer: AIOKafkaProducer) -> None:
                 waiter.exception()
 
 
+@lru_cache(4096)
 def topic_name(place: str) -> str:
-    """A topic's name that Kafka allows."""
-    return _LEGAL.sub("_", place)[:249] or "_"
+    """A topic's name that Kafka allows: the place, or if it is none, what is legal of it and a digest of the whole.
+
+    So tables whose names differ in a character that Kafka does not allow have topics of their own.
+    """
+    legal = _ILLEGAL.sub("_", place)[:_TOPIC_LENGTH]
+    if legal == place and place not in ("", ".", ".."):
+        return place
+    digest = sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{legal[: _TOPIC_LENGTH - 9]}-{digest}"
 
 
 _choose: Final[Callable[[bytes, list[int], list[int]], int]] = DefaultPartitioner()

@@ -14,7 +14,9 @@ Guarantee: at least once, exactly once within the duplicate window.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import quote
 
 from aiorepl import (
     Batch,
@@ -39,7 +41,7 @@ class Nats(Sink):
     :param stream: the JetStream stream. It has to be there, unless ``create_stream``.
     :param servers: ``nats://host:4222``, ``tls://`` for TLS; one or several of a cluster.
     :param subject: the subject of each change, a template (``aiorepl.formats.routing``). A truncate goes to the subject
-        of each of its tables. Blanks and wildcards from names become ``_``.
+        of each of its tables. Blanks and wildcards are percent-encoded, and an empty token is ``_``.
     :param create_stream: create the stream if it is missing, for all subjects that begin as ``subject`` does up to its
         first field.
     :param duplicate_window: seconds, of a stream that is created.
@@ -107,8 +109,8 @@ class Nats(Sink):
     async def open(self, context: SinkContext) -> Position | None:
         """Connect, and look for the stream."""
         position = context.position
-        # Several slots may feed one stream.
-        self._source = f"{position.system_identifier}/{position.slot}/"
+        # Several slots may feed one stream, and several sinks of one slot.
+        self._source = f"{position.system_identifier}/{position.slot}/{quote(context.name, safe='')}/"
         self._route = context.routing_key or self._route
         self._events.open(position)
         await self._stream.require(
@@ -144,9 +146,10 @@ class Nats(Sink):
                 count += 1
 
 
-_FORBIDDEN: Final = {ord(character): "_" for character in " \t\r\n\f\v\0*>"}
+_FORBIDDEN: Final = {ord(character): f"%{ord(character):02X}" for character in " \t\r\n\f\v\0*>"}
 
 
+@lru_cache(4096)
 def _subject(place: str) -> str:
-    """A subject that NATS takes: no blanks, no wildcards, no empty token."""
+    """A subject that NATS takes: no blanks, no wildcards, no empty token. Those of different tables differ."""
     return ".".join(token or "_" for token in place.translate(_FORBIDDEN).split("."))

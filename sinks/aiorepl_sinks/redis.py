@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import orjson
 from redis import asyncio as client
@@ -111,6 +112,9 @@ class Redis(Sink):
             tls.context("redis", ca, certificate, key, key_password)
             files = {"ca_certs": ca, "certfile": certificate, "keyfile": key, "password": key_password}
             options |= {f"ssl_{name}": value for name, value in files.items() if value is not None}
+        _require_plain(url)
+        if self._encrypted:
+            options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         try:
             # The engine tries again, and says so; the client would do it unseen.
             pool = client.ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
@@ -293,6 +297,25 @@ class Redis(Sink):
         if reached < self._replicas:
             raise TransientError(f"redis: {reached} of {self._replicas} replicas have the batch")
 
+
+def _require_plain(url: str) -> None:
+    """Check that the URL has no options but those that say where the server is and who asks.
+
+    The client would take any, ``ssl_cert_reqs=none`` among them, before those that it is called with.
+    """
+    try:
+        given = set(parse_qs(urlsplit(url).query, keep_blank_values=True))
+    except ValueError:
+        given = set()
+    if given - _URL_OPTIONS:
+        # Not named: of a password with a question mark in it this is a part.
+        raise ConfigurationError(
+            f"redis: url has other options than {', '.join(sorted(_URL_OPTIONS))}: leave them out; certificates are always "
+            "verified, see the options ca, certificate and key"
+        )
+
+
+_URL_OPTIONS: Final = {"client_name", "db", "password", "username"}
 
 Entry = tuple[str, str, list[bytes]]
 """The stream's key, the entry's ID, and its fields: names and values in turn."""

@@ -45,6 +45,15 @@ def test_every_field_of_every_kind(stream, items):
     ] == places(EVERYTHING, stream)
 
 
+def test_names_with_dots(stream):
+    """Tables of different schemas have different places, wherever the dots in their names are."""
+    names = [("a", "b.c"), ("a.b", "c"), ("a%2Eb", "c"), ("a", "b%2Ec")]
+    tables = [stream.table(table, column("id", INT4, key=True), namespace=schema) for schema, table in names]
+    stream.transaction(*(table.insert("1") for table in tables))
+    found = places("{schema}.{table}", stream)
+    assert [("a.b%2Ec",), ("a%2Eb.c",), ("a%252Eb.c",), ("a.b%252Ec",)] == found
+
+
 def test_a_key_that_changed(stream, items):
     """The key is the one before the change, the new row is the one after it."""
     stream.transaction(items.update("2", "a", key=("1", None)))
@@ -171,7 +180,8 @@ def test_values_are_not_read_again(schema, prefix):
     stream = Stream()
     items = stream.table("{key}", column("note", key=True), namespace=schema or "s")
     stream.transaction(items.insert(prefix))
-    assert [(f"{schema or 's'}.{{key}}.{prefix}",)] == places("{schema}.{table}.{new.note}", stream)
+    named = (schema or "s").replace("%", "%25").replace(".", "%2E")
+    assert [(f"{named}.{{key}}.{prefix}",)] == places("{schema}.{table}.{new.note}", stream)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ next deletes them. There it also keeps the position while nothing happens, so th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from string import Formatter
@@ -26,6 +27,11 @@ from aiorepl_sinks.objects.gathering import Identity, Partition, Piece
 ENTRIES: Final = "_aiorepl/manifest/"
 WRITERS: Final = "_aiorepl/writers/"
 FORMAT: Final = 1
+# The folders at the top that hold no table's objects.
+_RESERVED: Final = {"_aiorepl", "messages"}
+# What stands in no quoted name.
+_SEPARATOR: Final = re.compile(r"[^\w%-]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 LAYOUT: Final = "schema={schema}/table={table}/date={date}"
 
 
@@ -171,22 +177,33 @@ def listing(piece: Piece) -> dict[str, Any]:
 class Layout:
     """Where objects are, by a template of ``{schema}``, ``{table}`` and, if wanted, ``{date}``.
 
-    :raises ConfigurationError: for a template that could mix tables.
+    :raises ConfigurationError: for a template that could mix tables, or lead elsewhere.
     """
 
     def __init__(self, template: str) -> None:
         try:
-            found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+            fields = [each for each in Formatter().parse(template) if each[1] is not None]
         except ValueError:
-            found = set()
-        if not {"schema", "table"} <= found <= {"schema", "table", "date"}:
+            fields = []
+        names = {name for _, name, _, _ in fields}
+        if not {"schema", "table"} <= names <= {"schema", "table", "date"}:
             raise ConfigurationError(
                 "layout has {schema} and {table} in it, may have {date}, and no other fields"
             )
-        if template.startswith(("/", "_aiorepl", "messages")) or template.endswith("/") or "//" in template:
+        if any(form or conversion for _, _, form, conversion in fields):
+            raise ConfigurationError("layout has its fields as they are: {schema}, without : or !")
+        if any(not _SEPARATOR.search(before) for before, _, _, _ in fields[1:]):
             raise ConfigurationError(
-                "layout is a path like schema={schema}/table={table}, which does not begin with _aiorepl or messages"
+                "layout could put two tables into one folder: between two fields there is a character that no name has, such "
+                "as / or ="
             )
+        parts = template.split("/")
+        if _CONTROL.search(template) or {"", ".", ".."} & set(parts):
+            raise ConfigurationError(
+                "layout is a path like schema={schema}/table={table}, without empty parts, . and .."
+            )
+        if parts[0].casefold() in _RESERVED:
+            raise ConfigurationError(f"layout does not begin with {parts[0]}, which holds what is no table's")
         self._template = template
 
     def path(self, piece: Piece, epoch: int, number: int, suffix: str) -> str:
@@ -204,9 +221,13 @@ class Layout:
     def _folder(self, partition: Partition) -> str:
         if partition.table is None or partition.schema is None:
             return "messages"
-        return self._template.format(
+        folder = self._template.format(
             schema=_quoted(partition.schema), table=_quoted(partition.table), date=partition.date
         )
+        if folder.partition("/")[0].casefold() in _RESERVED:
+            # A schema of that name, in a layout that begins with it.
+            return f"%{ord(folder[0]):02X}{folder[1:]}"
+        return folder
 
 
 def _quoted(name: str) -> str:

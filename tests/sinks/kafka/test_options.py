@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from aiorepl import ConfigurationError
 from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka_cluster import topic_name
 from aiorepl_sinks.kafka_login import Login
 
 
@@ -22,6 +25,27 @@ def test_servers(servers, expected):
     plain = {"security_protocol": "PLAINTEXT", "sasl_mechanism": "PLAIN"}
     login = Login(servers, username=None, password=None, files=(None,) * 4, **plain)
     assert expected == login.servers
+
+
+def test_topics_of_different_tables():
+    """A legal name stays as it is; what Kafka does not allow never makes two tables share a topic."""
+    assert "shop.public.items" == topic_name("shop.public.items")
+    places = [
+        "my$schema.t",
+        "my schema.t",
+        "my_schema.t",
+        ".",
+        "..",
+        "_",
+        "",
+        "x" * 249,
+        "x" * 250,
+        "x" * 251,
+    ]
+    topics = list(map(topic_name, places))
+    assert len(places) == len(set(topics))
+    assert all(re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) and topic not in (".", "..") for topic in topics)
+    assert topics == list(map(topic_name, places)), "the same at every start"
 
 
 @pytest.mark.parametrize(

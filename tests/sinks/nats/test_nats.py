@@ -83,7 +83,7 @@ async def test_every_kind_under_the_subject_of_its_table(items, target, name):
         ("update", "public.items"),
         ("delete", "public.items"),
         ("truncate", "public.items"),
-        ("truncate", "public.o_d.d__"),
+        ("truncate", "public.o%20d%2Ed%20%2A"),
         ("message", "message.mine"),
     ] == [
         (json.loads(message.data)["kind"], message.subject.removeprefix(f"{name}.")) for message in messages
@@ -92,8 +92,25 @@ async def test_every_kind_under_the_subject_of_its_table(items, target, name):
     assert ({"id": 1, "n": 2}, ["note"]) == (update["new"], update["unchanged"])
     identities = [message.headers["Nats-Msg-Id"] for message in messages]
     assert len(identities) == len(set(identities))
-    assert identities[0].endswith(f"/{items.slot}/{json.loads(messages[0].data)['commit_lsn']}-0")
+    assert identities[0].endswith(f"/{items.slot}/sink/{json.loads(messages[0].data)['commit_lsn']}-0")
     assert "application/json" == messages[0].headers["Content-Type"]
+
+
+async def test_two_sinks_of_one_slot_in_one_stream(items, target, name):
+    """The stream drops no message of one for the other's."""
+    await items.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    sinks = {each: sink(target, name, subject=f"{name}.{{table}}.{each}") for each in ("first", "second")}
+    await Pipeline(items.source(), sinks, until="now").run()
+    assert [1, 1, 2, 2] == sorted(await ids(target, name))
+
+
+async def test_tables_whose_names_differ_in_a_forbidden_character(items, target, name):
+    """They have subjects of their own."""
+    tables = ["o d", "o_d", "o%20d", "o*d", "o.d"]
+    await items.execute(*(f'CREATE TABLE "{table}" (id int PRIMARY KEY)' for table in tables))
+    await items.execute(*(f'INSERT INTO "{table}" VALUES (1)' for table in tables))
+    await items.deliver(sink(target, name))
+    assert len({message.subject for message in await target.read(name)}) == len(tables)
 
 
 async def test_a_huge_transaction(items, target, name):

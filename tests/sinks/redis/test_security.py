@@ -73,6 +73,24 @@ async def delivered(sink, source, guarded):
     return found
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ssl_cert_reqs=none",
+        "ssl_check_hostname=false",
+        "ssl_ca_certs=/x",
+        "retry_on_timeout=1",
+        f"{SECRET}@host",
+    ],
+)
+def test_a_url_does_not_turn_verification_off(query):
+    """Options of the client's in the URL are refused, and not quoted: the user names certificates by the sink's options."""
+    with pytest.raises(ConfigurationError, match="certificates are always verified") as raised:
+        Redis(f"rediss://u:{SECRET}@localhost:1?{query}")
+    assert SECRET not in str(raised.value)
+    assert Redis("rediss://localhost:1?db=3&client_name=x") is not None
+
+
 @pytest.mark.both_loops
 async def test_tls(source, guarded, port, files):
     """To a server whose certificate is of the authority that is named, as a user with the rights that are documented."""

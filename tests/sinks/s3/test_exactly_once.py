@@ -80,12 +80,12 @@ class Memory:
 class Sink(ObjectSink):
     """Small objects, and less memory than one of them needs."""
 
-    def __init__(self, store: Memory) -> None:
+    def __init__(self, store: Memory, layout: str = LAYOUT) -> None:
         encoding = JsonLinesEncoding("native", "typed", "none")
         super().__init__(
             store,
             encoding,
-            layout=LAYOUT,
+            layout=layout,
             object_bytes=2500,
             memory_bytes=1000,
             spool=None,
@@ -317,6 +317,25 @@ def test_schema_changes_in_objects_of_their_own(read, sizes, seed):
     for table in {row["table"] for row in rows}:
         kinds = [event["kind"] for event in events if event["table"] == table]
         assert ["schema", *["insert"] * (len(kinds) - 1)] == kinds
+
+
+def test_schemas_called_as_our_own_folders(read):
+    """Their objects lie beside the manifest and the messages, whatever the layout begins with."""
+    stream, store = Stream(), Memory()
+    names = [("_aiorepl", "manifest"), ("_aiorepl", "writers"), ("messages", "a"), ("%5Faiorepl", "manifest")]
+    tables = [stream.table(table, column("id", INT4, key=True), namespace=schema) for schema, table in names]
+    stream.transaction(*(table.insert("1") for table in tables))
+    stream.message("alone")
+    sink = Sink(store, layout="{schema}/{table}")
+    sink.open(SinkContext("s", stream.position))
+    sink.write(Batch(tuple(stream.again())))
+    sink.flush()
+    sink.close()
+    listed = read.listed(store)
+    folders = {name.rpartition("/")[0] for name in listed}
+    assert len(names) + 1 == len(folders)
+    assert not any(folder.startswith(("_aiorepl", "messages/")) for folder in folders)
+    assert stream.lsn == Sink(store).open(SinkContext("s", stream.position)).lsn
 
 
 class _Frozen(Memory):

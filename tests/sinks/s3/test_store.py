@@ -29,9 +29,8 @@ def test_objects_and_a_manifest(bucket, read, life, source):
     (name,) = read.listed(bucket)
     first = batch.transactions[0].transaction
     date = first.commit_time.date()
-    assert (
-        f"schema=public/table=items/date={date}/{first.commit_lsn:016X}-0000000000-00000001.jsonl.zst" == name
-    )
+    named = f"{first.commit_lsn:016X}-0000000000-00000001-00000001.jsonl.zst"
+    assert f"schema=public/table=items/date={date}/{named}" == name
     assert [1, 2, 3] == [event["new"]["id"] for event in read.lines(bucket, [name])]
     claim, entry = read.entries(bucket)
     assert [] == claim["objects"]
@@ -223,6 +222,17 @@ def test_no_credentials(store, says):
         ("s3://bucket/x", {"layout": "{schema}"}, "layout has {schema} and {table}"),
         ("s3://bucket/x", {"layout": "{table}{"}, "layout has {schema} and {table}"),
         ("s3://bucket/x", {"layout": "_aiorepl/{schema}/{table}"}, "does not begin with _aiorepl"),
+        ("s3://bucket/x", {"layout": "Messages/{schema}/{table}"}, "does not begin with Messages"),
+        ("s3://bucket/x", {"layout": "../{schema}/{table}"}, "without empty parts, . and .."),
+        ("s3://bucket/x", {"layout": "{schema}/./{table}"}, "without empty parts, . and .."),
+        ("s3://bucket/x", {"layout": "{schema}/{table}/.."}, "without empty parts, . and .."),
+        ("s3://bucket/x", {"layout": "{schema}//{table}"}, "without empty parts"),
+        ("s3://bucket/x", {"layout": "/{schema}/{table}"}, "without empty parts"),
+        ("s3://bucket/x", {"layout": "x\\{schema}/{table}"}, "without empty parts"),
+        ("s3://bucket/x", {"layout": "{schema}{table}"}, "two tables into one folder"),
+        ("s3://bucket/x", {"layout": "{schema}-_{table}"}, "two tables into one folder"),
+        ("s3://bucket/x", {"layout": "{schema}/{table:.3}"}, "fields as they are"),
+        ("s3://bucket/x", {"layout": "{schema}/{table!r}"}, "fields as they are"),
         ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most spool_bytes"),
     ],
 )
