@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 _CHUNK: Final = 64 * 1024
+_JOIN_SECONDS: Final = 10.0
 
 
 class Answers(Protocol):
@@ -49,6 +50,7 @@ class LossyProxy:
         self._answer = answer
         self._losing = False
         self._sockets: set[socket.socket] = set()
+        self._pumps: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", port), backlog=100)
         threading.Thread(target=self._accept, daemon=True).start()
@@ -75,9 +77,11 @@ class LossyProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
-            sockets = list(self._sockets)
+            sockets, pumps = list(self._sockets), list(self._pumps)
         for one in sockets:
             _shut(one)
+        for pump in pumps:  # which close the sockets
+            pump.join(_JOIN_SECONDS)
 
     def _accept(self) -> None:
         while True:
@@ -93,13 +97,20 @@ class LossyProxy:
             with self._lock:
                 self._sockets |= {client, server}
             answers = _Containing(self._answer) if isinstance(self._answer, bytes) else self._answer()
-            for pump in (self._requests, self._answers):
-                threading.Thread(target=pump, args=(client, server, answers), daemon=True).start()
+            for work in (self._requests, self._answers):
+                pump = threading.Thread(target=work, args=(client, server, answers), daemon=True)
+                with self._lock:
+                    self._pumps = [other for other in self._pumps if other.is_alive()] + [pump]
+                    pump.start()
 
     def _connected(self) -> socket.socket:
         if isinstance(self._target, str):
             server = socket.socket(socket.AF_UNIX)
-            server.connect(self._target)
+            try:
+                server.connect(self._target)
+            except OSError:
+                server.close()
+                raise
             return server
         return socket.create_connection(self._target)
 
