@@ -95,6 +95,22 @@ def test_rows_are_for_their_owner_alone(letters):
     assert (0o700, 0o600) == (letters.path.stat().st_mode & 0o777, letter.file.stat().st_mode & 0o777)
 
 
+def test_links_in_the_folder_are_not_followed(letters, tmp_path):
+    """Symbolic links under the names that a letter has, and has while it is written, lead nowhere."""
+    stream, victim = every_kind(), tmp_path / "victim"
+    letters.open(SinkContext("s", stream.position))
+    victim.write_text("mine")
+    batch = Batch(tuple(stream.slices()))
+    letters.write(batch)
+    (letter,) = letters.letters()
+    letter.file.unlink()
+    for name in (letter.file, letter.file.with_suffix(".part")):
+        name.symlink_to(victim)
+    letters.write(batch)
+    assert ("mine", False) == (victim.read_text(), letter.file.is_symlink())
+    assert 1 == len(list(letters.letters()))
+
+
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 99}', b"[1]"])
 def test_a_file_that_is_no_letter(letters, damage):
     """Is named."""
