@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
     from aiorepl.delivery.finding import Finding
+    from aiorepl.delivery.selection import Selection
     from aiorepl.delivery.source import Source
 
 
@@ -35,7 +37,7 @@ def check(
     file: Path | None, dsn: str | None, slot: str | None, publication: tuple[str, ...], as_json: bool
 ) -> int:
     """Look at the pipeline that FILE describes (aiorepl.toml unless given), or at what --slot and --publication name: the
-    file, the server, the role's privileges, publications, replica identities, slot, WAL and journal.
+    file, the server, the role's privileges, publications, replica identities, slot, WAL, the sinks' selections and journal.
 
     Nothing is changed or made, and no sink is connected. The exit code is that of the first error; warnings have none.
     """
@@ -75,10 +77,20 @@ def _of_file(file: Path) -> list[Finding]:
         return [Finding("error", "file", line, error.exit_code) for line in lines]
     sinks = ", ".join(f"{name} ({kind})" for name, kind in configured.sinks.items()) or "a journal alone"
     told = [Finding("ok", "file", f"{file} is in order: {sinks}")]
-    return told + run(_found(configured.source, configured.journal, snapshot=configured.snapshot))
+    chosen = {name: delivery.selection for name, delivery in configured.deliveries.items()}
+    selections = {name: selection for name, selection in chosen.items() if selection is not None}
+    return told + run(
+        _found(configured.source, configured.journal, snapshot=configured.snapshot, selections=selections)
+    )
 
 
-async def _found(source: Source, journal: str | None, *, snapshot: bool = False) -> list[Finding]:
+async def _found(
+    source: Source,
+    journal: str | None,
+    *,
+    snapshot: bool = False,
+    selections: Mapping[str, Selection] | None = None,
+) -> list[Finding]:
     from aiorepl.delivery.checks import check
     from aiorepl.delivery.finding import Finding
 
@@ -91,4 +103,6 @@ async def _found(source: Source, journal: str | None, *, snapshot: bool = False)
             held = JournalReader(journal).position()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
-    return findings + [finding async for finding in check(source, held, snapshot=snapshot)]
+    return findings + [
+        finding async for finding in check(source, held, snapshot=snapshot, selections=selections or {})
+    ]

@@ -85,7 +85,8 @@ path = "events"
 # tables = ["public.*", "!public.sessions"]
 # kinds = ["insert", "update", "delete"]
 # drop = ["*.*.password"]
-# mask = ["public.customers.email"]
+# mask = ["public.customers.email"]    # ["public.customers.email?"] if there may be no such column
+# keep = ["*.audit.password"]           # neither left out nor masked
 # secret = "file:/run/secrets/mask"
 """
 

@@ -23,6 +23,7 @@ from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.standby import StandbyWatch, TimelineChanged
+from aiorepl.delivery.tables import Tables
 from aiorepl.delivery.timelines import require_history
 from aiorepl.delivery.undoing import drop
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
@@ -45,11 +46,20 @@ class Capture:
 
     :param retry: how to reconnect; ``None``: not at all.
     :param until: stop before the first transaction that commits at or after this; ``"now"``: at the end of WAL.
+    :param tables: asked for what the catalog says of tables; ``None`` where nobody needs that.
     """
 
-    def __init__(self, source: Source, *, retry: RetryPolicy | None, until: LSN | str | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        retry: RetryPolicy | None,
+        until: LSN | str | None = None,
+        tables: Tables | None = None,
+    ) -> None:
         self.source = source
         self.types = Types()
+        self.tables = tables
         self._retry = retry
         self._until = _parsed(until)
         self._connection: Connection | None = None
@@ -106,6 +116,7 @@ class Capture:
                 snapshot=snapshot,
                 replace=replace,
                 kept=kept,
+                tables=self.tables,
             )
         except BaseException:
             await self._connection.close()
@@ -258,6 +269,7 @@ class Capture:
             self.types,
             self._ledger,
             resume=self._received.resume(continuity.since(self._received.after)),
+            tables=self.tables,
             until=until,
             spool=self._spool,
         )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from aiorepl.delivery import access
 from aiorepl.delivery.finding import Finding, error_found
 from aiorepl.delivery.gaps import Gaps
+from aiorepl.delivery.lineage import Lineage
 from aiorepl.delivery.readying import find_slot, require_publications, require_usable
+from aiorepl.delivery.selection import Selection
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.timelines import parse
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
@@ -18,16 +22,22 @@ from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.routes import Connection, System
 
 _NAMED: Final = 5
+_NONE: Final[Mapping[str, Selection]] = MappingProxyType({})
 _SETTINGS: Final = ("wal_level", "max_replication_slots", "max_slot_wal_keep_size", "wal_sender_timeout")
 
 
 async def check(
-    source: Source, held: Position | None = None, *, snapshot: bool = False
+    source: Source,
+    held: Position | None = None,
+    *,
+    snapshot: bool = False,
+    selections: Mapping[str, Selection] = _NONE,
 ) -> AsyncIterator[Finding]:
     """Look at everything that a start would look at, and at what it would trip over later.
 
     :param held: how far the journal goes, if there is one with anything in it.
     :param snapshot: whether the journal begins with an initial load.
+    :param selections: what sinks are to get, by their names.
     """
     try:
         connection = await source.open()
@@ -49,6 +59,8 @@ async def check(
         if snapshot and held is None:
             async for finding in _guarded("initial load", access.initial_load, connection, source):
                 yield finding
+        async for finding in _guarded("selection", partial(_selected, selections), connection, source):
+            yield finding
         if held is not None:
             yield await _journal(connection, source, held)
     finally:
@@ -123,6 +135,29 @@ async def _identities(connection: Connection, source: Source) -> list[Finding]:
         "ALTER TABLE … REPLICA IDENTITY FULL, or publish inserts alone"
     )
     return [Finding("warning", "replica identity", text)]
+
+
+async def _selected(selections: Mapping[str, Selection], _: Connection, source: Source) -> list[Finding]:
+    chosen = {name: selection for name, selection in selections.items() if selection.rules}
+    if not chosen:
+        return []
+    lineage = Lineage(await source.published_tables())
+    findings = []
+    for name, selection in chosen.items():
+        mistakes = selection.mistakes(lineage)
+        findings += [
+            error_found("selection", ConfigurationError(f"sink {name}: {mistake}")) for mistake in mistakes
+        ]
+        if not mistakes:
+            findings.append(Finding("ok", "selection", f"sink {name}: every pattern matches something"))
+        if inherited := selection.inherited(lineage):
+            shown = ", ".join(inherited[:_NAMED]) + (" …" if len(inherited) > _NAMED else "")
+            text = (
+                f"sink {name}: partitions of {shown} are published by their own names; one that is detached while the "
+                "pipeline is behind goes by that alone: set publish_via_partition_root, or add patterns for the partitions"
+            )
+            findings.append(Finding("warning", "selection", text))
+    return findings
 
 
 async def _slot(connection: Connection, source: Source) -> list[Finding]:

@@ -1,16 +1,23 @@
 """One batch as several that may be written at the same time: no two of them touch what is in order with each other. Pure.
 
 What is in order with what, ``Order`` says: the changes of a key, of a table, or of a routing key. A change may touch two
-of them (an update that changes the key) and then ties them together. What touches everything (a truncate among keys)
+of them (an update that changes the key) and then ties them together. A change that touches everything (a truncate among keys)
 parts the batch in stages: a stage is written when the one before it is done.
+
+Tables are told apart by oid, for names change. Partitions of one table share its keys, since a row that moves to another
+partition is deleted in one and inserted in the other. Two keys can be compared only if they are values of the same columns: where
+a table is described anew, or a partition has another replica identity than the one before, a new stage begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
+from typing import Final
 
+from aiorepl.delivery.lineage import Lineage
 from aiorepl.errors import ConfigurationError
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.sink import Batch, RoutingKey
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
@@ -19,7 +26,11 @@ from aiorepl.transactions.schema_changes import SchemaChange
 
 Places = tuple[Hashable, ...] | None
 """What a change touches, ``None`` for everything."""
-Order = Callable[[Change], Places]
+Touched = Callable[[Change], Places]
+"""Tells it of the changes of one batch, in order."""
+Order = Callable[[Lineage], Touched]
+# In place of a root that nobody knows: no table has it.
+_ANY: Final = (0,)
 ORDERS = ("key", "table", "routing_key")
 
 
@@ -36,10 +47,10 @@ def order(by: str, routing_key: RoutingKey | None) -> Order:
         raise ConfigurationError(f"order {by!r} does not exist: it is {', '.join(ORDERS)}")
     if routing_key is None:
         raise ConfigurationError("order = routing_key needs a routing_key")
-    return routing_key
+    return lambda _: routing_key
 
 
-def stages(batch: Batch, lanes: int, touched: Order) -> Iterator[list[Batch]]:
+def stages(batch: Batch, lanes: int, touched: Touched) -> Iterator[list[Batch]]:
     """The batch in stages of up to ``lanes`` batches each, of about the same number of changes.
 
     In each of them a transaction has those of its changes that belong there, and is ``first`` and ``last`` as it was in
@@ -102,29 +113,93 @@ class _Stage:
         return root
 
 
-def by_table(change: Change) -> Places:
-    """The tables it changes."""
-    if isinstance(change, RowChange):
-        return ((change.schema, change.table),)
-    if isinstance(change, Truncate):
-        return tuple((relation.schema, relation.name) for relation in change.relations)
-    return (("", change.prefix),) if isinstance(change, Message) else None
+def by_table(lineage: Lineage) -> Touched:
+    """Changes of a table are in order, and of all that descend from the same one."""
 
-
-def by_key(change: Change) -> Places:
-    """The rows it changes, by their replica identity; where there is none, the table."""
-    if not isinstance(change, RowChange):
+    def touched(change: Change) -> Places:
+        if isinstance(change, RowChange):
+            return lineage.roots(change.layout.relation.oid)
+        if isinstance(change, Truncate):
+            return tuple(root for relation in change.relations for root in lineage.roots(relation.oid))
         return (("", change.prefix),) if isinstance(change, Message) else None
-    relation = change.layout.relation
-    table = relation.schema, relation.name
-    if not relation.key:
-        return (table,)
-    new = None if change.raw_new is None else _key(change.raw_new, relation.key)
-    old = None if change.raw_old is None else _key(change.raw_old, relation.key)
-    keys = {key for key in (old, new) if key is not None}
-    # A key so large that it was not sent: nobody knows whose order it is in.
-    return None if any(UNCHANGED in key for key in keys) else tuple((*table, key) for key in keys)
+
+    return touched
 
 
-def _key(columns: list[Raw], places: tuple[int, ...]) -> tuple[Raw, ...]:
-    return tuple(columns[place] for place in places)
+def by_key(lineage: Lineage) -> Touched:
+    """Changes of a row are in order, by its replica identity; where there is none, those of its table."""
+    return _ByKey(lineage).touched
+
+
+class _Keyed:
+    """How the rows of one description are told apart.
+
+    :ivar places: where the key's columns stand, in the order of their names: partitions may have another order.
+    :ivar identity: what has to be the same for two keys to be compared.
+    """
+
+    __slots__ = ("identity", "places", "roots")
+
+    def __init__(self, relation: Relation, roots: tuple[int, ...]) -> None:
+        columns = relation.columns
+        self.roots = roots
+        self.places = tuple(sorted(relation.key, key=lambda place: columns[place].name))
+        self.identity = tuple((columns[place].name, columns[place].type_oid) for place in self.places)
+
+
+class _ByKey:
+    """Tells what the changes of one batch touch, in order."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+        self._relation: Relation | None = None
+        self._roots: tuple[int, ...] = ()
+        self._places: tuple[int, ...] = ()
+        self._known: dict[Relation, _Keyed] = {}
+        self._described: set[int] = set()
+        self._identities: dict[int, Hashable] = {}
+        self._unknown = False
+
+    def touched(self, change: Change) -> Places:
+        if not isinstance(change, RowChange):
+            return (("", change.prefix),) if isinstance(change, Message) else None
+        relation = change.layout.relation
+        if relation is not self._relation and self._parts(relation):
+            return None
+        roots, places = self._roots, self._places
+        if not places:
+            return roots
+        new, old = change.raw_new, change.raw_old
+        # Of an update whose key did not change, as of an insert, the new row alone.
+        first = _key(new if old is None else old, places)
+        second = first if new is None or old is None else _key(new, places)
+        if UNCHANGED in first or UNCHANGED in second:
+            # A key so large that it was not sent: nobody knows whose order it is in.
+            return None
+        if first == second:
+            return tuple([(root, first) for root in roots])
+        return tuple([(root, key) for root in roots for key in (first, second)])
+
+    def _parts(self, relation: Relation) -> bool:
+        """Take another description; whether its keys cannot be compared with those before it."""
+        self._relation = relation
+        keyed = self._known.get(relation)
+        parts = False
+        # A table that was dropped may have been a partition of any other.
+        unknown = self._lineage.unknown(relation.oid)
+        if keyed is None:
+            roots = _ANY if unknown else self._lineage.roots(relation.oid)
+            keyed = self._known[relation] = _Keyed(relation, roots)
+            parts = relation.oid in self._described
+            self._described.add(relation.oid)
+        self._roots, self._places = keyed.roots, keyed.places
+        for root in keyed.roots:
+            parts |= self._identities.setdefault(root, keyed.identity) != keyed.identity
+            self._identities[root] = keyed.identity
+        before, self._unknown = self._unknown, unknown
+        return parts or before is not unknown
+
+
+def _key(columns: list[Raw] | None, places: tuple[int, ...]) -> tuple[Raw, ...]:
+    assert columns is not None  # a change has a new row, or an old one, or both
+    return tuple([columns[place] for place in places])

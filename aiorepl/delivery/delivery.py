@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.concurrency import Order, by_key, order
+from aiorepl.delivery.concurrency import Order, by_key, by_table, order
 from aiorepl.delivery.retry import RetryPolicy
 
 # Not for type checkers alone: a file's tables are read by the hints of Delivery.
@@ -93,6 +93,12 @@ class Served:
     order: Order = by_key
     on_error: OnError = "halt"
     dead_letters: Sink | None = None
+
+    @property
+    def needs_catalog(self) -> bool:
+        """Whether its choices depend on which tables are partitions of which."""
+        ordered = self.concurrency > 1 and self.order in (by_key, by_table)
+        return ordered or (self.selection is not None and bool(self.selection.rules))
 
 
 Given = Sink | SyncSink | Delivery

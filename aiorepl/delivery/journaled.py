@@ -29,6 +29,7 @@ from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.retry import Resends, RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.tables import Tables
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
 from aiorepl.durable import storage_error, transient
@@ -222,7 +223,8 @@ class JournaledLanes(Lanes):
         await progress.durable(start.lsn)
         window = self._window(name, self._memory)
         runner = self._runner(name, serve, window, progress, after=start.lsn, held=own)
-        follower = _Follower(name, JournalReader(self._url), window, start.lsn, serve.retry)
+        reader, tables = JournalReader(self._url), self._capture.tables
+        follower = _Follower(name, reader, window, start.lsn, serve.retry, tables)
         self._followers.append(follower)
         if self._end is not None:
             follower.end_at(self._end)
@@ -278,15 +280,23 @@ class _Follower:
     """Reads the journal into a sink's window, until told where it ends.
 
     :param retry: how often to read again after an error of the file system that may pass.
+    :param tables: asked for the tables of what is read; ``None`` where nobody needs that.
     """
 
     def __init__(
-        self, name: str, reader: JournalReader, window: Window, after: LSN, retry: RetryPolicy
+        self,
+        name: str,
+        reader: JournalReader,
+        window: Window,
+        after: LSN,
+        retry: RetryPolicy,
+        tables: Tables | None,
     ) -> None:
         self.window = window
         self._name = name
         self._rereads = Resends(retry)
         self._reader = reader
+        self._tables = tables
         self._reached = after
         self._end: LSN | None = None
         self._task: asyncio.Task[None] | None = None
@@ -317,6 +327,8 @@ class _Follower:
         # The sink's runner drops what comes twice of a transaction that was under way.
         async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
             async for part in parts:
+                if self._tables is not None:
+                    await self._tables.require(part)
                 self.window.extend((part,))
                 if part.end_lsn is not None:
                     self._reached = part.end_lsn

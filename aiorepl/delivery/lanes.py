@@ -186,6 +186,7 @@ class Lanes(ABC):
             context,
             after=after,
             keeps_position=held is not None,
+            lineage=None if self._capture.tables is None else self._capture.tables.lineage,
         )
 
     async def _lane(

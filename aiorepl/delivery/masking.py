@@ -6,12 +6,12 @@ formats, a journal) needs to know nothing of it. Pure.
 
 from __future__ import annotations
 
-import enum
 import hmac
 import struct
 from collections.abc import Sequence
 from typing import Final
 
+from aiorepl.delivery.looks import Fate
 from aiorepl.errors import DataError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
@@ -24,14 +24,6 @@ from aiorepl.values.registry import Types
 _TEXT_OID: Final = 25
 # A mask as a column: sent as text, of as many bytes as a SHA-256 has hexadecimal digits.
 _MASK_HEAD: Final = b"t" + (64).to_bytes(4, "big")
-
-
-class Fate(enum.Enum):
-    """What becomes of a column."""
-
-    KEPT = enum.auto()
-    DROPPED = enum.auto()
-    MASKED = enum.auto()
 
 
 class Rewriting:

@@ -3,23 +3,51 @@
 ``public.orders``, ``public.*``, ``*.audit_*``; columns have a third part: ``public.customers.email``. ``*`` stands for
 any run of characters, within its part; every other character for itself, upper and lower case as the catalog has them.
 A part in double quotes is taken literally, a quote in it doubled, and has to be for names with dots, quotes, spaces,
-``*`` or ``!``: ``"my.schema"."the ""best"" table"``.
+``*`` or ``!``, or with ``?`` at the end: ``"my.schema"."the ""best"" table"``.
+
+A pattern that matches nothing is a mistake, unless it ends with ``?``: ``public.customers.email?`` is a column that was,
+or will be.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
 
 _PART: Final = re.compile(r'"((?:[^"\0]|"")+)"|([^".!\s\0]+)')
+_BARE: Final = re.compile(r"[^\W\d][\w$]*")
 # Stands between the parts of what is matched: the one character that no name has.
 _BETWEEN: Final = "\0"
 _FORMS: Final = {
     2: "schema.table, such as public.orders, public.* or *.audit_*",
     3: "schema.table.column, such as public.customers.email or *.*.password",
 }
+
+Names = tuple[str, ...]
+"""Schema and table, or schema, table and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One pattern.
+
+    :param text: as it was written.
+    :param excludes: whether it began with ``!``.
+    :param optional: whether it ended with ``?``.
+    """
+
+    text: str
+    excludes: bool
+    optional: bool
+    expression: re.Pattern[str]
+
+    def match(self, names: Names) -> bool:
+        """Whether it means this table or column; for one that excludes, whether it excludes it."""
+        return self.expression.fullmatch(_BETWEEN.join(names)) is not None
 
 
 class Patterns:
@@ -31,41 +59,51 @@ class Patterns:
     :raises ConfigurationError: when one is malformed.
     """
 
-    __slots__ = ("_excluded", "_included")
+    __slots__ = ("_excluded", "_included", "_rest", "all", "option")
 
-    def __init__(
-        self, option: str, patterns: tuple[str, ...], parts: int, *, exclusions: bool = False
-    ) -> None:
-        included: list[str] = []
-        excluded: list[str] = []
-        for pattern in patterns:
-            negative = pattern.startswith("!")
-            if negative and not exclusions:
-                raise ConfigurationError(
-                    f"{option}: {pattern!r} would exclude, which only tables can: name the columns that are meant"
-                )
-            expression = _expression(option, pattern, pattern[1:] if negative else pattern, parts)
-            (excluded if negative else included).append(expression)
-        if excluded and not included:
-            included.append(".*")
-        self._included = re.compile("|".join(included), re.DOTALL) if included else None
-        self._excluded = re.compile("|".join(excluded), re.DOTALL) if excluded else None
+    def __init__(self, option: str, patterns: Names, parts: int, *, exclusions: bool = False) -> None:
+        self.option = option
+        self.all = tuple(_pattern(option, text, parts, exclusions=exclusions) for text in patterns)
+        self._included = [pattern for pattern in self.all if not pattern.excludes]
+        self._excluded = [pattern for pattern in self.all if pattern.excludes]
+        # Where every pattern excludes, the rest is meant.
+        self._rest = bool(self._excluded) and not self._included
 
     def __bool__(self) -> bool:
-        return self._included is not None
+        return bool(self.all)
 
-    def match(self, *names: str) -> bool:
-        """Whether the name of these parts is meant; without patterns none is."""
-        name = _BETWEEN.join(names)
-        if self._included is None or self._included.fullmatch(name) is None:
+    def match(self, *of: Names) -> bool:
+        """Whether what goes by these names is meant; without patterns nothing is."""
+        if any(pattern.match(names) for pattern in self._excluded for names in of):
             return False
-        return self._excluded is None or self._excluded.fullmatch(name) is None
+        return self._rest or any(pattern.match(names) for pattern in self._included for names in of)
+
+    def decide(self, names: Iterable[Names], unlike: Iterable[Names]) -> bool:
+        """Whether some pattern means, or excludes, one of ``names`` and none of ``unlike``."""
+        others = tuple(unlike)
+        return any(
+            pattern.match(name) and not any(map(pattern.match, others))
+            for name in names
+            for pattern in self.all
+        )
 
 
-def _expression(option: str, given: str, pattern: str, parts: int) -> str:
+def written(names: Names) -> str:
+    """The names as a pattern that means them alone."""
+    return ".".join(name if _BARE.fullmatch(name) else '"' + name.replace('"', '""') + '"' for name in names)
+
+
+def _pattern(option: str, given: str, parts: int, *, exclusions: bool) -> Pattern:
+    excludes = given.startswith("!")
+    if excludes and not exclusions:
+        raise ConfigurationError(
+            f"{option}: {given!r} would exclude, which only tables can: name the columns that are meant"
+        )
+    text = given[1:] if excludes else given
+    optional = text.endswith("?")
     expressions = []
-    at = 0
-    while (part := _PART.match(pattern, at)) is not None:
+    at, end = 0, len(text) - optional
+    while (part := _PART.match(text, at, end)) is not None:
         quoted, bare = part.groups()
         if bare is None:
             expressions.append(re.escape(quoted.replace('""', '"')))
@@ -75,12 +113,12 @@ def _expression(option: str, given: str, pattern: str, parts: int) -> str:
             # They cannot run over into another part: name and pattern have as many, and so as many gaps.
             expressions.append(".*".join(re.escape(piece) for piece in pieces))
         at = part.end()
-        if pattern[at : at + 1] != ".":
+        if text[at : at + 1] != ".":
             break
         at += 1
-    if at != len(pattern) or pattern.endswith(".") or len(expressions) != parts:
+    if at != end or text[:end].endswith(".") or len(expressions) != parts:
         raise ConfigurationError(
             f"{option}: {given!r} is no pattern: write {_FORMS[parts]}; a name with dots, quotes or spaces goes in double "
             'quotes, as in "my.schema".orders'
         )
-    return _BETWEEN.join(expressions)
+    return Pattern(given, excludes, optional, re.compile(_BETWEEN.join(expressions), re.DOTALL))

@@ -25,6 +25,7 @@ from aiorepl.delivery.lanes import DirectLanes, Lanes, first_of
 from aiorepl.delivery.overview import PipelineStatistics
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.source import Source
+from aiorepl.delivery.tables import Tables
 from aiorepl.delivery.watchdog import watching
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -96,9 +97,9 @@ class Pipeline:
             raise ConfigurationError("resnapshot leaves no gap to accept: choose one of the two")
         self._source = source
         self.grace = grace
-        self._capture = Capture(source, retry=reconnect, until=until)
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         serving = served(sinks, batches, retry)
+        self._capture = Capture(source, retry=reconnect, until=until, tables=Tables.needed(source, serving))
         gaps = Gaps(accept=accept_gap)
         self._lanes: Lanes
         if journal is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.delivery.source import Source
+from aiorepl.delivery.tables import Tables
 from aiorepl.delivery.timelines import parse
 from aiorepl.delivery.undoing import drop
 from aiorepl.errors import ConfigurationError, SlotError
@@ -55,6 +56,7 @@ async def ready(
     replace: bool = False,
     kept: Position | None = None,
     followed: Position | None = None,
+    tables: Tables | None = None,
 ) -> Readied:
     """Check server, publications and slot, and create the slot if that was asked.
 
@@ -62,6 +64,7 @@ async def ready(
     :param replace: whether one that is there is to be dropped first, also when it is lost.
     :param kept: what the journal holds: of this source, or no slot is made; and one that replaces another comes after it.
     :param followed: after a reconnect, how far the slot was followed before.
+    :param tables: what is to be loaded from the catalog, and checked, before a slot is made.
     :raises ConfigurationError: the server or a publication is not as it must be.
     :raises SlotError: the slot is missing, lost or not ours.
     """
@@ -72,6 +75,8 @@ async def ready(
             f"the server's wal_level is {wal_level}: set wal_level = logical and restart it"
         )
     await require_publications(connection, source.options().publications)
+    if tables is not None:
+        await tables.load()
     # Before the timeline is asked for: a server that is no standby now keeps its timeline.
     running = await connection.query(_RUNNING)
     system = await connection.identify_system()

@@ -11,8 +11,10 @@ from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.continuity import commits
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import Filler, unless
+from aiorepl.delivery.lineage import Lineage
 from aiorepl.delivery.retry import Resends
 from aiorepl.delivery.seen import Seen
+from aiorepl.delivery.sieve import Sieve
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.window import Cursor
 from aiorepl.delivery.writing import SinkWriter
@@ -49,6 +51,7 @@ class SinkRunner:
     :param context: what the sink was opened with.
     :param after: what the sink holds already: transactions that ended at or before it are not given to it again.
     :param keeps_position: whether the sink keeps its position itself, and so is told of WAL without changes too.
+    :param lineage: what the catalog says of the tables, where the sink's choices depend on it.
     """
 
     def __init__(
@@ -61,11 +64,15 @@ class SinkRunner:
         *,
         after: LSN,
         keeps_position: bool,
+        lineage: Lineage | None = None,
     ) -> None:
         self.statistics = statistics
         statistics.accepted = statistics.durable = after
-        self._writer = SinkWriter(statistics.name, serve, statistics, keeps_position=keeps_position)
+        self._writer = SinkWriter(
+            statistics.name, serve, statistics, keeps_position=keeps_position, lineage=lineage
+        )
         self._selection = serve.selection
+        self._lineage = Lineage() if lineage is None else lineage
         self._announces = serve.schema_changes
         self._cursor = cursor
         self._progress = progress
@@ -80,6 +87,9 @@ class SinkRunner:
 
     def _begin(self, after: LSN) -> None:
         """Know of nothing but that the sink has everything up to ``after``."""
+        self._sieve = None
+        if self._selection is not None:
+            self._sieve = Sieve(self._selection, self.statistics.name, self._lineage)
         self._tracker = SchemaTracker() if self._announces else None
         self._seen = Seen(after)
         self._batcher = Batcher(self._policy.bytes, self._policy.rows)
@@ -170,8 +180,8 @@ class SinkRunner:
 
     def _chosen(self, part: Slice) -> Slice:
         """What of the slice the sink gets, in its form."""
-        if self._selection is not None:
-            part = self._selection.apply(part)
+        if self._sieve is not None:
+            part = self._sieve.apply(part)
         return part if self._tracker is None else self._tracker.announced(part)
 
     async def _wait(self) -> None:

@@ -13,6 +13,7 @@ from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.reporting import Reporting
 from aiorepl.delivery.source import Source
+from aiorepl.delivery.tables import Tables
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -38,6 +39,7 @@ class Session:
 
     :param ledger: told what is received, asked what may be confirmed.
     :param resume: what of the stream is known already.
+    :param tables: told of tables that were described, before their rows are given out.
     :param until: stop before the first transaction that commits at or after this position.
     :param spool: where transactions in progress go that do not fit in memory; one of its own unless given.
     """
@@ -50,6 +52,7 @@ class Session:
         ledger: Ledger,
         *,
         resume: Resume,
+        tables: Tables | None = None,
         until: LSN | None = None,
         spool: Spool | None = None,
     ) -> None:
@@ -73,6 +76,8 @@ class Session:
         # Slices that wait for the types they need: a look-up that fails or is cancelled must not lose them.
         self._waiting: list[Slice] | None = None
         self._missing: set[int] = set()
+        self._tables = tables
+        self._described: set[int] = set()
 
     def _begin(self, resume: Resume) -> None:
         """Begin to decode anew, what is known of the stream being ``resume``."""
@@ -128,13 +133,16 @@ class Session:
                     "the server ended the stream: it shuts down, or its walsender was told to"
                 )
             self._waiting = self._take(frames)
-            oids = {
-                column.type_oid for relation in self._assembler.take_fresh() for column in relation.columns
-            }
+            fresh = self._assembler.take_fresh()
+            oids = {column.type_oid for relation in fresh for column in relation.columns}
             self._missing = set().union(*map(self._types.missing, oids))
+            self._described = {relation.oid for relation in fresh}
         if self._missing:
             await self._look_up(self._missing)
             self._missing = set()
+        if self._described and self._tables is not None:
+            await self._tables.learn(self._described)
+            self._described = set()
         slices, self._waiting = self._waiting, None
         return slices
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from aiorepl.delivery.lineage import CatalogTable, of_oids, parse, published
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.secret import Secret
@@ -70,6 +71,9 @@ class Source:
     heartbeat: float | None = None
     receive_timeout: float | None = None
     connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
+
+    has_catalog: ClassVar[bool] = True
+    """Whether there is a server that can be asked for tables."""
 
     def __post_init__(self) -> None:
         if self.dsn is not None:
@@ -145,14 +149,31 @@ class Source:
         """
         return catalog.parse(await self._fetch(catalog.QUERY, list(oids)))
 
+    async def published_tables(self) -> list[CatalogTable]:
+        """The tables of the publications, and their ancestors.
+
+        Not asked on the connection that streams: its server process would take the tables as they are now into its cache,
+        and describe changes from before an ALTER TABLE so.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        """
+        return parse(await self._fetch(published(self.options().publications)))
+
+    async def look_up_tables(self, oids: Sequence[int]) -> list[CatalogTable]:
+        """What the catalog says of tables and their ancestors; tables that are gone are left out.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        """
+        return parse(await self._fetch(of_oids(oids)))
+
     def _revealed(self) -> tuple[str | None, dict[str, Any]]:
         dsn = None if self.dsn is None else Secret.of(self.dsn).reveal()
         return dsn, Secret.of(self.connect).reveal()
 
-    async def _fetch(self, query: str, argument: object) -> list[Any]:
+    async def _fetch(self, query: str, *arguments: object) -> list[Any]:
         connection = await self.connect_sql()
         try:
-            return list(await connection.fetch(query, argument, timeout=ANSWER_SECONDS))
+            return list(await connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except Exception as error:  # noqa: BLE001 - translated or raised as it is
             raise translated(error) from None
         finally:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from aiorepl.delivery.concurrency import stages
 from aiorepl.delivery.delivery import Served
+from aiorepl.delivery.lineage import Lineage
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.transforming import Transformer, Untransformed
 from aiorepl.delivery.watchdog import held_responsible
@@ -35,9 +36,19 @@ class SinkWriter:
     """Writes to an opened sink, and flushes it.
 
     :param keeps_position: whether the sink keeps its position itself, and so has to hear where a batch ends.
+    :param lineage: what the catalog says of the tables.
     """
 
-    def __init__(self, name: str, serve: Served, statistics: SinkStatistics, *, keeps_position: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        serve: Served,
+        statistics: SinkStatistics,
+        *,
+        keeps_position: bool,
+        lineage: Lineage | None = None,
+    ) -> None:
+        self._lineage = Lineage() if lineage is None else lineage
         self._name = name
         self._serve = serve
         self._sink = serve.sink
@@ -63,7 +74,7 @@ class SinkWriter:
             await self._settle(batch)
             return
         try:
-            for stage in stages(batch, self._serve.concurrency, self._serve.order):
+            for stage in stages(batch, self._serve.concurrency, self._serve.order(self._lineage)):
                 async with asyncio.TaskGroup() as group:
                     for part in stage:
                         held_responsible(group.create_task(self._settle(part)), self._statistics)

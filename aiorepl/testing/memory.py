@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerNotice
@@ -58,6 +59,8 @@ class MemorySource(Source):
     stream: Stream = field(default_factory=Stream, kw_only=True, repr=False)
     read_bytes: int = field(default=64 * 1024, kw_only=True)
     _slot: _Slot | None = field(default=None, kw_only=True, repr=False)
+
+    has_catalog: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.heartbeat is not None:

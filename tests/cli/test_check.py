@@ -121,6 +121,35 @@ async def test_a_file(check, published, tmp_path):
     assert "holds a position of slot" in found["journal"][1]
 
 
+async def test_selections(check, published, tmp_path):
+    """A pattern that matches nothing is an error; one that goes by a partitioned table is warned of."""
+    await published.execute(
+        "CREATE TABLE people (id int, email text) PARTITION BY LIST (id)",
+        "CREATE TABLE few PARTITION OF people FOR VALUES IN (1)",
+    )
+    file = tmp_path / "aiorepl.toml"
+
+    async def found(selection):
+        file.write_text(
+            f"[source]\nslot = '{published.slot}'\npublication = 'p'\ncreate_slot = true\n"
+            f"[[sinks]]\ntype = 'jsonl'\nname = 'archive'\npath = 'out'\n[sinks.selection]\nsecret = 's'\n{selection}\n"
+        )
+        code, findings = await check(str(file))
+        return code, *findings["selection"]
+
+    assert (0, "ok", "sink archive: every pattern matches something") == await found(
+        "tables = ['public.items']"
+    )
+    code, level, text = await found("mask = ['public.people.emial']")
+    assert (2, "error") == (code, level)
+    assert "sink archive: mask: 'public.people.emial' matches no column" in text
+    code, level, text = await found("mask = ['public.people.email']")
+    assert (0, "warning") == (code, level)
+    assert "partitions of public.people are published by their own names" in text
+    await published.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
+    assert "ok" == (await found("mask = ['public.people.email']"))[1]
+
+
 async def test_what_to_look_at(refused):
     """A file, or both a slot and a publication."""
     await refused(2, "name a slot and a publication", "check", "--slot", "s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from aiorepl import Batch, ConfigurationError, Delivery, PermanentError, Routing, Sink
 from aiorepl.delivery.concurrency import order, stages
+from aiorepl.delivery.lineage import CatalogTable, Lineage
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -71,7 +73,7 @@ def test_order_holds_where_it_can_be_seen(transactions, lanes, by):
     """All changes come once, and of two that touch the same row the first is written first."""
     batch = batch_of(transactions)
     place: dict = {}
-    for number, stage in enumerate(stages(batch, lanes, order(by, None))):
+    for number, stage in enumerate(stages(batch, lanes, order(by, None)(Lineage()))):
         assert 1 <= len(stage) <= lanes
         for lane, part in enumerate(stage):
             for position, change in enumerate(part.changes):
@@ -94,8 +96,120 @@ def test_a_routing_key_decides_when_asked():
     table = stream.table("t", column("id", 23, key=True), column("tenant"))
     stream.transaction(*(table.insert(str(number), "ab"[number % 2]) for number in range(6)))
     batch = Batch(tuple(stream.slices()))
-    (stage,) = stages(batch, 4, order("routing_key", Routing("{new.tenant}")))
+    (stage,) = stages(batch, 4, order("routing_key", Routing("{new.tenant}"))(Lineage()))
     assert [[0, 2, 4], [1, 3, 5]] == sorted([change.ordinal for change in part.changes] for part in stage)
+
+
+def written(batch: Batch, lineage: Lineage | None = None) -> list[list[list]]:
+    """The stages by key, each with the rows of its batches."""
+    split = stages(batch, 4, order("key", None)(lineage or Lineage()))
+    return [[[change.new or change.old for change in part.changes] for part in stage] for stage in split]
+
+
+def in_order(batch: Batch, row: int, lineage: Lineage | None = None) -> bool:
+    """Whether the changes of a row, by the value ``r`` that it never changes, can only be written as they came."""
+    place: dict = {}
+    for number, stage in enumerate(stages(batch, 4, order("key", None)(lineage or Lineage()))):
+        for lane, part in enumerate(stage):
+            place |= {identity(change): (number, lane, at) for at, change in enumerate(part.changes)}
+    rows = [(change, change.new or change.old) for change in batch.changes]
+    # Of a deleted row the key alone is there, which is the same.
+    places = [
+        place[identity(change)]
+        for change, values in rows
+        if row == int(values["r" if "r" in values else "id"])
+    ]
+    assert len(places) > 1
+    return all(a[0] < b[0] or (a[:2] == b[:2] and a[2] < b[2]) for a, b in itertools.pairwise(places))
+
+
+ID, ROW, OTHER = column("id", 23, key=True), column("r", 23), column("other", 23)
+
+
+@pytest.mark.parametrize(
+    ("described", "updates"),
+    [
+        ({"columns": (ID, ROW), "replica_identity": "f"}, lambda table, n: table.update(n, n, old=(n, n))),
+        ({"columns": (ID, ROW), "replica_identity": "n"}, lambda table, n: table.insert(n, n)),
+        ({"columns": (ID, ROW), "name": "renamed"}, lambda table, n: table.update(n, n)),
+        ({"columns": (column("nr", 23, key=True), ROW)}, lambda table, n: table.update(n, n)),
+        ({"columns": (column("id", 25, key=True), ROW)}, lambda table, n: table.update(f"0{n}", n)),
+        ({"columns": (ID, ROW, column("new", 23))}, lambda table, n: table.update(n, n, None)),
+        # Another unique index, another primary key, and one column dropped and added again.
+        ({"columns": (column("id", 23), column("r", 23, key=True))}, lambda table, n: table.update(n, n)),
+        ({"columns": (ID, column("r", 23, key=True))}, lambda table, n: table.update(n, n)),
+        ({"columns": (ID, ROW)}, lambda table, n: table.update(f"9{n}", n)),
+    ],
+    ids=["full", "nothing", "table", "column", "type", "added", "index", "key", "again"],
+)
+def test_a_row_of_a_table_that_is_described_anew(described, updates):
+    """Its changes stay in order whatever became of names and replica identity, and however keys read afterwards."""
+    stream = Stream()
+    table = stream.table("t", ID, ROW)
+    numbers = [str(number) for number in range(1, 6)]
+    stream.transaction(*(table.update(number, number) for number in (*numbers, "1", "1", "1")))
+    table = stream.table(
+        described.get("name", "t"),
+        *described["columns"],
+        replica_identity=described.get("replica_identity", "d"),
+        replaces=table,
+    )
+    stream.transaction(*(updates(table, number) for number in (*numbers, "1")))
+    batch = Batch(tuple(stream.slices()))
+    assert all(in_order(batch, int(number)) for number in numbers)
+
+
+@pytest.fixture
+def partitions():
+    """A partitioned table's two partitions, with their columns in different orders, and what the catalog says of them."""
+    stream = Stream()
+    one = stream.table("one", ID, OTHER, ROW)
+    two = stream.table("two", OTHER, ROW, ID)
+    root = CatalogTable(1, "public", "t", ("id", "other", "r"), partitioned=True)
+    leaves = [CatalogTable(each.oid, "public", each.name, parents=(1,)) for each in (one, two)]
+    return stream, one, two, Lineage([root, *leaves])
+
+
+def test_a_row_that_moves_to_another_partition(partitions):
+    """It is deleted in one and inserted in the other, in this order; other rows are not held up."""
+    stream, one, two, lineage = partitions
+    stream.transaction(
+        *(one.insert(str(number), "0", str(number)) for number in range(2, 8)),
+        one.delete("1", None, "1"),
+        two.insert("0", "1", "1"),
+    )
+    batch = Batch(tuple(stream.slices()))
+    assert in_order(batch, 1, lineage)
+    assert not in_order(batch, 1)
+    assert 4 == len(written(batch, lineage)[0])
+
+
+def test_a_partition_with_another_replica_identity(partitions):
+    """Keys of different columns cannot be compared, so changes of one partition wait for those of the other."""
+    stream, one, two, lineage = partitions
+    stream.transaction(one.insert("1", "0", "1"))
+    two = stream.table("two", column("other", 23, key=True), ROW, column("id", 23), replaces=two)
+    stream.transaction(
+        *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
+        one.delete("1", None, "1"),
+        two.insert("0", "1", "1"),
+        one.update("1", "0", "1"),
+    )
+    assert in_order(Batch(tuple(stream.slices())), 1, lineage)
+
+
+def test_a_table_that_nobody_knows_any_more(partitions):
+    """A table that was dropped before the catalog was asked may have been a partition, so the others wait for it."""
+    stream, one, two, _ = partitions
+    lineage = Lineage([CatalogTable(one.oid, "public", "one", parents=(1,)), CatalogTable(1, "public", "t")])
+    lineage.learn([], [two.oid])
+    stream.transaction(
+        *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
+        one.delete("1", None, "1"),
+        two.insert("0", "1", "1"),
+        one.insert("1", "0", "1"),
+    )
+    assert in_order(Batch(tuple(stream.slices())), 1, lineage)
 
 
 class Together(MemorySink):

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from aiorepl.delivery.selection import Selection
+from aiorepl.delivery.sieve import Sieve
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
@@ -84,7 +85,7 @@ ALL = [
 )
 def test_what_is_selected(selection, expected):
     """Changes of the wanted tables and kinds, with their ordinals; a truncation of the wanted tables alone."""
-    assert expected == told(Selection(**selection).apply(mixed()))
+    assert expected == told(Sieve(Selection(**selection)).apply(mixed()))
 
 
 @pytest.mark.parametrize(
@@ -103,15 +104,15 @@ def test_everything(selection):
     """Where a selection makes no difference, the slice is the very same."""
     part = mixed()
 
-    assert Selection(**selection).apply(part) is part
+    assert Sieve(Selection(**selection)).apply(part) is part
 
 
 def test_untouched_changes_pass():
     """A change that is not rewritten is the same object, beside others that are left out or rewritten."""
     part = mixed()
 
-    some = Selection(kinds=("insert",)).apply(part)
-    rewritten = Selection(drop=("public.orders.note",)).apply(part)
+    some = Sieve(Selection(kinds=("insert",))).apply(part)
+    rewritten = Sieve(Selection(drop=("public.orders.note",))).apply(part)
 
     assert list(part.changes[:2]) == list(some.changes)
     assert [False, True, False, False, True, False, True] == [
@@ -126,7 +127,7 @@ def test_the_slice_stays(selection):
     prepare = build.prepare(prepare_lsn=1, end_lsn=2, xid=3, gid="g")
     part = Slice(part.transaction, part.changes, True, None, part.size, Decoder().decode(prepare))
 
-    selected = Selection(**selection).apply(part)
+    selected = Sieve(Selection(**selection)).apply(part)
 
     assert (part.transaction, True, None, part.two_phase) == (
         selected.transaction,
@@ -143,7 +144,7 @@ def test_the_slice_stays(selection):
 )
 def test_size(selection):
     """The size is that of the messages that are left."""
-    part = Selection(**selection).apply(mixed())
+    part = Sieve(Selection(**selection)).apply(mixed())
 
     assert sum(len(change.message.payload) + OVERHEAD for change in part.changes) == part.size
 
@@ -152,7 +153,12 @@ def test_size_is_never_negative():
     """A slice that was made without its size does not get one below nothing."""
     part = mixed()
 
-    assert 0 == Selection(kinds=("insert",)).apply(Slice(part.transaction, part.changes, True, None, 0)).size
+    assert (
+        0
+        == Sieve(Selection(kinds=("insert",)))
+        .apply(Slice(part.transaction, part.changes, True, None, 0))
+        .size
+    )
 
 
 def test_what_stands_between():
@@ -161,9 +167,9 @@ def test_what_stands_between():
     lsn = stream.message("p", b"content")
     (part,) = stream.slices()
 
-    selected = Selection(kinds=("insert",)).apply(part)
+    selected = Sieve(Selection(kinds=("insert",))).apply(part)
 
-    assert Selection(kinds=("message",)).apply(part) is part
+    assert Sieve(Selection(kinds=("message",))).apply(part) is part
     assert (None, [], True, lsn, 0) == (
         selected.transaction,
         list(selected.changes),
@@ -177,7 +183,7 @@ def test_wal_without_changes():
     """A slice without changes is passed on."""
     part = Slice(None, (), True, LSN(5), 0)
 
-    assert Selection(kinds=("insert",)).apply(part) is part
+    assert Sieve(Selection(kinds=("insert",))).apply(part) is part
 
 
 def test_a_truncation_by_its_bytes():
@@ -194,7 +200,7 @@ def test_a_truncation_by_its_bytes():
     ]
     (part,) = assembler.feed([decoder.decode(payload) for payload in block])
 
-    (change,) = Selection(tables=("!*.audit_*",)).apply(part).changes
+    (change,) = Sieve(Selection(tables=("!*.audit_*",))).apply(part).changes
 
     decoder.decode(build.stream_start(xid=3, first_segment=False))
     again = decoder.decode(change.message.payload)
@@ -205,20 +211,6 @@ def test_a_truncation_by_its_bytes():
         change.restart_identity,
         again.xid,
     )
-
-
-def test_a_table_renamed():
-    """The name that counts is the one that the table had when the change was made."""
-    stream = Stream()
-    orders = stream.table("orders", ID)
-    stream.transaction(orders.insert("1"))
-    items = stream.table("items", ID, replaces=orders)
-    stream.transaction(items.insert("2"))
-    selection = Selection(tables=("public.orders",))
-
-    assert [[1], []] == [
-        [change.new["id"] for change in selection.apply(part).changes] for part in stream.slices()
-    ]
 
 
 @pytest.mark.parametrize(
@@ -258,4 +250,4 @@ def test_a_selection_is_a_value():
     assert Selection(tables=("public.*",), mask=("public.a.b",), secret="other") != selection
     assert selection == copy.deepcopy(selection) == pickle.loads(pickle.dumps(selection))
     assert "s3cr3t" not in repr(selection)
-    assert 2 == len(pickle.loads(pickle.dumps(Selection(kinds=("insert",)))).apply(mixed()).changes)
+    assert 2 == len(Sieve(pickle.loads(pickle.dumps(Selection(kinds=("insert",))))).apply(mixed()).changes)

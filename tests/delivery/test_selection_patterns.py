@@ -71,7 +71,7 @@ def test_tables(patterns, schema, table, meant):
             Patterns("tables", tuple(patterns), 2, exclusions=True)
         return
 
-    assert meant is Patterns("tables", tuple(patterns), 2, exclusions=True).match(schema, table)
+    assert meant is Patterns("tables", tuple(patterns), 2, exclusions=True).match((schema, table))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_tables(patterns, schema, table, meant):
 )
 def test_columns(pattern, column, meant):
     """A column's pattern has three parts."""
-    assert meant is Patterns("drop", (pattern,), 3).match(*column)
+    assert meant is Patterns("drop", (pattern,), 3).match(column)
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_quoted_names_mean_themselves(schema, table, other_schema, other_table):
     """Whatever two names are made of, quoted they mean that table and no other."""
     patterns = Patterns("tables", (f"{quoted(schema)}.{quoted(table)}",), 2)
 
-    assert patterns.match(schema, table)
-    assert ((schema, table) == (other_schema, other_table)) is patterns.match(other_schema, other_table)
+    assert patterns.match((schema, table))
+    assert ((schema, table) == (other_schema, other_table)) is patterns.match((other_schema, other_table))

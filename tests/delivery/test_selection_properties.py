@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.delivery.selection import Selection
+from aiorepl.delivery.sieve import Sieve
 from aiorepl.formats.native import NativeFormat
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import Binary, Value, column
@@ -107,7 +108,7 @@ def test_rows_and_events(given_stream, drop, mask):
         secret="secret",
     )
 
-    selected = selection.apply(part)
+    selected = Sieve(selection).apply(part)
 
     whole, less = NativeFormat(), NativeFormat()
     for before, after in zip(part.changes, selected.changes, strict=True):
@@ -132,8 +133,8 @@ def test_selecting_twice(given_stream, drop, mask):
     dropped = tuple(f"*.*.{name}" for name in sorted(drop))
     masked = tuple(f"*.*.{name}" for name in sorted(mask))
 
-    once = Selection(drop=dropped, mask=masked, secret="secret").apply(part)
-    twice = Selection(mask=masked, secret="secret").apply(Selection(drop=dropped).apply(part))
+    once = Sieve(Selection(drop=dropped, mask=masked, secret="secret")).apply(part)
+    twice = Sieve(Selection(mask=masked, secret="secret")).apply(Sieve(Selection(drop=dropped)).apply(part))
 
     assert [change.message.payload for change in once.changes] == [
         change.message.payload for change in twice.changes

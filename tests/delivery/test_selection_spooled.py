@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.delivery.selection import Selection
+from aiorepl.delivery.sieve import Sieve
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
@@ -46,7 +47,7 @@ def test_spooled_changes_stay_on_disk(spooled, monkeypatch):
     walk = SpooledChanges.__iter__
     monkeypatch.setattr(SpooledChanges, "__iter__", lambda self: walks.append(1) or walk(self))
 
-    part = selection.apply(spooled)
+    part = Sieve(selection).apply(spooled)
 
     assert [] == walks
     assert (spooled.transaction, True, LSN(2), spooled.size) == (
@@ -81,8 +82,8 @@ def test_spooled_changes_as_a_sequence(spooled, selection, ordinals):
     """Length, truth, places and slices agree with a walk, in whatever order they are asked for."""
     selection = Selection(**selection)
 
-    assert bool(ordinals) is bool(selection.apply(spooled).changes)
-    changes = selection.apply(spooled).changes
+    assert bool(ordinals) is bool(Sieve(selection).apply(spooled).changes)
+    changes = Sieve(selection).apply(spooled).changes
     assert len(ordinals) == len(changes)
     assert bool(ordinals) is bool(changes)
     assert ordinals == [change.ordinal for change in changes]
@@ -94,4 +95,4 @@ def test_spooled_changes_as_a_sequence(spooled, selection, ordinals):
 
 def test_everything_of_spooled_changes(spooled):
     """A selection of everything leaves changes on disk as they are."""
-    assert Selection().apply(spooled) is spooled
+    assert Sieve(Selection()).apply(spooled) is spooled

@@ -1,0 +1,142 @@
+"""What a selection makes of one description of a table, and whether that can be believed after the one before. Pure.
+
+Patterns go by names, and names change: a masked column that is renamed matches its mask no more. PostgreSQL sends no DDL, so
+all there is to go by are two descriptions of a table, of which the second has other names. Where what must not be seen may
+be seen under another name, or rows that were selected would be missing, the user has to say what is meant.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aiorepl.delivery.lineage import Name
+from aiorepl.delivery.patterns import Names, Patterns, written
+
+
+class Fate(enum.Enum):
+    """What becomes of a column."""
+
+    KEPT = enum.auto()
+    DROPPED = enum.auto()
+    MASKED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A selection's patterns.
+
+    :param keep: columns that are neither dropped nor masked, and none of those under another name.
+    """
+
+    tables: Patterns
+    drop: Patterns
+    mask: Patterns
+    keep: Patterns
+
+    def __bool__(self) -> bool:
+        return any((self.tables, self.drop, self.mask))
+
+    def wanted(self, family: Sequence[Name]) -> bool:
+        """Whether the table of these names, its own and its ancestors', is selected."""
+        return not self.tables or self.tables.match(*family)
+
+    def fate(self, family: Sequence[Name], column: str) -> Fate:
+        """What becomes of a column of the table of these names."""
+        of = [(*names, column) for names in family]
+        if self.keep.match(*of):
+            return Fate.KEPT
+        if self.drop.match(*of):
+            return Fate.DROPPED
+        return Fate.MASKED if self.mask.match(*of) else Fate.KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A table under one description.
+
+    :param family: its name and those of its ancestors.
+    :param fates: of its columns, in their order.
+    """
+
+    family: tuple[Name, ...]
+    wanted: bool
+    fates: Mapping[str, Fate]
+
+    @property
+    def name(self) -> str:
+        """The table's own name, as a pattern."""
+        return written(self.family[0])
+
+
+def look(
+    rules: Rules, family: Sequence[Name], columns: Sequence[str], relatives: Sequence[Name] = ()
+) -> Look:
+    """What the rules make of a table of these names and columns.
+
+    :param relatives: tables that it may have been a partition of: what would be hidden there is hidden.
+    """
+    names = (*family, *relatives)
+    return Look(
+        tuple(family), rules.wanted(family), {column: rules.fate(names, column) for column in columns}
+    )
+
+
+def doubt_of_kin(rules: Rules, seen: Look, relatives: Sequence[Name]) -> str | None:
+    """Why it matters whether a table was a partition of one of ``relatives``; ``None`` if it does not."""
+    for names in relatives:
+        family = (*seen.family, names)
+        if rules.wanted(family) != seen.wanted and not rules.tables.decide(seen.family, [names]):
+            return (
+                f"table {seen.name} is not in the catalog any more, and may have been a partition of {written(names)}: add "
+                f"{seen.name}? to tables if it was, or !{seen.name}? if it was not"
+            )
+    return None
+
+
+def doubt(rules: Rules, before: Look, after: Look) -> str | None:
+    """Why the patterns may mean something else in ``after``, the next description of the same table; ``None`` if not."""
+    if after.wanted != before.wanted and not rules.tables.decide(after.family, before.family):
+        does = "lets through" if after.wanted else "leaves out"
+        return (
+            f"table {before.name} is now called {after.name}, which the selection {does}: add {after.name} or !{after.name} to "
+            f"tables, and keep {before.name}? for the rows from before"
+        )
+    if not after.wanted:
+        return None
+    moved = _moved(list(before.fates), list(after.fates))
+    hidden = [column for column, fate in before.fates.items() if fate is not Fate.KEPT]
+    gone = [column for column in hidden if column not in after.fates or column in moved]
+    for column, fate in after.fates.items():
+        if fate is not Fate.KEPT or _is_kept(rules, after, column):
+            continue
+        now = written((*after.family[0], column))
+        if column in hidden and column not in moved:
+            was = written((*before.family[0], column))
+            return (
+                f"{was}, which the selection drops or masks, is now called {now}: add that to drop or mask, or to keep if it "
+                f"is to be seen, and leave {was}? for the rows from before"
+            )
+        if gone and (column not in before.fates or column in moved):
+            was = written((*before.family[0], gone[0]))
+            return (
+                f"{now} is new and may be {was}, which the selection drops or masks, under another name: add it to drop or "
+                f"mask, or to keep if it is another column, and leave {was}? for the rows from before"
+            )
+    return None
+
+
+def _is_kept(rules: Rules, after: Look, column: str) -> bool:
+    of: list[Names] = [(*names, column) for names in after.family]
+    return rules.keep.match(*of)
+
+
+def _moved(before: Sequence[str], after: Sequence[str]) -> set[str]:
+    """Columns of both that stand in another order: one was renamed to another's name, or dropped and added again.
+
+    An ALTER TABLE never moves a column, and a new one comes last.
+    """
+    known, now = set(before), set(after)
+    pairs = zip([one for one in before if one in now], [one for one in after if one in known], strict=True)
+    return {one for pair in pairs if pair[0] != pair[1] for one in pair}

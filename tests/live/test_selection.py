@@ -1,0 +1,131 @@
+"""Selections by a server's catalog: partitions go by their partitioned table, and names that change stop the sink."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import BatchPolicy, ConfigurationError, Delivery, PermanentError, Pipeline, Selection
+from aiorepl.testing.faults import MemorySink
+
+MASK = Selection(mask=("public.people.email",), secret="s")
+SECRET = "a@b.example"
+PARTITIONED = (
+    "CREATE TABLE people (id int, email text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+    "CREATE TABLE few PARTITION OF people FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE many PARTITION OF people FOR VALUES FROM (10) TO (1000) PARTITION BY RANGE (id)",
+    "CREATE TABLE more PARTITION OF many FOR VALUES FROM (10) TO (100)",
+)
+
+
+def insert(number: int, table: str = "people") -> str:
+    return f"INSERT INTO {table} VALUES ({number}, '{SECRET}')"
+
+
+@pytest.fixture(params=["direct", "journal"])
+def pipeline(published, request, tmp_path):
+    """``pipeline(sinks)``: up to now, with a journal or without."""
+
+    def made(*sinks, until="now", **options) -> Pipeline:
+        journal = str(tmp_path / "journal") if request.param == "journal" else None
+        batches = BatchPolicy(flush_seconds=0.1)
+        return Pipeline(
+            published.source(**options), list(sinks), journal=journal, until=until, batches=batches
+        )
+
+    return made
+
+
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_partitions_are_masked_as_their_table(published, pipeline):
+    """At every level, those made while the pipeline runs included, and those that were dropped before it began to read."""
+    await published.execute(*PARTITIONED)
+    await published.create_slot()
+    await published.execute(insert(1), insert(11))
+    await published.execute(
+        "CREATE TABLE gone PARTITION OF people FOR VALUES FROM (2000) TO (3000)", insert(2001)
+    )
+    await published.execute("DROP TABLE gone")
+    sink = MemorySink()
+    running = pipeline(Delivery(sink, selection=MASK), until=None)
+    async with running:
+        await sink.wait_for_changes(3)
+        await published.execute(
+            "CREATE TABLE late PARTITION OF many FOR VALUES FROM (100) TO (200)", insert(101)
+        )
+        await sink.wait_for_changes(4)
+        await published.execute("ALTER TABLE many DETACH PARTITION late", insert(102, "late"))
+        await sink.wait_for_changes(5)
+    assert ["few", "more", "gone", "late", "late"] == [change.table for change in sink.changes]
+    assert all(64 == len(change.new["email"]) for change in sink.changes)
+
+
+async def test_partitions_are_selected_and_excluded_by_their_table(published, pipeline):
+    """By its name or their own; with publish_via_partition_root its name is theirs."""
+    await published.execute(*PARTITIONED)
+    await published.create_slot()
+    await published.execute(insert(1), insert(11), "INSERT INTO items VALUES (1)")
+    chosen = {
+        ("public.people",): ["few", "more"],
+        ("public.people", "!public.many"): ["few"],
+        ("!public.people",): ["items"],
+        ("public.more",): ["more"],
+    }
+    sinks = [MemorySink() for _ in chosen]
+    deliveries = [
+        Delivery(sink, selection=Selection(tables=tables)) for sink, tables in zip(sinks, chosen, strict=True)
+    ]
+    await pipeline(*deliveries).run()
+    assert list(chosen.values()) == [[change.table for change in sink.changes] for sink in sinks]
+
+    await published.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)", insert(2))
+    sink = MemorySink()
+    await pipeline(Delivery(sink, selection=MASK)).run()
+    assert ("people", 64) == (sink.changes[-1].table, len(sink.changes[-1].new["email"]))
+    with pytest.raises(
+        ConfigurationError, match=r"sink memorysink: mask: 'public\.few\.email' matches no column"
+    ):
+        await pipeline(Delivery(sink, selection=Selection(mask=("public.few.email",), secret="s"))).run()
+
+
+async def test_a_renamed_column_stops_the_sink(published, pipeline):
+    """Nothing of it is seen, at this start or the next; patterns for both names go on where it stopped."""
+    await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")
+    await published.create_slot()
+    await published.execute(insert(1))
+    sink = MemorySink()
+    running = asyncio.create_task(pipeline(Delivery(sink, selection=MASK), until=None).run())
+    await sink.wait_for_changes(1)
+    await published.execute("ALTER TABLE people RENAME email TO mail", insert(2))
+    with pytest.raises(PermanentError, match=r"public\.people\.mail is new and may be public\.people\.email"):
+        async with asyncio.timeout(90):
+            await running
+    with pytest.raises(ConfigurationError, match=r"mask: 'public\.people\.email' matches no column"):
+        await pipeline(Delivery(sink, selection=MASK)).run()
+    both = Selection(mask=("public.people.email?", "public.people.mail"), secret="s")
+    await pipeline(Delivery(sink, selection=both)).run()
+    assert {1, 2} == {change.new["id"] for change in sink.changes}
+    assert not any(SECRET in change.new.values() for change in sink.changes)
+
+
+async def test_a_column_renamed_while_nobody_looked(published, pipeline):
+    """Rows from before the rename come under the old name, which the mask has to name as well."""
+    await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")
+    await published.create_slot()
+    await published.execute(insert(1), "ALTER TABLE people RENAME email TO mail", insert(2))
+    renamed = Selection(mask=("public.people.mail",), secret="s")
+    sink = MemorySink()
+    with pytest.raises(PermanentError, match=r"public\.people\.email is new and may be public\.people\.mail"):
+        await pipeline(Delivery(sink, selection=renamed)).run()
+    assert [] == sink.changes
+
+
+async def test_a_pattern_that_matches_nothing(published, pipeline):
+    """Is an error of the start, which has made no slot by then."""
+    for selection in (Selection(tables=("public.itms",)), Selection(drop=("public.items.nte",))):
+        with pytest.raises(ConfigurationError, match=r"matches no .* or end it\s*with \?|matches no"):
+            await pipeline(Delivery(MemorySink(), selection=selection)).run()
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
+    assert 0 == await published.connection.fetchval(query, published.slot)
+    await pipeline(Delivery(MemorySink(), selection=Selection(tables=("public.itms?",)))).run()
