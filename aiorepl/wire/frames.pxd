@@ -18,13 +18,13 @@ cpdef list sort(list frames, list inbox)
 
 
 cdef class FrameBuffer:
-    cdef Py_ssize_t _least, _start, _end
+    cdef Py_ssize_t _least, _start, _end, _surplus
     cdef bytearray _memory
     cdef bint _large
     cdef public object damage
 
     @cython.locals(
         frames=list, memory=bytearray, data="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t,
-        behind=Py_ssize_t,
+        behind=Py_ssize_t, stop=Py_ssize_t,
     )
     cpdef list advance(self, Py_ssize_t count)

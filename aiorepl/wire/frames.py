@@ -19,11 +19,16 @@ from aiorepl.errors import ProtocolError
 
 # The largest frame a server can send: a message buffer of PostgreSQL ends at 1 GiB (MaxAllocSize).
 LARGEST_FRAME: Final = 0x3FFF_FFFF
+LARGEST_MESSAGE: Final = 64 * 1024
+"""What is kept of an ErrorResponse or NoticeResponse, which may quote a value of any size."""
+LARGEST_ANSWER: Final = 16 * 1024 * 1024
+"""The largest frame beside these and the stream's, and what the answer to a query may be altogether."""
 _SMALLEST_BUFFER: Final = 64 * 1024
 # A buffer that grew stays as it is, up to this size, while frames are large.
 _LARGEST_KEPT: Final = 4 * 1024 * 1024
 
 _COPY_DATA: Final = ord("d")
+_MESSAGES: Final = (ord("E"), ord("N"))
 _XLOG: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
 _KEEPALIVE_LAYOUT: Final = struct.Struct(">QqB")
@@ -122,6 +127,8 @@ class FrameBuffer:
         self._end = 0
         # Whether the frames of the last read were such that the next will need as much room.
         self._large = False
+        # What is still to come of a message of which enough has been given out.
+        self._surplus = 0
         self.damage: ProtocolError | None = None
         """Why no frame can be told behind those that were given out: a length or a message that makes no sense."""
 
@@ -137,6 +144,8 @@ class FrameBuffer:
         frames: list[AnyFrame] = []
         if self.damage is not None:
             return frames
+        if self._surplus:
+            self._pass_over(count)
         memory, at, end = self._memory, self._start, self._end
         data: Any = memory  # a pointer in the compiled form
         try:
@@ -148,6 +157,11 @@ class FrameBuffer:
                     )
                 behind = at + 1 + length
                 if behind > end:
+                    # Once a read, so it need not be quick.
+                    if (begun := self._begun(memory[at : at + 6], length, end - at)) is not None:
+                        frames.append(Frame(begun, octets.cut(data, at + 5, at + 5 + LARGEST_MESSAGE)))
+                        self._surplus = behind - end
+                        at = end
                     break
                 if data[at] == _COPY_DATA:
                     if length >= 29 and data[at + 5] == _XLOG:
@@ -161,6 +175,9 @@ class FrameBuffer:
                         )
                     else:
                         frames.append(_replication(octets.cut(data, at + 5, behind)))
+                elif data[at] in _MESSAGES:
+                    stop = min(behind, at + 5 + LARGEST_MESSAGE)
+                    frames.append(Frame(_letter(data[at]), octets.cut(data, at + 5, stop)))
                 else:
                     frames.append(Frame(_letter(data[at]), octets.cut(data, at + 5, behind)))
                 at = behind
@@ -174,6 +191,28 @@ class FrameBuffer:
             if len(memory) > self._least and not self._stays():
                 self._memory = bytearray(self._least)
         return frames
+
+    def _pass_over(self, count: int) -> None:
+        passed = min(count, self._surplus)
+        self._surplus -= passed
+        self._start += passed
+        if self._start == self._end:
+            self._start = self._end = 0
+
+    def _begun(self, head: bytearray, length: int, arrived: int) -> str | None:
+        """Look at a frame that is not whole: the kind of a message of which enough has arrived.
+
+        :raises ProtocolError: it never will be one.
+        """
+        kind = head[0]
+        if kind == _COPY_DATA:
+            if arrived > 5 and head[5] != _XLOG:
+                _require_keepalive(head[5], length - 4)
+        elif kind in _MESSAGES:
+            return _letter(kind) if arrived >= 5 + LARGEST_MESSAGE else None
+        elif length > LARGEST_ANSWER:
+            raise ProtocolError(f"claims {length} bytes", message=f"frame {_letter(kind)}", field="length")
+        return None
 
     @property
     def pending(self) -> int:
@@ -205,16 +244,18 @@ def _letter(kind: int) -> str:
 def _replication(body: bytes) -> Keepalive:
     if not body:
         raise ProtocolError("an empty replication message", message="CopyData")
-    if body[0] == _KEEPALIVE:
-        if len(body) != 1 + _KEEPALIVE_LAYOUT.size:
-            raise ProtocolError(
-                f"has {len(body)} bytes, not {1 + _KEEPALIVE_LAYOUT.size}", message="Keepalive"
-            )
-        wal_end, sent_at, reply = _KEEPALIVE_LAYOUT.unpack_from(body, 1)
-        return Keepalive(wal_end, sent_at, reply != 0)
     if body[0] == _XLOG:
         raise ProtocolError(f"has {len(body)} bytes, fewer than its header", message="XLogData")
-    raise ProtocolError(f"unknown replication message {_letter(body[0])!r}", message="CopyData")
+    _require_keepalive(body[0], len(body))
+    wal_end, sent_at, reply = _KEEPALIVE_LAYOUT.unpack_from(body, 1)
+    return Keepalive(wal_end, sent_at, reply != 0)
+
+
+def _require_keepalive(kind: int, length: int) -> None:
+    if kind != _KEEPALIVE:
+        raise ProtocolError(f"unknown replication message {_letter(kind)!r}", message="CopyData")
+    if length != 1 + _KEEPALIVE_LAYOUT.size:
+        raise ProtocolError(f"has {length} bytes, not {1 + _KEEPALIVE_LAYOUT.size}", message="Keepalive")
 
 
 def status_update(received: int, flushed: int, applied: int, now: int, *, reply: bool = False) -> bytes:

@@ -82,6 +82,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._answered = True
         self._names: list[str] = []
         self._rows: list[dict[str, str | None]] = []
+        self._rows_size = 0
         self._copy_ended = False
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
@@ -222,7 +223,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         :raises ConnectionLost: the socket is gone.
         """
         self._require(State.READY)
-        self._names, self._rows = [], []
+        self._names, self._rows, self._rows_size = [], [], 0
         self._take_error()
         self.state, self._answered = State.BUSY, False
         self._transport.write(frames.query(sql))
@@ -310,6 +311,11 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             case "T":
                 self._names = frames.row_description(frame.body)
             case "D":
+                self._rows_size += len(frame.body)
+                if self._rows_size > frames.LARGEST_ANSWER:
+                    raise ProtocolError(
+                        f"the answer has more than {frames.LARGEST_ANSWER} bytes", message="DataRow"
+                    )
                 row = frames.data_row(frame.body)
                 if len(row) != len(self._names):
                     raise ProtocolError("has other columns than its RowDescription", message="DataRow")

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import ProtocolError
-from aiorepl.wire.frames import LARGEST_FRAME, Frame, FrameBuffer, Keepalive, XLogData
+from aiorepl.wire.frames import (
+    LARGEST_ANSWER,
+    LARGEST_FRAME,
+    LARGEST_MESSAGE,
+    Frame,
+    FrameBuffer,
+    Keepalive,
+    XLogData,
+)
 
 MIB = 1024 * 1024
 
@@ -152,6 +160,51 @@ def test_memory_follows_what_arrived():
 
     assert MIB + 6 == buffer.pending
     assert peak < 8 * MIB
+
+
+@pytest.mark.parametrize("kind", ["E", "N"])
+@pytest.mark.parametrize("read", [1_000, 65_536, 50 * MIB])
+def test_an_error_of_any_size(backend, kind, read):
+    """Of a message that a server words as it likes the beginning is kept, and what comes behind it is whole."""
+    data = (
+        backend.xlog(b"before")
+        + backend.error(kind, C="XX000", M="m" * (50 * MIB if read > 1_000 else MIB))
+        + backend.READY
+    )
+    buffer = FrameBuffer()
+    usual = len(buffer.space())
+    frames: list = []
+    tracemalloc.start()
+    try:
+        for at in range(0, len(data), read):
+            frames += feed(buffer, data[at : at + read])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [b"before", kind, "Z"] == [frames[0].payload, *(frame.kind for frame in frames[1:])]
+    assert (LARGEST_MESSAGE, b"CXX000\0Mmmm") == (len(frames[1].body), frames[1].body[:11])
+    assert (0, usual) == (buffer.pending, len(buffer.space()))
+    assert peak < 2 * MIB or read > MIB
+
+
+@pytest.mark.parametrize("kind", [b"T", b"D", b"S", b"\x7f"])
+def test_an_answer_has_a_limit(backend, kind):
+    """Nothing that is no row of the stream is waited for as long as a row: none is that large."""
+    buffer = FrameBuffer()
+    feed(buffer, backend.xlog(b"good") + kind + struct.pack(">I", LARGEST_ANSWER + 1) + b"more")
+    assert f"claims {LARGEST_ANSWER + 1} bytes" in str(buffer.damage)
+
+    buffer = FrameBuffer()
+    feed(buffer, kind + struct.pack(">I", LARGEST_ANSWER) + b"more")
+    assert buffer.damage is None
+
+
+def test_a_keepalive_is_not_waited_for(backend):
+    """What cannot be a keepalive, by its length, is damage before it has arrived."""
+    buffer = FrameBuffer()
+    feed(buffer, b"d" + struct.pack(">I", 1000) + b"k")
+    assert "Keepalive: has 996 bytes, not 18" == str(buffer.damage)
 
 
 def test_memory_is_given_back(backend):

@@ -54,6 +54,24 @@ async def test_a_fatal_error(peer, backend):
         await peer.protocol.query("SELECT 1")
 
 
+async def test_a_huge_error(peer, backend):
+    """What matters of it is raised, and the connection is usable."""
+    with pytest.raises(ServerError, match="too long") as caught:
+        await peer.answer(backend.error(C="54000", M="too long", D="x" * 50 * MIB), backend.READY)
+
+    assert "54000" == caught.value.sqlstate
+    assert len(str(caught.value.fields)) < MIB
+    assert [{"b": "2"}] == await peer.answer(backend.rows(["b"], ["2"]))
+
+
+async def test_an_answer_without_end(peer, backend):
+    """Rows are gathered up to a limit."""
+    rows = backend.rows(["a"], ["x" * MIB])
+    head, row = rows[: rows.index(b"D")], rows[rows.index(b"D") : rows.index(b"D") + MIB + 11]
+    with pytest.raises(ProtocolError, match="the answer has more than"):
+        await peer.answer(head, *([row] * 20))
+
+
 async def test_a_notice(peer, backend):
     """Notices go to the callback, and change nothing."""
     notices = []
