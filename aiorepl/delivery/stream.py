@@ -6,6 +6,9 @@ out all the same.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, overload
@@ -23,6 +26,8 @@ from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.wire.resumable import Resumable
 
 _CONSUMER: Final = "stream"
+# After so much, other tasks get their turn.
+_TURN_BYTES: Final = 1024 * 1024
 
 FOR_EVER: Final = RetryPolicy(seconds=None)
 
@@ -75,8 +80,9 @@ class ReplicationStream:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._ledger = Ledger(LSN(0), ())
-        self._slices: list[Slice] = []
-        self._next = 0
+        self._slices: deque[Slice] = deque()
+        # Bytes given out since the loop had its turn.
+        self._given = 0
         self._receiving = Resumable(capture.receive, "aiorepl stream")
         self._ended = False
         self._current: ReplicationTransaction | None = None
@@ -137,14 +143,19 @@ class ReplicationStream:
                 await self._capture.stop()
 
     async def _slice(self) -> Slice | None:
-        while self._next >= len(self._slices):
+        if self._given >= _TURN_BYTES:
+            # A consumer that never waits would keep statuses from the server until a huge transaction is read. Reset before
+            # the await, for one that is cancelled gives others their turn as well.
+            self._given = 0
+            await asyncio.sleep(0)
+        while not self._slices:
             slices = None if self._ended else await self._receiving.result()
             if slices is None:
                 self._ended = True
                 return None
-            self._slices, self._next = slices, 0
-        part = self._slices[self._next]
-        self._next += 1
+            self._slices.extend(slices)
+        part = self._slices.popleft()
+        self._given += part.size
         return part
 
     def _idle(self, part: Slice) -> None:
@@ -164,7 +175,8 @@ class ReplicationTransaction:
     def __init__(self, stream: ReplicationStream, first: Slice) -> None:
         self._stream = stream
         self._slice = first
-        self._next = 0
+        # What is left of the slice; not asked for before somebody wants it, for it may be on disk.
+        self._changes: Iterator[Change] | None = None
         self.transaction: Transaction | None = first.transaction
         self.end_lsn: LSN | None = None
         """The end LSN, known once everything has been read; what ``ack`` confirms."""
@@ -193,22 +205,30 @@ class ReplicationTransaction:
         return self
 
     async def __anext__(self) -> Change:
-        while self._next >= len(self._slice.changes):
-            if self._slice.last:
-                self.end_lsn = self._slice.end_lsn
+        while True:
+            if self._changes is None:
+                self._changes = iter(self._slice.changes)
+            for change in self._changes:
+                return change
+            if not await self._advance():
                 raise StopAsyncIteration
-            part = await self._stream._slice()
-            if part is None:
-                raise StopAsyncIteration
-            self._slice, self._next = part, 0
-        change = self._slice.changes[self._next]
-        self._next += 1
-        return change
 
     async def skip(self) -> None:
-        """Read to the end without looking."""
-        async for _ in self:
+        """Go to the end without looking."""
+        while await self._advance():
             pass
+
+    async def _advance(self) -> bool:
+        """Go to the next slice, if there is one."""
+        if self._slice.last:
+            self._changes = iter(())
+            self.end_lsn = self._slice.end_lsn
+            return False
+        part = await self._stream._slice()
+        if part is None:
+            return False
+        self._slice, self._changes = part, None
+        return True
 
     def __repr__(self) -> str:
         return f"<ReplicationTransaction {self.xid} at {self.commit_lsn}>"
