@@ -18,7 +18,18 @@ SINKS = Path(aiorepl_sinks.__file__).parent
 
 # In the order in which data flows; those on one line know nothing of each other's insides but may meet.
 ORDER = (
-    {"lsn", "errors", "position", "epoch", "sizes", "octets", "compiled", "durable", "secret"},
+    {
+        "cancellation",
+        "lsn",
+        "errors",
+        "position",
+        "epoch",
+        "sizes",
+        "octets",
+        "compiled",
+        "durable",
+        "secret",
+    },
     {"wire"},
     {"pgoutput"},
     {"values"},

@@ -246,9 +246,11 @@ class Capture:
 
     async def undo(self) -> None:
         """Stop, and drop the slot if ``connect`` has created it: the start has failed, and nobody has anything of it."""
-        await self.stop()
-        if self.created is not None:
-            await drop(self.source, self.created)
+        try:
+            await self.stop()
+        finally:
+            if self.created is not None:
+                await drop(self.source, self.created)
 
     @property
     def created(self) -> CreatedSlot | None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.continuity import Claim
 from aiorepl.delivery.delivery import Served
@@ -88,8 +89,10 @@ class Lanes(ABC):
         return readied
 
     async def _undo(self, created: CreatedSlot) -> None:
-        if self._complete:
-            return
+        if not self._complete:
+            await uninterrupted(self._undone(created))
+
+    async def _undone(self, created: CreatedSlot) -> None:
         holder = await self._holder(created.consistent_point)
         if holder is None:
             await self._capture.undo()

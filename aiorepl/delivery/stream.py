@@ -15,6 +15,7 @@ from typing import Any, Final, Self, overload
 
 from anyio import CancelScope
 
+from aiorepl.cancellation import Resumable
 from aiorepl.delivery.capture import Capture
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.retry import RetryPolicy
@@ -23,7 +24,6 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice, Transaction
-from aiorepl.wire.resumable import Resumable
 
 _CONSUMER: Final = "stream"
 # After so much, other tasks get their turn.
@@ -92,8 +92,7 @@ class ReplicationStream:
             readied = await self._capture.connect()
             self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
         except BaseException:
-            with CancelScope(shield=True):
-                await self._capture.undo()
+            await self._capture.undo()
             raise
         return self
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from anyio import CancelScope, to_thread
+from anyio import to_thread
 
+from aiorepl.cancellation import uninterrupted
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext, SyncSink
 
@@ -50,18 +50,5 @@ class ThreadedSink(Sink):
 
 
 async def _call(function: Callable[[*_A], _T], *arguments: *_A) -> _T:
-    work = asyncio.ensure_future(to_thread.run_sync(function, *arguments))
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            # Shielded, or anyio would cancel again and again while the thread is at work.
-            with CancelScope(shield=True):
-                await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            # A thread cannot be interrupted, and the next call must not come before it is done.
-            cancelled = error
-    if cancelled is None:
-        return work.result()
-    if not work.cancelled():
-        work.exception()  # looked at, so that nobody is told that it was not
-    raise cancelled
+    # A thread cannot be interrupted, and the next call must not come before it is done.
+    return await uninterrupted(to_thread.run_sync(function, *arguments))

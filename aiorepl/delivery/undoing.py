@@ -6,8 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
-from anyio import CancelScope
-
+from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.source import Source
 from aiorepl.errors import AioreplError
 from aiorepl.lsn import LSN
@@ -21,24 +20,27 @@ _PATIENCE: Final = 30.0
 
 async def drop(source: Source, created: CreatedSlot) -> None:
     """Drop a slot that was just created, unless it is another one by now. What goes wrong is logged only."""
-    with CancelScope(shield=True):
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                connection = await source.open()
-                try:
-                    if await _untouched(connection, created):
-                        await connection.drop_slot(created.name, wait=True)
-                        _log.info("dropped slot %s again, for the start has failed", created.name)
-                finally:
-                    connection.abort()
-        except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
-            _log.warning(
-                "the start has failed, and slot %s, which it has created, cannot be dropped: %s; it keeps WAL until it is "
-                "used or dropped (aiorepl slots drop %s)",
-                created.name,
-                str(error) or type(error).__name__,
-                created.name,
-            )
+    await uninterrupted(_drop(source, created))
+
+
+async def _drop(source: Source, created: CreatedSlot) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            connection = await source.open()
+            try:
+                if await _untouched(connection, created):
+                    await connection.drop_slot(created.name, wait=True)
+                    _log.info("dropped slot %s again, for the start has failed", created.name)
+            finally:
+                connection.abort()
+    except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
+        _log.warning(
+            "the start has failed, and slot %s, which it has created, cannot be dropped: %s; it keeps WAL until it is "
+            "used or dropped (aiorepl slots drop %s)",
+            created.name,
+            str(error) or type(error).__name__,
+            created.name,
+        )
 
 
 async def _untouched(connection: Connection, created: CreatedSlot) -> bool:

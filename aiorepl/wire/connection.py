@@ -131,7 +131,7 @@ class ReplicationConnection:
             snapshot=snapshot,
         )
         return await created(
-            self._create(command, name), cancel=self._cancel, drop=lambda slot: self.drop_slot(slot.name)
+            self._create(command, name), cancel=self._cancel, drop=partial(self.drop_slot, name)
         )
 
     async def _create(self, command: str, name: str) -> CreatedSlot:

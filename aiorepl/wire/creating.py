@@ -11,48 +11,64 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from anyio import CancelScope
-
-from aiorepl.errors import AioreplError
+from aiorepl.cancellation import uninterrupted
+from aiorepl.errors import AioreplError, ServerError, SlotError
 from aiorepl.wire.opening import connect_sql, translated
 from aiorepl.wire.routes import CreatedSlot
 
 _log = logging.getLogger("aiorepl.wire")
 
 _PATIENCE: Final = 30.0
+_CANCELLED: Final = "57014"
 
 
 async def created(
     creating: Coroutine[Any, Any, CreatedSlot],
     *,
     cancel: Callable[[], Awaitable[None]],
-    drop: Callable[[CreatedSlot], Awaitable[None]],
+    drop: Callable[[], Awaitable[None]],
 ) -> CreatedSlot:
     """What ``creating`` returns. If this is cancelled, no slot is left.
 
     :param cancel: has the server cancel the command.
-    :param drop: drops the slot, if the command was faster.
+    :param drop: drops the slot if the command was faster; SlotError if there is none.
     """
     task = asyncio.ensure_future(creating)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with CancelScope(shield=True):
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    if not task.done():
-                        await cancel()
-                        await asyncio.wait({task})
-                    if not task.cancelled() and task.exception() is None:
-                        await drop(task.result())
-            except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
-                task.cancel()
-                await asyncio.wait({task})
-                _log.warning(
-                    "a slot was being created when it was cancelled, and may be left: %s",
-                    str(error) or type(error).__name__,
-                )
+        await uninterrupted(_undone(task, cancel, drop))
         raise
+
+
+async def _undone(
+    task: asyncio.Future[CreatedSlot],
+    cancel: Callable[[], Awaitable[None]],
+    drop: Callable[[], Awaitable[None]],
+) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            if not task.done():
+                await cancel()
+                await asyncio.wait({task})
+            if not task.cancelled() and _may_be_there(task.exception()):
+                try:
+                    await drop()
+                except SlotError as error:
+                    if error.busy:
+                        raise
+    except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
+        task.cancel()
+        await asyncio.wait({task})
+        _log.warning(
+            "a slot was being created when it was cancelled, and may be left: %s",
+            str(error) or type(error).__name__,
+        )
+
+
+def _may_be_there(error: BaseException | None) -> bool:
+    """Whether the slot may be there: also after a cancellation, if the server had completed it and not yet said so."""
+    return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
 
 
 async def cancel_backend(pid: int, dsn: str | None, **kwargs: Any) -> None:

@@ -272,6 +272,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             async with asyncio.timeout(5):
                 await asyncio.shield(self._closed)
         except TimeoutError:
+            pass
+        finally:
             self._transport.abort()
 
     def abort(self) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from aiorepl.cancellation import Resumable
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, ServerNotice, SlotError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
@@ -28,7 +29,6 @@ from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.frames import Keepalive, XLogData
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, exposure, translated
 from aiorepl.wire.refusals import slot_problem
-from aiorepl.wire.resumable import Resumable
 from aiorepl.wire.routes import Again, CreatedSlot, System
 from aiorepl.wire.standing import poll_lock, require_standing, standing
 
@@ -157,9 +157,7 @@ class SqlConnection:
             arguments.append(two_phase)
         if self.server_version >= 17:
             arguments.append(failover)
-        return await created(
-            self._create(arguments), cancel=self._cancel, drop=lambda slot: self.drop_slot(slot.name)
-        )
+        return await created(self._create(arguments), cancel=self._cancel, drop=partial(self.drop_slot, name))
 
     async def _create(self, arguments: list[Any]) -> CreatedSlot:
         places = ", ".join(f"${place}" for place in range(1, len(arguments) + 1))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
@@ -121,22 +123,22 @@ class Watched:
 
     def __init__(self) -> None:
         self._tasks = asyncio.all_tasks()
-        self._sockets = _sockets()
+        self._descriptors = _descriptors()
 
     async def nothing_left(self) -> None:
-        """No task and no socket more than before."""
+        """No task and no descriptor more than before."""
         own = {asyncio.current_task()}
         await until(lambda: asyncio.all_tasks() - self._tasks - own, lambda left: not left)
-        await until(lambda: _sockets() - self._sockets, lambda left: not left)
+        await until(lambda: _descriptors() - self._descriptors, lambda left: not left)
 
 
-def _sockets() -> set[str]:
-    """The open descriptors that are no files: sockets and timers."""
-    found = set()
+def _descriptors() -> Counter[str]:
+    """What the open descriptors lead to."""
+    found: Counter[str] = Counter()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.add(str(descriptor.readlink()))
-    return {name for name in found if name.startswith(("socket:", "anon_inode:[timerfd]"))}
+            found[str(descriptor.readlink())] += 1
+    return found
 
 
 class Served:
@@ -198,6 +200,10 @@ async def served(database: str, slot_name: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def watched() -> Watched:
-    """The tasks and sockets of this process, as they were."""
-    return Watched()
+async def watched() -> AsyncIterator[Watched]:
+    """The tasks and descriptors of this process, as they were. Threads have ended when the test has."""
+    yield Watched()
+    async with asyncio.timeout(DEADLINE):
+        for thread in threading.enumerate():
+            if thread.name.startswith("aiorepl"):
+                await asyncio.to_thread(thread.join)

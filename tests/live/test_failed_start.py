@@ -124,7 +124,7 @@ async def test_a_start_that_is_cancelled_while_the_slot_is_created(published, wa
 async def test_a_stream_that_does_not_begin(published, monkeypatch):
     """``connect`` drops the slot that it has created, too."""
 
-    async def refuse(*_):
+    async def refuse(*_, **__):
         raise ServerError({"M": "no"})
 
     monkeypatch.setattr(ReplicationConnection, "start_replication", refuse)

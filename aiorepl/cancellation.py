@@ -1,0 +1,77 @@
+"""Calls that asyncio's cancellation must not cut short.
+
+``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while nobody waits for it.
+``uninterrupted`` is for cleanup that has to finish: its caller ends as cancelled, but not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from anyio import CancelScope
+
+T = TypeVar("T")
+
+
+class Resumable(Generic[T]):
+    """Calls ``work`` once at a time, and gives each result to one waiter. One task may use it at a time.
+
+    A call that waits several times cannot consume what it has read and be cancelled between two of them. Here it runs in
+    a task of its own. Whoever waits for it may be cancelled, and the next one waits for the same task.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], name: str) -> None:
+        self._work = work
+        self._name = name
+        self._task: asyncio.Task[T] | None = None
+
+    async def result(self) -> T:
+        """The result of the call in progress, or of a new one; what it raises is raised here."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name=self._name)
+        task = self._task
+        if not task.done():
+            await asyncio.wait({task})
+        self._task = None
+        return task.result()
+
+    async def stop(self) -> None:
+        """Cancel the call in progress and wait for its end."""
+        if (task := self.cancel()) is not None:
+            await asyncio.wait({task})
+
+    def cancel(self) -> asyncio.Task[T] | None:
+        """Cancel the call in progress, and return its task; an error that it raises is dropped."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            task.add_done_callback(_retrieve)
+        return task
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end. A cancellation meanwhile is raised after it, and an error of ``work`` is dropped then.
+
+    Only for work that ends soon: a caller that wants to stop waits for it.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            # Within a cancelled scope anyio would cancel this again and again.
+            with CancelScope(shield=True):
+                await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    _retrieve(task)
+    raise cancelled
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    # Else asyncio reports an exception that nobody has looked at.
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,127 @@
+"""A pipeline on a real server, by each route, with an initial load and without, cancelled and started again."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+import aiorepl
+from aiorepl import BatchPolicy, Pipeline, Source
+from aiorepl.testing.faults import MemorySink
+
+LOADED = [*range(100)]
+STREAMED = [1000, *range(2000, 5000), 1001]
+BATCHES = BatchPolicy(flush_seconds=0)
+
+
+def numbers():
+    """Each of the first awaits, in which connections are opened, and then fewer and fewer of them."""
+    number = 0
+    while True:
+        number += 1 if number < 30 else number // 5
+        yield number
+
+
+def ids(sink):
+    """What is durable, without what came again."""
+    return list(dict.fromkeys(change.key["id"] for batch in sink.durable_batches for change in batch.changes))
+
+
+@pytest.fixture
+async def written(served):
+    """Rows from before the slot, and transactions behind it."""
+    await served.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "ALTER TABLE items ADD mood mood",
+        f"INSERT INTO items SELECT n, 'loaded', 'ok' FROM generate_series(0, {len(LOADED) - 1}) n",
+    )
+    await served.create_slot()
+    await served.execute(
+        "INSERT INTO items VALUES (1000, 'one', 'ok')",
+        "INSERT INTO items SELECT n, 'many', 'sad' FROM generate_series(2000, 4999) n",
+        "INSERT INTO items VALUES (1001, 'last', 'ok')",
+    )
+    return served
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
+async def test_run(written, watched, cancelling, tmp_path, route, journal):
+    """The second start delivers what the first one had not made durable, and the server has nothing left of either."""
+    for number in numbers():
+        async with written.copied_slot() as slot:
+            source = Source(written.dsn, slot=slot, publication="p", source=route)
+            folder = str(tmp_path / str(number)) if journal else None
+            sink = MemorySink(keeps_position=True)
+            attempt = cancelling(number, everywhere=True)
+            await attempt.run(Pipeline(source, [sink], journal=folder, until="now", batches=BATCHES).run())
+            await watched.nothing_left()
+            await written.nothing_left()
+            if not journal and sink.position is not None:
+                assert await written.confirmed(slot) <= sink.position.lsn
+            if attempt.cancelled:
+                sink.crash()
+                await Pipeline(source, [sink], journal=folder, until="now", batches=BATCHES).run()
+        assert STREAMED == ids(sink)
+        assert len(STREAMED) == sum(map(len, sink.durable_batches))
+        if not attempt.cancelled:
+            break
+    assert number > 20
+
+
+@pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
+async def test_initial_load(written, watched, cancelling, tmp_path):
+    """A load that is cut short leaves no slot, or a journal that has all of it."""
+    expected = sorted(LOADED + STREAMED)
+    slot = f"{written.slot[:50]}_load"
+    exists = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
+    for number in numbers():
+        source = Source(written.dsn, slot=slot, publication="p", create_slot=True)
+        folder, sink = str(tmp_path / str(number)), MemorySink(keeps_position=True)
+
+        def pipeline(source=source, folder=folder, sink=sink):
+            return Pipeline(source, [sink], journal=folder, snapshot=True, until="now", batches=BATCHES)
+
+        attempt = cancelling(number, everywhere=True)
+        await attempt.run(pipeline().run())
+        await watched.nothing_left()
+        await written.nothing_left()
+        if attempt.cancelled:
+            sink.crash()
+            await pipeline().run()
+        assert expected == sorted(ids(sink))
+        assert len(expected) == sum(map(len, sink.durable_batches))
+        if await written.connection.fetchval(exists, slot):
+            await written.connection.execute("SELECT pg_drop_replication_slot($1)", slot)
+        if not attempt.cancelled:
+            break
+    assert number > 20
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+async def test_creating_a_slot(served, watched, cancelling, route):
+    """A start that is cancelled leaves no slot that it has created."""
+
+    async def start(slot):
+        async with aiorepl.connect(
+            served.dsn, slot=slot, publication="p", source=route, create_slot=True
+        ) as stream:
+            entered.append(stream.confirmed)
+
+    number, cancelled, entered = 0, True, []
+    while cancelled:
+        number += 1
+        slot = f"{served.slot[:50]}_{number}"
+        attempt = cancelling(number, everywhere=True)
+        entered.clear()
+        await attempt.run(start(slot))
+        cancelled = attempt.cancelled
+        await watched.nothing_left()
+        await served.nothing_left()
+        try:
+            await served.connection.execute("SELECT pg_drop_replication_slot($1)", slot)
+            assert entered
+        except asyncpg.UndefinedObjectError:
+            assert not entered
+    assert number > 10
