@@ -47,7 +47,8 @@ def order(by: str, routing_key: RoutingKey | None) -> Order:
         raise ConfigurationError(f"order {by!r} does not exist: it is {', '.join(ORDERS)}")
     if routing_key is None:
         raise ConfigurationError("order = routing_key needs a routing_key")
-    return lambda _: routing_key
+    key = routing_key
+    return lambda _: _ByRoutingKey(key).touched
 
 
 def stages(batch: Batch, lanes: int, touched: Touched) -> Iterator[list[Batch]]:
@@ -129,6 +130,23 @@ def by_table(lineage: Lineage) -> Touched:
 def by_key(lineage: Lineage) -> Touched:
     """Changes of a row are in order, by its replica identity; where there is none, those of its table."""
     return _ByKey(lineage).touched
+
+
+class _ByRoutingKey:
+    """Changes with one routing key are in order; a template may read otherwise once a table is described anew."""
+
+    def __init__(self, routing_key: RoutingKey) -> None:
+        self._routing_key = routing_key
+        self._seen: set[Relation] = set()
+        self._described: set[int] = set()
+
+    def touched(self, change: Change) -> Places:
+        if isinstance(change, RowChange) and (relation := change.layout.relation) not in self._seen:
+            self._seen.add(relation)
+            if relation.oid in self._described:
+                return None
+            self._described.add(relation.oid)
+        return self._routing_key(change)
 
 
 class _Keyed:

@@ -26,7 +26,7 @@ from aiorepl.durable import (
     sync_folder,
     write_file,
 )
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, PermanentError
 from aiorepl.journal.index import dump_type, load_type
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
@@ -83,9 +83,29 @@ class DeadLetters(SyncSink):
 
     def _write(self, part: Slice, changes: list[c.Change], refusal: Refusal | None) -> None:
         file = self.path / f"{_name(changes[0])}{_SUFFIX}"
+        if file.exists() and not file.is_symlink():
+            self._require_own(file, refusal)
         # A process that was killed comes to the same letter again after its restart.
         remove_partials(file)
         write_file(file, [_dump(part, changes, refusal, self._position)])
+
+    def _require_own(self, file: Path, refusal: Refusal | None) -> None:
+        """Check that a letter may be replaced: what was refused before a restart is refused again.
+
+        :raises PermanentError: the letter is of another sink or slot.
+        """
+        try:
+            letter = _load(file)
+        except ConfigurationError as error:
+            raise PermanentError(f"dead letters: {error}: move it out of the folder") from None
+        kept, ours = letter.batch.refusal, self._position
+        sinks = [None if one is None else one.sink for one in (kept, refusal)]
+        slots = [None if one is None else (one.system_identifier, one.slot) for one in (letter.source, ours)]
+        if sinks[0] != sinks[1] or slots[0] != slots[1]:
+            raise PermanentError(
+                f"dead letters: {file} is a letter of another sink or slot, which this one would replace: give each sink a "
+                "folder of its own"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -109,7 +109,8 @@ def served(
 ) -> dict[str, Served]:
     """Every sink by its name, with the pipeline's policies where it has none of its own.
 
-    :raises ConfigurationError: for a sink that stands in two places: each is opened and called by itself.
+    :raises ConfigurationError: for a sink that stands in two places, since each is opened and called by itself; and for a
+        folder of dead letters that two share.
     """
     if isinstance(sinks, (Sink, SyncSink, Delivery, str)) or not isinstance(sinks, (Mapping, Iterable)):
         raise ConfigurationError("sinks are a list, or a mapping from their names to them")
@@ -123,7 +124,23 @@ def served(
                     f"one {type(sink).__name__} stands in two places of the pipeline: make one for each"
                 )
             seen.add(id(sink))
+    _require_folders(named)
     return complete
+
+
+def _require_folders(named: Mapping[str, Given]) -> None:
+    """Check that no two sinks keep their dead letters in one folder, where letters of one would replace the other's."""
+    owners: dict[Path, str] = {}
+    for name, given in named.items():
+        letters = given.dead_letters if isinstance(given, Delivery) else None
+        path = letters if isinstance(letters, (str, Path)) else getattr(letters, "path", None)
+        if path is None:
+            continue
+        owner = owners.setdefault(Path(path).resolve(), name)
+        if owner != name:
+            raise ConfigurationError(
+                f"sinks {owner} and {name} keep their dead letters in one folder, {path}: give each a folder of its own"
+            )
 
 
 def _require_sink(sink: object) -> None:

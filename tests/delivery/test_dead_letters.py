@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
-from aiorepl import Batch, ConfigurationError, DeadLetters, Delivery, PermanentError, Sink, SinkError
+from aiorepl import (
+    Batch,
+    ConfigurationError,
+    DeadLetters,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    Refusal,
+    Sink,
+    SinkError,
+)
 from aiorepl.delivery.redelivery import redeliver
 from aiorepl.formats.native import NativeFormat
 from aiorepl.sink import SinkContext
+from aiorepl.testing import MemorySource
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column, message
 from aiorepl.testing.stream import Stream
@@ -70,6 +84,42 @@ def test_refused_again_is_the_same_letter(letters):
     letters.write(batch)
     letters.write(batch)
     assert 1 == len(list(letters.letters()))
+
+
+@pytest.mark.parametrize("other", ["sink", "slot", "no letter"])
+def test_a_letter_of_another_is_not_replaced(letters, other):
+    """Two sinks, or two slots, refuse the same change: the folder keeps the first letter, and the second is refused."""
+    stream = every_kind()
+    batch = Batch(tuple(stream.slices()))
+
+    def write(name, position):
+        letters.open(SinkContext(name, position))
+        refusal = Refusal(name, "PermanentError", "no", "write", datetime.now(UTC))
+        letters.write(Batch(batch.transactions, refusal))
+
+    write("s", stream.position)
+    (file,) = letters.path.iterdir()
+    if other == "no letter":
+        file.write_text("{}")
+    before = file.read_bytes()
+    with pytest.raises(PermanentError, match=r"letter of another sink or slot|is no dead letter"):
+        write(
+            "t" if other == "sink" else "s",
+            replace(stream.position, slot="other") if other == "slot" else stream.position,
+        )
+    assert before == file.read_bytes()
+
+
+def test_two_sinks_with_one_folder(letters):
+    """Are refused, however the folder is written."""
+    sinks = [
+        Delivery(MemorySink(), on_error="dead_letter", dead_letters=folder)
+        for folder in (letters, letters.path / ".." / "refused")
+    ]
+    with pytest.raises(
+        ConfigurationError, match="sinks memorysink and memorysink-2 keep their dead letters in one folder"
+    ):
+        Pipeline(MemorySource(), sinks)
 
 
 def test_a_message_that_ends_where_a_commit_begins(letters):
