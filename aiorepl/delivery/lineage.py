@@ -153,6 +153,12 @@ class Lineage:
         above = self._above(oid)
         return tuple(each for each in above if not self._parents.get(each)) or (oid,)
 
+    def descendants(self, oid: int) -> Iterator[CatalogTable]:
+        """Tables that were found by themselves and descend from this one."""
+        table = self._tables.get(oid)
+        if table is not None and table.partitioned:
+            yield from (each for each in self._tables.values() if oid in self._above(each.oid))
+
     def alike(self, columns: Iterable[str]) -> Iterator[CatalogTable]:
         """Partitioned tables that a table of these columns may have been a partition of."""
         given = frozenset(columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiorepl.delivery.lineage import Name
 from aiorepl.delivery.patterns import Names, Patterns, written
@@ -58,11 +58,13 @@ class Look:
 
     :param family: its name and those of its ancestors.
     :param fates: of its columns, in their order.
+    :param gone: columns that it had before and that were hidden, with the others that were there at the time.
     """
 
     family: tuple[Name, ...]
     wanted: bool
     fates: Mapping[str, Fate]
+    gone: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -95,6 +97,15 @@ def doubt_of_kin(rules: Rules, seen: Look, relatives: Sequence[Name]) -> str | N
     return None
 
 
+def gone(before: Look, after: Look) -> dict[str, frozenset[str]]:
+    """Columns that were hidden once and have disappeared, with the others that were there at the time."""
+    moved = _moved(list(before.fates), list(after.fates))
+    hidden = {column for column, fate in before.fates.items() if fate is not Fate.KEPT}
+    missing = {column for column in hidden if column not in after.fates or column in moved}
+    found = {column: others for column, others in before.gone.items() if column not in after.fates}
+    return found | dict.fromkeys(missing, frozenset(before.fates) - moved)
+
+
 def doubt(rules: Rules, before: Look, after: Look) -> str | None:
     """Why the patterns may mean something else in ``after``, the next description of the same table; ``None`` if not."""
     if after.wanted != before.wanted and not rules.tables.decide(after.family, before.family):
@@ -105,25 +116,24 @@ def doubt(rules: Rules, before: Look, after: Look) -> str | None:
         )
     if not after.wanted:
         return None
-    moved = _moved(list(before.fates), list(after.fates))
-    hidden = [column for column, fate in before.fates.items() if fate is not Fate.KEPT]
-    gone = [column for column in hidden if column not in after.fates or column in moved]
+    lost = gone(before, after)
     for column, fate in after.fates.items():
         if fate is not Fate.KEPT or _is_kept(rules, after, column):
             continue
         now = written((*after.family[0], column))
-        if column in hidden and column not in moved:
+        if column not in lost and before.fates.get(column, Fate.KEPT) is not Fate.KEPT:
             was = written((*before.family[0], column))
             return (
                 f"{was}, which the selection drops or masks, is now called {now}: add that to drop or mask, or to keep if it "
                 f"is to be seen, and leave {was}? for the rows from before"
             )
-        if gone and (column not in before.fates or column in moved):
-            was = written((*before.family[0], gone[0]))
-            return (
-                f"{now} is new and may be {was}, which the selection drops or masks, under another name: add it to drop or "
-                f"mask, or to keep if it is another column, and leave {was}? for the rows from before"
-            )
+        for other, companions in lost.items():
+            if column not in companions:
+                was = written((*before.family[0], other))
+                return (
+                    f"{now} is new and may be {was}, which the selection drops or masks, under another name: add it to drop or "
+                    f"mask, or to keep if it is another column, and leave {was}? for the rows from before"
+                )
     return None
 
 

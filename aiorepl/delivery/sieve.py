@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, overload
 
-from aiorepl.delivery.lineage import Lineage, Name
-from aiorepl.delivery.looks import Fate, Look, doubt, doubt_of_kin, look
+from aiorepl.delivery.lineage import CatalogTable, Lineage, Name
+from aiorepl.delivery.looks import Fate, Look, doubt, doubt_of_kin, gone, look
 from aiorepl.delivery.masking import Rewriting, truncation
 from aiorepl.delivery.selection import KINDS, Selection
 from aiorepl.errors import PermanentError
@@ -142,11 +142,17 @@ class Sieve:
         relatives = [table.names for table in lineage.alike(relation.names)] if lineage.unknown(oid) else []
         seen = look(rules, (own, *lineage.ancestors(oid)), relation.names, relatives)
         told = doubt_of_kin(rules, seen, relatives)
+        lost: dict[str, frozenset[str]] = {}
         for before in (self._before(oid), self._before(own)):
-            if told is None and before is not None:
-                told = doubt(rules, before, seen)
+            if before is not None:
+                told = told or doubt(rules, before, seen)
+                lost |= gone(before, seen)
+        for table in lineage.descendants(oid):
+            # The publication has got publish_via_partition_root: what came from the partitions comes from here now.
+            told = told or doubt(rules, self._as_found(table), seen)
         if told is not None:
             raise PermanentError(f"sink {self._sink}: {told}", final=True)
+        seen = replace(seen, gone=lost)
         self._latest[oid] = self._latest[own] = seen
         return seen
 
@@ -156,9 +162,10 @@ class Sieve:
             return self._latest[known]
         lineage = self._lineage
         table = lineage.find(known) if isinstance(known, int) else lineage.named(known)
-        if table is None:
-            return None
-        return look(self._rules, (table.names, *lineage.ancestors(table.oid)), table.columns)
+        return None if table is None else self._as_found(table)
+
+    def _as_found(self, table: CatalogTable) -> Look:
+        return look(self._rules, (table.names, *self._lineage.ancestors(table.oid)), table.columns)
 
 
 class SelectedChanges(Sequence[Change]):

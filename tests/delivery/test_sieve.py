@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from aiorepl import PermanentError, Selection
@@ -130,6 +132,16 @@ def test_names_as_the_catalog_has_them(same, renamed):
         described(Sieve(selection, "s", lineage), then, names=("t",))
 
 
+def test_a_column_that_was_away_for_a_while():
+    """A hidden column that has disappeared may come back under another name later; columns known beside it are others."""
+    stages = [ID, EMAIL, NOTE], [ID], [ID, NOTE]
+    assert 3 == len(described(Sieve(masking()), *stages, names=("t",) * 3))
+    with pytest.raises(PermanentError, match=r"public\.t\.mail is new and may be public\.t\.email"):
+        described(Sieve(masking(), "s"), *stages, [ID, NOTE, MAIL], names=("t",) * 4)
+    back = [*stages, [ID, EMAIL, NOTE], [ID, EMAIL, NOTE, MAIL]]
+    assert 5 == len(described(Sieve(masking()), *back, names=("t",) * 5))
+
+
 PARTITIONED = CatalogTable(1, "public", "t", ("id", "email", "note"), partitioned=True)
 MIDDLE = CatalogTable(2, "public", "t_1", ("id", "email", "note"), (1,), partitioned=True)
 
@@ -168,6 +180,27 @@ def test_a_partition_that_was_dropped():
     settled = Selection(tables=("public.t", "public.leaf?"))
     assert 1 == len(described(Sieve(settled, "s", lineage), *columns, names=("leaf",)))
     assert [] == described(Sieve(Selection(tables=("public.t",)), "s", lineage), [ID, EMAIL], names=("leaf",))
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        (masking("public.leaf.email"), r"public\.leaf\.email, .* is now called public\.t\.email"),
+        (Selection(tables=("public.leaf",)), "table public.leaf is now called public.t"),
+        (Selection(tables=("!public.leaf",)), "table public.leaf is now called public.t"),
+        (masking("public.leaf.email", "public.t.email"), None),
+        (masking("public.leaf.email", keep=("public.t.email",)), None),
+    ],
+)
+def test_partitions_that_get_the_name_of_their_table(selection, says):
+    """With publish_via_partition_root set meanwhile, what went by the partitions' names comes by another."""
+    root = dataclasses.replace(PARTITIONED, oid=16385)
+    lineage = Lineage([root, CatalogTable(5, "public", "leaf", ("id", "email", "note"), (16385,))])
+    if says is None:
+        assert 1 == len(described(Sieve(selection, "s", lineage), [ID, EMAIL, NOTE], names=("t",)))
+    else:
+        with pytest.raises(PermanentError, match=says):
+            described(Sieve(selection, "s", lineage), [ID, EMAIL, NOTE], names=("t",))
 
 
 def test_a_partition_that_is_detached():
