@@ -9,6 +9,7 @@ import pytest
 from aiorepl import UNCHANGED, TransientError
 from aiorepl.testing import MemorySink
 from aiorepl.testing.conformance import Event, SinkConformance
+from aiorepl.testing.conformance.event import identity
 
 
 class TestMemorySink(SinkConformance):
@@ -46,10 +47,10 @@ class TestMemorySink(SinkConformance):
 
     def event(self, change):
         """As a target of events would show it."""
-        lsn = change.lsn if change.transaction is None else change.transaction.commit_lsn
+        lsn, ordinal = identity(change)
         new = getattr(change, "new", None)
         new = new and {name: value for name, value in new.items() if value is not UNCHANGED}
-        return Event(lsn, change.ordinal, change.kind, None, new)
+        return Event(lsn, ordinal, change.kind, None, new)
 
 
 class TestMemorySinkWithPosition(TestMemorySink):
