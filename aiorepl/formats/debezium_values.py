@@ -30,7 +30,7 @@ from aiorepl.values.codec import Encoder, Format, Malformed, guard
 from aiorepl.values.extensions import CODECS as EXTENSION_CODECS
 from aiorepl.values.geometric import CODECS as GEOMETRIC
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY, BASE, BUILTIN, DOMAIN, NAME_ONLY, TypeInfo
+from aiorepl.values.types import ARRAY, BASE, BUILTIN, NAME_ONLY, TypeInfo
 
 Converter = Callable[[str], Any]
 
@@ -54,8 +54,8 @@ def encoder(types: Types, column: Column, kind: int, decimals: str) -> Encoder:
 
 def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter | None:
     """From PostgreSQL's text to what JSON can say; ``None`` where that is what ``Types.json_encoder`` gives."""
-    info = _base(types, oid)
-    if info is None:
+    info = types.base(oid)
+    if info is None or not types.readable(oid):
         return None
     if info.kind == ARRAY:
         return _array(types, info, modifier, decimals)
@@ -77,7 +77,7 @@ def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter
 
 def unchanged(types: Types, column: Column) -> bytes:
     """What stands for a value that was not sent because it did not change."""
-    info = _base(types, column.type_oid)
+    info = types.base(column.type_oid)
     name = "" if info is None else info.name
     raw = PLACEHOLDER.encode()
     value: Any = PLACEHOLDER
@@ -94,14 +94,6 @@ def unchanged(types: Types, column: Column) -> bytes:
     elif name == "hstore":
         value = orjson.dumps({PLACEHOLDER: PLACEHOLDER}).decode()
     return orjson.dumps(value)
-
-
-def _base(types: Types, oid: int) -> TypeInfo | None:
-    """The type, of a domain what it is made of."""
-    info = types.info(oid)
-    while info is not None and info.kind == DOMAIN:
-        info = types.info(info.element)
-    return info
 
 
 def _array(types: Types, info: TypeInfo, modifier: int, decimals: str) -> Converter | None:

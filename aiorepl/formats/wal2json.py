@@ -25,7 +25,7 @@ from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.codec import Encoder
 from aiorepl.values.codec import Format as Wire
 from aiorepl.values.registry import Types
-from aiorepl.values.types import BUILTIN, DOMAIN
+from aiorepl.values.types import BUILTIN
 
 _ACTIONS = {"insert": "I", "update": "U", "delete": "D"}
 _NUMBERS = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric")
@@ -156,10 +156,9 @@ class Wal2JsonFormat(Format):
         described: dict[str, Any] = {"name": column.name}
         if self._types:
             oid, modifier = column.type_oid, column.type_modifier if self._typmod else -1
-            info = types.info(oid)
-            while self._domain_data_type and info is not None and info.kind == DOMAIN:
-                oid, modifier = info.element, -1
-                info = types.info(oid)
+            base = types.base(oid) if self._domain_data_type else None
+            if base is not None and base.oid != oid:
+                oid, modifier = base.oid, -1
             described["type"] = type_name(types, oid, modifier)
         if self._type_oids:
             described["typeoid"] = column.type_oid

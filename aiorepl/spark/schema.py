@@ -43,7 +43,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.types import decimal_digits
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY, DOMAIN
+from aiorepl.values.types import ARRAY
 
 OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS = "_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts"
 UNCHANGED: Final = "_unchanged"
@@ -134,12 +134,12 @@ def table_schema(relation: Relation, types: Types) -> StructType:
 
 def spark_type(oid: int, modifier: int, types: Types) -> DataType:
     """What a column of this type and type modifier becomes."""
-    info = types.info(oid)
-    if info is None:
+    info = types.base(oid)
+    if info is None or not types.readable(oid):
         return StringType()
-    if info.kind == DOMAIN:
+    if info.oid != oid:
         # The modifier that comes with a domain is the column's own, which is none.
-        return spark_type(info.element, -1, types)
+        modifier = -1
     if info.kind == ARRAY:
         element = spark_type(info.element, modifier, types)
         return StringType() if isinstance(element, ArrayType) else ArrayType(element)

@@ -7,12 +7,12 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED, Unchanged
-from aiorepl.values.forms import Called, Form
+from aiorepl.values.forms import Form
 from aiorepl.values.registry import Types
 
 _TEXT: Final = TEXT  # C's own number in the compiled form
@@ -55,8 +55,8 @@ class Layout:
         if self._version != self.types.version:
             self._version = self.types.version
             oids = [column.type_oid for column in self.relation.columns]
-            self._texts = [_form(self.types, oid, TEXT) for oid in oids]
-            self._binaries = [_form(self.types, oid, BINARY) for oid in oids]
+            self._texts = [self.types.form(oid, TEXT) for oid in oids]
+            self._binaries = [self.types.form(oid, BINARY) for oid in oids]
         values = []
         for place in places:
             raw = columns[place]
@@ -126,18 +126,6 @@ class Row(_Columns, Mapping[str, Any]):
     """
 
     __slots__ = ()
-
-
-def _form(types: Types, oid: int, kind: int) -> Form:
-    try:
-        return types.form(oid, kind)
-    except ValueError:
-        # A type that cannot be: its column says so when it is read, and the others are read all the same.
-        return Called(_unreadable)
-
-
-def _unreadable(_raw: bytes) -> NoReturn:
-    raise ValueError
 
 
 class _Values(ValuesView[Any]):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiorepl import octets
 from aiorepl.values import marks
 from aiorepl.values.array_text import ArrayText, Tree
-from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
+from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, require_escapable, string
 from aiorepl.values.forms import AsSent, Binary, Called, Composed, form_of
 from aiorepl.values.styles import Style
 
@@ -103,6 +103,7 @@ class Array(Composed):
         data: Any = out  # a pointer in the compiled form
         size = len(out)
         if marks.find(data, start, size, _QUOTED) < size:
+            require_escapable(out, start)
             text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
             del out[start:]
             octets.put_quoted(out, text)

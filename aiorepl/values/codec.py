@@ -20,6 +20,8 @@ import orjson
 
 from aiorepl.values.forms import AS_TEXT, Binary, CalledBinary, Form, binary_of
 
+MOST_ESCAPED: Final = 256 * 1024 * 1024
+
 Reader = Callable[[bytes], Any]
 Printer = Callable[[bytes], str]
 Encoder = Callable[[bytes], bytes]
@@ -126,6 +128,28 @@ def text_only(name: str) -> Codec:
         raise UnknownBinaryType(f"the binary form of type {name} is not known; request text for it")
 
     return codec(AS_TEXT.read, refuse, refuse, string, refuse)
+
+
+def refused(problem: str, json_text: Encoder | None) -> Codec:
+    """The codec of a type that cannot be read, though its text can be passed on.
+
+    :param json_text: if its text does for JSON.
+    """
+
+    def refuse(_raw: bytes) -> NoReturn:
+        raise Malformed(problem)
+
+    return codec(refuse, refuse, refuse, refuse if json_text is None else json_text, refuse)
+
+
+def require_escapable(out: bytearray, start: int) -> None:
+    """That what was appended from ``start`` on may have its quotes and backslashes doubled. Every level of nesting doubles
+    them once more, so that a few bytes in binary can be gigabytes of text.
+
+    :raises Malformed: when it would be too long.
+    """
+    if len(out) - start + out.count(b'"', start) + out.count(b"\\", start) > MOST_ESCAPED:
+        raise Malformed(f"its text, with quotes inside quotes, takes more than {MOST_ESCAPED} bytes")
 
 
 def guard(function: Callable[[bytes], Any], name: str, form: str) -> Callable[[bytes], Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiorepl import octets
 from aiorepl.values import marks
-from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
+from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, require_escapable, string
 from aiorepl.values.forms import Binary, Composed, Form, form_of
 from aiorepl.values.marks import Marks
 
@@ -56,6 +56,7 @@ def put_field(out: bytearray, form: Binary, raw: bytes, needs_quotes: Marks) -> 
     size = len(out)
     data: Any = out  # a pointer in the compiled form
     if marks.find(data, start, size, _QUOTED) < size:
+        require_escapable(out, start)
         text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'""')
         del out[start:]
         octets.put_quoted(out, text)

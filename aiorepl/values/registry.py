@@ -17,6 +17,7 @@ from aiorepl.values import (
     identifiers,
     intervals,
     json,
+    nesting,
     network,
     numbers,
     search,
@@ -35,6 +36,7 @@ from aiorepl.values.codec import (
     guard,
     printed,
     quoted,
+    refused,
     string,
     text_only,
 )
@@ -47,7 +49,6 @@ from aiorepl.values.types import (
     BASE,
     BUILTIN,
     COMPOSITE,
-    DOMAIN,
     ENUM,
     MULTIRANGE,
     NAME_ONLY,
@@ -114,6 +115,14 @@ class Types:
     def info(self, oid: int) -> TypeInfo | None:
         """What is known of the type, if anything."""
         return BUILTIN.get(oid) or self._added.get(oid)
+
+    def base(self, oid: int) -> TypeInfo | None:
+        """What is known of the type, or of the one that it is a domain over."""
+        return nesting.base(oid, self.info)
+
+    def readable(self, oid: int) -> bool:
+        """Whether values of this type can be taken apart; if not, ``decoder`` gives what says why."""
+        return nesting.problem(oid, self.info) is None
 
     def add(self, info: TypeInfo) -> None:
         """Make a type known, or known anew after it was altered.
@@ -222,33 +231,38 @@ class Types:
             )
         return guard(function, f"type {self._name(oid)}", Format(format).name.lower())
 
-    def _codec(self, oid: int, within: tuple[int, ...] = ()) -> Codec:
+    def _codec(self, oid: int) -> Codec:
         codec = self._codecs.get(oid)
         if codec is None:
-            if oid in within:
-                raise ValueError(f"type {self._name(oid)} is made of itself")
-            codec = self._codecs[oid] = self._build(oid, (*within, oid))
+            problem = nesting.problem(oid, self.info)
+            codec = self._codecs[oid] = self._build(oid) if problem is None else self._refused(oid, problem)
         return codec
 
-    def _build(self, oid: int, within: tuple[int, ...]) -> Codec:
-        info = self.info(oid)
+    def _refused(self, oid: int, problem: str) -> Codec:
+        base = self.base(oid)
+        # As JSON these are strings of their text, which nobody has to understand.
+        as_text = base is not None and base.kind in (COMPOSITE, RANGE, MULTIRANGE)
+        return refused(problem, string if as_text else None)
+
+    def _build(self, oid: int) -> Codec:
+        info = self.base(oid)
         if info is None:
             return text_only(self._name(oid))
+        if info.oid != oid:
+            return self._codec(info.oid)
         if info.kind == ARRAY:
             element = self.info(info.element)
             delimiter = info.delimiter if element is None else element.delimiter
-            codec = self._codec(info.element, within)
+            codec = self._codec(info.element)
             return array(codec, delimiter, _style(codec))
-        if info.kind == DOMAIN:
-            return self._codec(info.element, within)
         if info.kind == ENUM:
             return TEXT
         if info.kind == COMPOSITE:
-            return composite(info.fields, [self._codec(field, within) for _, field in info.fields])
+            return composite(info.fields, [self._codec(field) for _, field in info.fields])
         if info.kind == RANGE:
-            return range_of(self._codec(info.element, within))
+            return range_of(self._codec(info.element))
         if info.kind == MULTIRANGE:
-            return multirange_of(self._codec(info.element, within))
+            return multirange_of(self._codec(info.element))
         if info.oid in BUILTIN:
             return _BUILTIN_CODECS.get(info.name) or text_only(self._name(oid))
         if info.kind in (BASE, NAME_ONLY) and info.name in extensions.CODECS:

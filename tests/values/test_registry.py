@@ -118,16 +118,6 @@ def test_pickled() -> None:
     assert types.decoder(70000, Format.BINARY)(b"\0\0\0\7") == 7
 
 
-def test_made_of_itself() -> None:
-    """A catalog that describes a type by itself is refused, not followed for ever."""
-    types = Types(
-        [TypeInfo(70000, "public", "ouroboros", "d", 70001), TypeInfo(70001, "public", "_o", "a", 70000)]
-    )
-    assert types.known(70000)
-    with pytest.raises(ValueError, match=r"public\.ouroboros .* is made of itself"):
-        types.decoder(70000, Format.TEXT)
-
-
 def test_unknown_format() -> None:
     """There are two formats."""
     with pytest.raises(ValueError, match=r"117 is no format: it is 116 \(text\) or 98 \(binary\)"):

@@ -21,7 +21,7 @@ from aiorepl.formats.arrow import moments
 from aiorepl.values.arrays import parse
 from aiorepl.values.codec import Malformed
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY, DOMAIN, TypeInfo
+from aiorepl.values.types import ARRAY, TypeInfo
 
 Raw = bytes | None
 Convert = Callable[[Sequence[Raw]], Any]
@@ -38,7 +38,7 @@ def converter(oid: int, types: Types, wanted: pa.DataType, *, null: bool) -> Con
 
     :param null: make null of what ``wanted`` cannot hold instead.
     """
-    return _converter(_base(oid, types), types, wanted, null=null)
+    return _converter(types.base(oid), types, wanted, null=null)
 
 
 def text_array(values: Sequence[Raw]) -> Any:
@@ -51,14 +51,6 @@ def text_array(values: Sequence[Raw]) -> Any:
         )
 
 
-def _base(oid: int, types: Types) -> TypeInfo | None:
-    """The type, or what it is a domain over."""
-    info = types.info(oid)
-    while info is not None and info.kind == DOMAIN:
-        info = types.info(info.element)
-    return info
-
-
 def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
     if pa.types.is_string(wanted):
         return lambda values: _texts(values, null=null)
@@ -68,7 +60,7 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
     if pa.types.is_list(wanted):
         if info is None or info.kind != ARRAY:
             return lambda values: _each(values, wanted, _refuse, null=null)
-        element = _converter(_base(info.element, types), types, wanted.value_type, null=null)
+        element = _converter(types.base(info.element), types, wanted.value_type, null=null)
         return lambda values: _lists(values, info.delimiter, element, wanted, null=null)
     if pa.types.is_boolean(wanted):
         return lambda values: _booleans(values, null=null)

@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY, DOMAIN
+from aiorepl.values.types import ARRAY
 
 META: Final = pa.schema(
     [
@@ -54,12 +54,12 @@ _MAX_128, _MAX_256 = 38, 76
 
 def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
     """What a column of this type and type modifier becomes."""
-    info = types.info(oid)
-    if info is None:
+    info = types.base(oid)
+    if info is None or not types.readable(oid):
         return pa.string()
-    if info.kind == DOMAIN:
+    if info.oid != oid:
         # The modifier that comes with a domain is the column's own, which is none.
-        return arrow_type(info.element, -1, types)
+        modifier = -1
     if info.kind == ARRAY:
         element = arrow_type(info.element, modifier, types)
         return pa.string() if pa.types.is_list(element) else pa.list_(pa.field("element", element))
