@@ -6,3 +6,9 @@ from typing import Final
 
 EPOCH_SECONDS: Final = 946_684_800
 EPOCH_MICROSECONDS: Final = EPOCH_SECONDS * 1_000_000
+_LAST: Final = 2**63 - 1
+
+
+def since_1970(timestamp: int) -> int:
+    """Microseconds since 2000 as those since 1970, in 64 bits: what PostgreSQL can say and they cannot is their last."""
+    return min(timestamp + EPOCH_MICROSECONDS, _LAST)

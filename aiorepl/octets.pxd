@@ -7,6 +7,7 @@ from cpython.bytearray cimport (
     PyByteArray_Resize,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.float cimport PyFloat_FromString
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport fabs, isfinite, signbit
 from libc.string cimport memchr, memcmp, memcpy
@@ -136,7 +137,8 @@ cdef inline double decimal(bytes data, Py_ssize_t start, Py_ssize_t end) except?
         if at == end and number < 1ULL << 53:
             value = number / power
             return -value if negative else value
-    return float(PyBytes_FromStringAndSize(text + start, end - start))
+    # Not float(...), for which Cython has a function of its own that takes underscores where Python's takes none.
+    return PyFloat_FromString(PyBytes_FromStringAndSize(text + start, end - start))
 
 
 cdef inline unsigned long long magnitude(long long number) noexcept nogil:

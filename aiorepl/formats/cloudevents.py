@@ -103,9 +103,11 @@ class CloudEventsFormat(Format):
             "source": self._source,
             "type": f"{self._type_prefix}.{kind}.v1",
         }
-        # When it committed, or was prepared or decided; a message between transactions does not say.
-        if transaction is not None:
-            attributes["time"] = iso_time(transaction.commit_timestamp)
+        # When it committed, or was prepared or decided; a message between transactions does not say. RFC 3339 knows years of
+        # four digits alone.
+        time = None if transaction is None else iso_time(transaction.commit_timestamp)
+        if time is not None and time[0] not in "+-":
+            attributes["time"] = time
         return attributes | {"datacontenttype": "application/json"}
 
 

@@ -16,8 +16,7 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Iterable
-from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import orjson
@@ -37,6 +36,7 @@ Converter = Callable[[str], Any]
 DECIMALS: Final = ("string", "double", "precise")
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 
+_AT_ONCE: Final = 1024  # digits
 _SPECIAL: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _EXTENSIONS: Final = ("hstore", "vector", "halfvec", "geometry", "geography")
 _MONEY: Final = re.compile(r"[(-]?[^\d,.]*([\d,]*(?:\.\d+)?)\)?")
@@ -144,12 +144,30 @@ def _unscaled(text: str, scale: int) -> bytes:
         raise Malformed(
             'not a number or infinite, which decimals="precise" cannot say: use "string" or "double"'
         )
+    sign, text = (-1, text[1:]) if text.startswith("-") else (1, text)
     whole, _, fraction = text.partition(".")
     digits = whole + fraction[: max(scale, 0)].ljust(scale, "0") if scale >= 0 else whole[:scale] or "0"
-    # Not int(text): that has a limit of digits.
-    number = int(Decimal("0" if digits == "-" else digits))
+    number = sign * _integer(digits)
     length = (number if number >= 0 else ~number).bit_length() // 8 + 1
     return number.to_bytes(length, "big", signed=True)
+
+
+def _integer(digits: str) -> int:
+    """``int``, which has a limit of digits, and like ``Decimal`` takes four times as long for twice as many."""
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError
+    if len(digits) <= _AT_ONCE:
+        return int(digits)
+    size = _AT_ONCE
+    while 2 * size < len(digits):
+        size *= 2
+    return (_integer(digits[:-size]) * _power_of_five(size) << size) + _integer(digits[-size:])
+
+
+@lru_cache(maxsize=16)
+def _power_of_five(exponent: int) -> int:
+    half = exponent // 2
+    return 5**exponent if exponent <= _AT_ONCE else _power_of_five(half) * _power_of_five(exponent - half)
 
 
 def _money(text: str, decimals: str) -> Any:

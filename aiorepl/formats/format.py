@@ -13,6 +13,7 @@ from aiorepl.transactions.changes import Change, Message, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
 
+_CYCLE: Final = 146_097 * 86_400_000_000  # microseconds in 400 years
 _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 
 
@@ -139,8 +140,14 @@ def commit_lsn(change: Change) -> LSN:
 
 
 def iso_time(timestamp: int) -> str:
-    """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits."""
-    return f"{to_datetime(timestamp).isoformat(timespec='microseconds')[:26]}Z"
+    """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits; years that have not four with a sign."""
+    try:
+        return f"{to_datetime(timestamp).isoformat(timespec='microseconds')[:26]}Z"
+    except OverflowError:
+        # The Gregorian calendar repeats itself every 400 years.
+        cycles, place = divmod(timestamp, _CYCLE)
+        moment = to_datetime(place)
+        return f"{moment.year + 400 * cycles:+05d}{moment.isoformat(timespec='microseconds')[4:26]}Z"
 
 
 def is_empty(part: Slice) -> bool:

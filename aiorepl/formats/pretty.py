@@ -149,4 +149,4 @@ def _altered(change: SchemaChange) -> str:
 
 
 def _clock(transaction: Transaction | None) -> str:
-    return "-" if transaction is None else iso_time(transaction.commit_timestamp)[11:-1]
+    return "-" if transaction is None else iso_time(transaction.commit_timestamp).partition("T")[2][:-1]

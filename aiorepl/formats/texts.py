@@ -16,6 +16,8 @@ class Texts:
     """
 
     def __init__(self, relation: Relation, types: Types, *, binary: bool) -> None:
+        self.printed = 0
+        """The bytes of text that were made of binary values so far."""
         self._relation = relation
         self._printers = (
             [types.text(column.type_oid, BINARY) for column in relation.columns] if binary else None
@@ -40,8 +42,9 @@ class Texts:
             raw = columns[place]
             if kind == BINARY and isinstance(raw, bytes):
                 try:
-                    texts[place] = self._printers[place](raw).encode()
+                    text = texts[place] = self._printers[place](raw).encode()
                 except ValueError as error:
                     name = self._relation.names[place]
                     raise DataError(f"{self._relation}.{name}: {error}") from None
+                self.printed += len(text)
         return texts

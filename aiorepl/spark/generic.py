@@ -57,8 +57,9 @@ class Generic:
                 for header, ordinal, relation, payload in walk.rows():
                     if relation is not None and relation not in texts:
                         texts[relation] = Texts(relation, types, binary=index.binary)
+                    printed = 0 if relation is None else texts[relation].printed
                     rows += _rows(header, ordinal, walk.decode(payload), texts)
-                    size += len(payload)
+                    size += len(payload) + (0 if relation is None else texts[relation].printed - printed)
                     if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
                         yield self._batch(rows)
                         rows, size = [], 0

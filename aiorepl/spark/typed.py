@@ -108,7 +108,7 @@ class _Layout(Shape):
                 name = f"{relation}.{field.name}"
                 converters[field.name] = place, column(name, oid, known, field.type, null=wanted.null)
         super().__init__(wanted.schema, relation.names, key, converters)
-        self.split = Texts(relation, known, binary=binary).split
+        self.texts = Texts(relation, known, binary=binary)
 
 
 class _Rows(Rows):
@@ -127,21 +127,21 @@ class _Rows(Rows):
     def add(self, header: Header, ordinal: int, payload: bytes, walk: Walk) -> None:
         """The row or rows of one message."""
         self.begin(header)
-        self._size += len(payload)
+        split, before = self.layout.texts.split, self.layout.texts.printed
         kind = payload[0]
         if kind == _INSERT:
-            self.insert(ordinal, self.layout.split(TupleData(payload, _TUPLE_AT)))
+            self.insert(ordinal, split(TupleData(payload, _TUPLE_AT)))
         elif kind == _UPDATE:
             if payload[_KIND_AT] == _NEW:
-                self.update(ordinal, self.layout.split(TupleData(payload, _TUPLE_AT)))
+                self.update(ordinal, split(TupleData(payload, _TUPLE_AT)))
             else:
                 message = walk.decode(payload)
                 assert isinstance(message, m.Update)
                 assert message.old is not None
-                split = self.layout.split
                 self.update(ordinal, split(message.new), split(message.old), whole=message.old_kind == "O")
         elif kind == _DELETE:
-            old = self.layout.split(TupleData(payload, _TUPLE_AT))
+            old = split(TupleData(payload, _TUPLE_AT))
             self.delete(ordinal, old, whole=payload[_KIND_AT] == _OLD)
         else:
             self.truncate(ordinal)
+        self._size += len(payload) + self.layout.texts.printed - before

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from aiorepl.epoch import EPOCH_MICROSECONDS
+from aiorepl.epoch import since_1970
 from aiorepl.formats.arrow.header import Header
 from aiorepl.journal.format import frames
 from aiorepl.journal.index import Block
@@ -40,7 +40,7 @@ class Walk:
         self._header = (
             Header(None, 0, None)
             if midway is None
-            else Header(midway.xid, midway.commit_lsn, midway.commit_timestamp + EPOCH_MICROSECONDS)
+            else Header(midway.xid, midway.commit_lsn, since_1970(midway.commit_timestamp))
         )
         self._ordinal = 0 if midway is None else midway.ordinal
 
@@ -64,7 +64,7 @@ class Walk:
             elif kind == _BEGIN:
                 begin = decode(payload)
                 assert isinstance(begin, m.Begin)
-                header = Header(begin.xid, begin.final_lsn, begin.commit_time + EPOCH_MICROSECONDS)
+                header = Header(begin.xid, begin.final_lsn, since_1970(begin.commit_time))
                 ordinal = 0
             elif kind == _TRUNCATE:
                 yield header, ordinal, None, payload

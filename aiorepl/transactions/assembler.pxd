@@ -4,7 +4,7 @@ from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.transactions.changes cimport RowChange, row_change
 from aiorepl.transactions.rows cimport Layout
 
-cdef Py_ssize_t _OVERHEAD
+cdef Py_ssize_t _OVERHEAD, _SLICE_BYTES
 
 
 cdef class Assembler:
@@ -18,8 +18,9 @@ cdef class Assembler:
     cdef dict _layouts, _handlers
     cdef list _fresh, _slices, _gathered
     cdef Py_ssize_t _size, _ordinal, _known
+    cdef object _swells_by
 
-    @cython.locals(row=RowMessage, layout=Layout)
+    @cython.locals(row=RowMessage, layout=Layout, swelling=Py_ssize_t)
     cpdef list feed(self, object messages)
 
     @cython.locals(layout=Layout)

@@ -17,7 +17,7 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
-from aiorepl.transactions.pending import OVERHEAD, Pending
+from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
@@ -25,7 +25,8 @@ from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
 from aiorepl.transactions.waiting import Waiting
 from aiorepl.values.registry import Types
 
-_OVERHEAD: Final = OVERHEAD  # a C number in the compiled form
+# C's own numbers in the compiled form.
+_OVERHEAD, _SLICE_BYTES = OVERHEAD, SLICE_BYTES
 WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -79,6 +80,7 @@ class Assembler:
         self._deliver_prepared = deliver_prepared
         self._state = State.BETWEEN
         self._layouts: dict[int, Layout] = {}
+        self._swells_by = -1
         self._fresh: list[Relation] = []
         self._slices: list[Slice] = []
         # The plain transaction that passes through.
@@ -130,6 +132,10 @@ class Assembler:
         :raises ProtocolError: when their order makes no sense; ``rescue`` has what came before.
         :raises SpoolError: when transactions in progress fit neither memory nor disk.
         """
+        if self.binary and self._swells_by != self.types.version:
+            self._swells_by = self.types.version
+            for known in self._layouts.values():
+                known.swells()
         legal = TRANSITIONS[self._state]
         for message in messages:
             kind = type(message)
@@ -145,6 +151,13 @@ class Assembler:
                     self._gathered.append(row_change(self._transaction, self._ordinal, layout, row))
                     self._ordinal += 1
                     self._size += len(row.payload) + _OVERHEAD
+                    if layout.binary:
+                        swelling = layout.swelling(row)
+                        if swelling:
+                            # What few bytes become is counted, and not gathered until the read ends.
+                            self._size += swelling
+                            if self._size >= _SLICE_BYTES:
+                                self._emit(None)
                 else:
                     self._content(message)
                 continue
@@ -352,6 +365,7 @@ class Assembler:
         layout = self._layouts.get(relation.oid)
         if layout is None or layout.relation is not relation:
             layout = self._layouts[relation.oid] = Layout(relation, self.types, binary=self.binary)
+            layout.swells()
         return layout
 
 

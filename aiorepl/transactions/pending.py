@@ -49,6 +49,7 @@ class _Chunk:
     :param low, high: the least and the greatest of the subtransactions in it that are not known to be in an earlier one, as
         distances from the transaction's xid; those between them may be in it or not.
     :param reach: the greatest ``high`` up to here.
+    :param relations: whose rows there may be in it.
     """
 
     xid: int | None
@@ -59,6 +60,7 @@ class _Chunk:
     low: int
     high: int
     reach: int
+    relations: tuple[Relation, ...]
 
 
 class Pending:
@@ -153,6 +155,7 @@ class Pending:
         data = bytearray()
         size = 0
         known: set[int] = set()
+        relations: dict[Relation, None] = {}
         last: Any = None
         place, behind = first, self._spooled + len(self._messages)
         while place < behind and len(data) < _SLICE_BYTES:
@@ -162,11 +165,13 @@ class Pending:
                 for described in _descriptions(message, known, xid):
                     octets.put_framed(data, described, 0, 0)
                 last = message.relation if isinstance(message, RowMessage) else None
+                if last is not None:
+                    relations[last] = None
             payload = message.payload
             octets.put_framed(data, payload, 0, 0)
             size += len(payload) + _OVERHEAD
             place += 1
-        return _Chunk(xid, first, place - first, spool.write(data), size, 1 << 32, 0, 0)
+        return _Chunk(xid, first, place - first, spool.write(data), size, 1 << 32, 0, 0, tuple(relations))
 
     def _distance(self, subxid: int) -> int:
         """How much later than the transaction's own an xid was given out; they are counted round."""
@@ -219,7 +224,11 @@ class Pending:
         for chunk in self._chunks:
             skip = max(0, known - chunk.first)
             if skip < chunk.count:
-                yield SpooledChanges(chunk, transaction, layout, skip), chunk.size
+                changes = SpooledChanges(chunk, transaction, layout, skip)
+                if any(layout(relation).swells() for relation in chunk.relations):
+                    yield from _apart(changes)
+                else:
+                    yield changes, chunk.size
         ordinal = max(known, self._spooled)
         while ordinal < len(self):
             part, size = self._portion(ordinal, transaction, layout)
@@ -240,7 +249,9 @@ class Pending:
             if isinstance(message, RowMessage):
                 if message.relation is not relation:
                     relation, layout = message.relation, layout_of(message.relation)
+                    layout.swells()
                 part.append(row_change(transaction, ordinal, layout, message))
+                size += layout.swelling(message)
             else:
                 part.append(c.change_of(transaction, ordinal, message, layout_of))
             size += len(message.payload) + _OVERHEAD
@@ -346,6 +357,23 @@ def _read(
     if ordinal != behind:
         raise SpoolError("the spool holds something else than what was written to it")
     return changes
+
+
+def _apart(changes: SpooledChanges) -> Iterator[tuple[Sequence[c.Change], int]]:
+    """A chunk whose text can be much longer than it is, in parts by the text, which are kept."""
+    part: list[c.Change] = []
+    size = 0
+    for change in changes:
+        message: Any = change.message  # type: ignore[attr-defined]  # whatever waits is of a message
+        part.append(change)
+        size += len(message.payload) + OVERHEAD
+        if isinstance(change, c.RowChange):
+            size += change.layout.swelling(message)
+        if size >= SLICE_BYTES:
+            yield part, size
+            part, size = [], 0
+    if part:
+        yield part, size
 
 
 def _descriptions(message: c.Content, known: set[int], xid: int | None) -> list[bytes]:

@@ -1,8 +1,10 @@
 cimport cython
 
-from aiorepl.values.forms cimport Form
+from aiorepl cimport octets
+from aiorepl.pgoutput.rows cimport RowMessage
+from aiorepl.values.forms cimport Binary, Form
 
-cdef unsigned char _TEXT
+cdef unsigned char _TEXT, _BINARY
 
 
 cdef class Layout:
@@ -15,9 +17,20 @@ cdef class Layout:
     cdef list _texts
     cdef list _binaries
     cdef object _version
+    cdef list _swelling
+    cdef object _swelling_version
 
     @cython.locals(place=Py_ssize_t, values=list, kind="unsigned char", form=Form)
     cpdef list read_all(self, list columns, bytes kinds, tuple places)
+
+    cpdef bint swells(self)
+    cpdef Py_ssize_t swelling(self, RowMessage message) except -1
+
+    @cython.locals(
+        data="const unsigned char*", size=Py_ssize_t, total=Py_ssize_t, place=Py_ssize_t, kind="unsigned char",
+        start=Py_ssize_t, form=Binary,
+    )
+    cdef Py_ssize_t _swelling_of(self, bytes payload, Py_ssize_t position) except -1
 
 
 cdef class _Columns:

@@ -9,20 +9,34 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Final
 
+from aiorepl import octets
 from aiorepl.errors import DataError
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED, Unchanged
-from aiorepl.values.forms import Form
+from aiorepl.values.forms import Binary, Form
 from aiorepl.values.registry import Types
 
-_TEXT: Final = TEXT  # C's own number in the compiled form
+_TEXT, _BINARY = TEXT, BINARY  # C's own numbers in the compiled form
 Raw = bytes | Unchanged | None
 
 
 class Layout:
     """A relation together with the types of its columns: what it takes to read its tuples."""
 
-    __slots__ = ("_binaries", "_texts", "_version", "all", "binary", "derived", "places", "relation", "types")
+    __slots__ = (
+        "_binaries",
+        "_swelling",
+        "_swelling_version",
+        "_texts",
+        "_version",
+        "all",
+        "binary",
+        "derived",
+        "places",
+        "relation",
+        "types",
+    )
 
     def __init__(self, relation: Relation, types: Types, *, binary: bool = False) -> None:
         self.relation = relation
@@ -35,6 +49,8 @@ class Layout:
         self._texts: list[Form] = []
         self._binaries: list[Form] = []
         self._version = -1
+        self._swelling: list[Binary | None] = []
+        self._swelling_version = -1
 
     def read(self, place: int, raw: bytes, kind: int) -> Any:
         """The Python value of the column at ``place``.
@@ -70,6 +86,50 @@ class Layout:
             except Exception:  # noqa: BLE001 - ``read`` raises it again, and says what it is
                 values.append(self.read(place, raw, kind))
         return values
+
+    def swells(self) -> bool:
+        """Whether text can be very much longer than what was sent, as far as the types are known."""
+        if self.binary and self._swelling_version != self.types.version:
+            self._swelling_version = self.types.version
+            self._swelling = [self._swelling_form(column) for column in self.relation.columns]
+            while self._swelling and self._swelling[-1] is None:
+                self._swelling.pop()
+        return len(self._swelling) > 0
+
+    def swelling(self, message: RowMessage) -> int:
+        """By how much the text of a row, or of both rows, is longer than the message, by what ``swells`` found last."""
+        total = self._swelling_of(message.payload, message.new_at) if message.new_at else 0
+        if message.old_kind:
+            total += self._swelling_of(message.payload, message.old_at)
+        return total
+
+    def _swelling_of(self, payload: bytes, position: int) -> int:
+        data: Any = payload  # a pointer in the compiled form
+        size = len(payload)
+        position += 2
+        total = 0
+        for place in range(len(self._swelling)):
+            if position >= size:
+                break
+            kind = data[position]
+            if kind != _TEXT and kind != _BINARY:
+                position += 1
+                continue
+            start = position + 5
+            if start > size:
+                break
+            position = start + octets.uint32(data, position + 1)
+            if position > size:
+                break
+            if kind == _BINARY and self._swelling[place] is not None:
+                form: Any = self._swelling[place]
+                total += form.swelling(payload, start, position)
+        return total
+
+    def _swelling_form(self, column: Column) -> Binary | None:
+        # A numeric that is declared with a precision has no more digits than that.
+        form = self.types.form(column.type_oid, BINARY) if column.type_modifier < 0 else None
+        return form if isinstance(form, Binary) and form.swells() else None
 
 
 class _Columns:

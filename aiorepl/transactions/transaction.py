@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from aiorepl.transactions.changes import Change
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def to_datetime(microseconds: int) -> datetime:
     """PostgreSQL's TimestampTz, microseconds since 2000-01-01 00:00 UTC, as an aware datetime.
 
-    :raises OverflowError: outside of the years 1 to 9999, where no transaction ever committed.
+    :raises OverflowError: outside of the years 1 to 9999.
     """
     return _EPOCH + timedelta(microseconds=microseconds)
 
@@ -57,8 +58,13 @@ class Transaction:
 
     @property
     def commit_time(self) -> datetime:
-        """When it committed, aware, UTC."""
-        return to_datetime(self.commit_timestamp)
+        """When it committed, aware, UTC; by a clock beyond the year 9999, or before the year 1, the last or first moment
+        that a datetime can say.
+        """
+        try:
+            return to_datetime(self.commit_timestamp)
+        except OverflowError:
+            return _LAST if self.commit_timestamp > 0 else _FIRST
 
 
 TwoPhase = m.Prepare | m.StreamPrepare | m.CommitPrepared | m.RollbackPrepared
@@ -72,7 +78,8 @@ class Slice:
     :param transaction: the header, or ``None`` for what stands between transactions.
     :param first: whether the transaction begins here.
     :param end_lsn: on the last slice the end LSN of the transaction, what an acknowledgement names; else ``None``.
-    :param size: the bytes of its messages, as the budgets count them.
+    :param size: the bytes of its messages, as the budgets count them, and those by which text can be longer than values
+        in binary.
     :param two_phase: the message of two-phase commit that this slice ends with, if it does.
     """
 

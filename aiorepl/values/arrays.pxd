@@ -13,6 +13,11 @@ cdef class Array(Composed):
     cdef bytes _delimiter, _needs_quotes
 
     @cython.locals(
+        data="const unsigned char*", dimensions=Py_ssize_t, at=Py_ssize_t, total=Py_ssize_t, length=Py_ssize_t,
+    )
+    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
+
+    @cython.locals(
         data="const unsigned char*", inmost=bint, inner=list, length=Py_ssize_t, _=Py_ssize_t
     )
     cdef Py_ssize_t _read_level(self, bytes raw, Py_ssize_t at, Py_ssize_t level, list values) except -1

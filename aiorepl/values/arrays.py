@@ -53,6 +53,28 @@ class Array(Composed):
         else:
             octets.put(out, b"[]")
 
+    def swells(self) -> bool:
+        return self._element.swells()
+
+    def swelling(self, raw: bytes, start: int, end: int) -> int:
+        if end - start < _HEADER:
+            return 0
+        data: Any = raw  # a pointer in the compiled form
+        dimensions = octets.int32(data, start)
+        if not 0 <= dimensions <= _MAX_DIMENSIONS:
+            return 0
+        at = start + _HEADER + _DIMENSION * dimensions
+        total = 0
+        while end - at >= _LENGTH:
+            length = octets.int32(data, at)
+            at += _LENGTH
+            if length > end - at:
+                break
+            if length > 0:
+                total += self._element.swelling(raw, at, at + length)
+                at += length
+        return total
+
     def _read_level(self, raw: bytes, at: int, level: int, values: Tree) -> int:
         """The elements of a dimension, from ``at`` to where they end."""
         data: Any = raw  # a pointer in the compiled form

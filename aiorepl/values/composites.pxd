@@ -45,6 +45,14 @@ cdef class Composite(Composed):
     @cython.locals(data="const unsigned char*", at=Py_ssize_t, place=Py_ssize_t, length=Py_ssize_t)
     cpdef void put(self, bytearray out, bytes raw) except *
 
+    @cython.locals(place=Py_ssize_t, form=Binary)
+    cpdef bint swells(self)
+
+    @cython.locals(
+        data="const unsigned char*", total=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, length=Py_ssize_t, form=Binary,
+    )
+    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
+
     @cython.locals(
         data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t, same=bint, place=Py_ssize_t,
         length=Py_ssize_t, known=Py_ssize_t,

@@ -146,6 +146,30 @@ class Composite(Composed):
                 at += length
         octets.put(out, b")")
 
+    def swells(self) -> bool:
+        for place in range(len(self._forms)):
+            form: Binary = self._forms[place]
+            if form.swells():
+                return True
+        return False
+
+    def swelling(self, raw: bytes, start: int, end: int) -> int:
+        data: Any = raw  # a pointer in the compiled form
+        total = 0
+        at = start + _COUNT
+        for place in range(len(self._forms)):
+            if end - at < _HEAD:
+                break
+            length = octets.int32(data, at + 4)
+            at += _HEAD
+            if length > end - at:
+                break
+            if length > 0:
+                form: Binary = self._forms[place]
+                total += form.swelling(raw, at, at + length)
+                at += length
+        return total
+
     def _check(self, raw: bytes) -> None:
         """That the bytes are filled with fields of these types."""
         data: Any = raw  # a pointer in the compiled form

@@ -16,6 +16,8 @@ cdef class Called(Form):
 
 
 cdef class Binary(Form):
+    cpdef bint swells(self)
+    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
     cpdef void put(self, bytearray out, bytes raw) except *
     cpdef void put_string(self, bytearray out, bytes raw) except *
     cpdef void put_json(self, bytearray out, bytes raw) except *

@@ -43,6 +43,16 @@ class Called(Form):
 class Binary(Form):
     """The binary form of a type; unless said, its JSON is a string, and nothing of its text has to be escaped there."""
 
+    def swells(self) -> bool:
+        """Whether text can be very much longer than the bytes: 131,072 digits of ten bytes."""
+        return False
+
+    def swelling(self, raw: bytes, start: int, end: int) -> int:
+        """About how much longer the text of a stretch is; of bytes that are not of the type, anything. For those who count
+        before they print.
+        """
+        return 0
+
     def put(self, out: bytearray, raw: bytes) -> None:
         """Append PostgreSQL's own text."""
         raise NotImplementedError

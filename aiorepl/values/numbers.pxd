@@ -4,6 +4,7 @@ from aiorepl cimport octets
 from aiorepl.values.floats cimport put_float4, put_float8
 from aiorepl.values.forms cimport Binary, Form
 
+cdef Py_ssize_t _FEW_DIGITS
 cdef unsigned int _POSITIVE, _NEGATIVE, _DIGIT_BASE, _MAX_DISPLAY_SCALE
 cdef unsigned char _T, _F
 
@@ -42,6 +43,9 @@ cdef class Numeric(Binary):
         scale=Py_ssize_t, at=Py_ssize_t, digit="unsigned int", begun=bint,
     )
     cpdef void put(self, bytearray out, bytes raw) except *
+
+    @cython.locals(data="const unsigned char*", digits=Py_ssize_t)
+    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class NumericText(Form):

@@ -24,6 +24,7 @@ from aiorepl.values.forms import AS_TEXT, Binary, Form
 # C's own numbers in the compiled form.
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
 _DIGIT_BASE, _MAX_DISPLAY_SCALE = 10000, 0x3FFF
+_FEW_DIGITS = 256
 _T, _F = b"tf"
 _NUMERIC_SPECIAL: Final = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
 _CUT: Final = (10000, 1000, 100, 10)  # what leaves of a group of four digits none, one, two, three
@@ -205,6 +206,18 @@ class Numeric(Binary):
                 octets.put_padded(out, digit, 4)
             scale -= 4
             at += 1
+
+    def swells(self) -> bool:
+        return True
+
+    def swelling(self, raw: bytes, start: int, end: int) -> int:
+        if end - start < 8:
+            return 0
+        data: Any = raw  # a pointer in the compiled form
+        digits = 4 * (octets.int16(data, start + 2) + 1)
+        digits = max(digits, 0)
+        digits += octets.uint16(data, start + 6)
+        return digits if digits > _FEW_DIGITS else 0
 
 
 class NumericText(Form):

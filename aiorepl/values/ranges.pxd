@@ -35,6 +35,9 @@ cdef class RangeBinary(Composed):
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
+@cython.locals(data="const unsigned char*", total=Py_ssize_t, length=Py_ssize_t)
+cdef Py_ssize_t _swelling(Binary of, bytes raw, Py_ssize_t at, Py_ssize_t end) except -1
+
 @cython.locals(data="const unsigned char*", size=Py_ssize_t, flags="unsigned int", at=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) _lower_end(bytes raw) except *
 

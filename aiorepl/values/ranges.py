@@ -119,6 +119,26 @@ class RangeBinary(Composed):
             put_field(out, self._subtype, octets.cut(data, lower_end + _LENGTH, len(raw)), _NEEDS_QUOTES)
         octets.put(out, b"]" if flags & _UPPER_INC else b")")
 
+    def swells(self) -> bool:
+        return self._subtype.swells()
+
+    def swelling(self, raw: bytes, start: int, end: int) -> int:
+        return _swelling(self._subtype, raw, start + 1, end)
+
+
+def _swelling(of: Binary, raw: bytes, at: int, end: int) -> int:
+    """Of values one behind the other, each behind its length."""
+    data: Any = raw  # a pointer in the compiled form
+    total = 0
+    while end - at >= _LENGTH:
+        length = octets.int32(data, at)
+        at += _LENGTH
+        if not 0 <= length <= end - at:
+            break
+        total += of.swelling(raw, at, at + length)
+        at += length
+    return total
+
 
 def _lower_end(raw: bytes) -> tuple[int, int]:
     """Where the lower bound ends, and the flags; the upper, if there is one, fills the rest."""
@@ -205,6 +225,12 @@ class MultirangeBinary(Composed):
             at = end
         _whole(raw, at)
         octets.put(out, b"}")
+
+    def swells(self) -> bool:
+        return self._range.swells()
+
+    def swelling(self, raw: bytes, start: int, end: int) -> int:
+        return _swelling(self._range, raw, start + _LENGTH, end)
 
 
 def _count(raw: bytes) -> int:

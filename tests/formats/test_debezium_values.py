@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -114,6 +115,23 @@ def test_decimals(modifier, text, string, double, precise):
         for way in ("string", "double", "precise")
     }
     assert {"string": string, "double": double, "precise": precise} == found
+
+
+@pytest.mark.parametrize("digits", [1, 1023, 1024, 1025, 2047, 2048, 2049, 5000, 131_072])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_many_digits(digits, sign):
+    """``precise`` is exact for as many digits as a numeric can have."""
+    for number in (sign * 10 ** (digits - 1), sign * (10**digits - 1), sign * (10**digits // 7 or 1)):
+        sent = written(OIDS["numeric"], str(Decimal(number)), decimals="precise")
+        assert 0 == sent["scale"]
+        assert number == int.from_bytes(base64.b64decode(sent["value"]), "big", signed=True)
+
+
+@pytest.mark.parametrize("text", ["1_0", " 1", "1 ", "\u0663", "", "-", "--1", "1e5", "+1"])
+def test_digits_that_no_server_sends(text):
+    """``precise`` takes digits and nothing else."""
+    with pytest.raises(DataError):
+        written(OIDS["numeric"], text, decimals="precise")
 
 
 @pytest.mark.parametrize(

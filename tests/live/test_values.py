@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from aiorepl import DataError, Pipeline
+from aiorepl.testing.faults import MemorySink
+
 
 async def test_typed_values(published):
     """JSON's own types where a type has them, all on one line."""
@@ -62,3 +67,37 @@ async def test_text_values(published):
     }
     (event,) = await published.deliver(values="text")
     assert expected == event["new"]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_types_nested_too_deep(published, binary):
+    """A table with a type that is nested deeper than values are read does not stop those beside it: its rows are delivered,
+    and a read of the value says which column it is.
+    """
+    await published.execute(
+        "CREATE TYPE c0 AS (f int)",
+        *(f"CREATE TYPE c{level} AS (f c{level - 1})" for level in range(1, 100)),
+        "CREATE DOMAIN d0 AS int",
+        *(f"CREATE DOMAIN d{level} AS d{level - 1}" for level in range(1, 300)),
+        "CREATE TABLE deep (id int PRIMARY KEY, c c99, d d299)",
+    )
+    await published.create_slot()
+    await published.execute(
+        "INSERT INTO deep VALUES (1, NULL, 7)", "INSERT INTO deep VALUES (2, ROW(NULL), 8)"
+    )
+    await published.execute("INSERT INTO items VALUES (3)")
+
+    sink = MemorySink()
+    await Pipeline(published.source(binary=binary), [sink], until="now").run()
+
+    first, second, third = sink.changes
+    assert [{"id": 1, "c": None, "d": 7}, 2, 8, 3] == [
+        dict(first.new),
+        second.new["id"],
+        second.new["d"],
+        third.new["id"],
+    ]
+    with pytest.raises(
+        DataError, match=r"public\.deep\.c: type public\.c99 .*: it is nested 101 levels deep"
+    ):
+        second.new["c"]

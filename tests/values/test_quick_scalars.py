@@ -275,6 +275,8 @@ def test_zoned_clocks(microseconds: int, west: int) -> None:
         st.just("") | st.text("0123456789", max_size=19).map(".{}".format),
         st.sampled_from(["", "", "", "e5", "e-300", "e400", "_", " ", "x", "."]),
     )
+    | st.text("1_0.e+-", max_size=8)
+    | st.sampled_from(["1e+_06", "1e_06", "1_e6", "_1e6", "1e6_", "1_0e1_0", "1._5", "1_.5", "inf_", "1__0"])
     | st.sampled_from(["NaN", "Infinity", "-Infinity", "-0", "9007199254740993", "9007199254740991.5"])
 )
 def test_floats_as_text(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aiorepl.epoch import EPOCH_MICROSECONDS
+from aiorepl.epoch import since_1970
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.columns import Convert, Raw, Unrepresentable, converter
 from aiorepl.formats.arrow.header import Header
@@ -145,8 +145,6 @@ def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
 def _header(change: Change) -> Header:
     transaction = change.transaction
     if transaction is not None:
-        return Header(
-            transaction.xid, transaction.commit_lsn, transaction.commit_timestamp + EPOCH_MICROSECONDS
-        )
+        return Header(transaction.xid, transaction.commit_lsn, since_1970(transaction.commit_timestamp))
     assert isinstance(change, Message)
     return Header(None, change.lsn, None)
