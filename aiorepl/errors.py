@@ -220,17 +220,20 @@ class JournalError(AioreplError):
 
 
 class DamagedJournal(JournalError):
-    """A file of the journal is not what was written.
+    """A file of the journal is missing, or is not what was written.
 
-    :param place: which file, and where in it.
-    :param reason: what is wrong with it.
+    :param problem: which file, where in it, and what is wrong.
+    :param remedy: what to do, unless the usual.
     """
 
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(
-            f"{place} is damaged: {reason}. Put back a copy of the file; if there is none, begin with an empty journal and "
-            "resnapshot=True (--resnapshot), for the server does not send again what was confirmed"
-        )
+    def __init__(self, problem: str, remedy: str | None = None) -> None:
+        super().__init__(f"{problem}. {remedy or _RESTORE}")
+
+
+_RESTORE: Final = (
+    "Put back a copy of the file; if there is none, begin with an empty journal and resnapshot=True (--resnapshot), for the "
+    "server does not send again what was confirmed"
+)
 
 
 class SinkError(AioreplError):

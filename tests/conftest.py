@@ -124,6 +124,17 @@ def slot_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def reseal() -> Callable[[Path, str, str], None]:
+    """Replaces text in a small file of a journal, which gets the checksum of what it has then."""
+
+    def replaced(path: Path, old: str, new: str) -> None:
+        body = path.read_bytes().partition(b"\n")[0].replace(old.encode(), new.encode())
+        path.write_bytes(b"%b\n%08x\n" % (body, zlib.crc32(body)))
+
+    return replaced
+
+
+@pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """``free_port()``: one for a server that cannot choose its own.
 

@@ -4,39 +4,68 @@ from __future__ import annotations
 
 import click
 
-from aiorepl.errors import ConfigurationError, printable
+from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 
 @click.group()
 def journal() -> None:
-    """Inspect or prune a journal, or drop a reader that is gone."""
+    """Inspect, check or prune a journal, or drop a reader that is gone."""
 
 
 @journal.command()
 @click.argument("url")
-def inspect(url: str) -> None:
+def inspect(url: str) -> int:
     """Print whose journal it is, its segments, and how far each consumer is."""
     from aiorepl.journal.cursors import Cursors
     from aiorepl.journal.reader import JournalReader
 
     reader = JournalReader(url)
-    source = reader.source()
-    segments = reader.segments()
+    chain = reader.chain()
+    source = chain.manifest.source
     click.echo(f"journal  {reader.url}")
     click.echo(f"source   cluster {source.system_identifier}, timeline {source.timeline}, slot {source.slot}")
-    for segment in segments:
+    click.echo(
+        f"begins   {chain.begins or chain.manifest.begins}{', what came before was pruned' if chain.begins else ''}"
+    )
+    for segment in chain.segments():
         index = reader.index(segment)
         size = sum(block.length for block in index.blocks)
         click.echo(
-            f"segment  {segment.first_end_lsn} to {segment.last_end_lsn}  {len(index.blocks)} blocks  {size:,} bytes"
+            f"segment  {segment.after} to {segment.last_end_lsn}  {len(index.blocks)} blocks  {size:,} bytes"
         )
-    for after, until in reader.gaps():
-        click.echo(f"gap      {after} to {until}  accepted: what committed there is missing")
-    cursors = Cursors(url)
+    for gap in chain.state.gaps:
+        click.echo(f"gap      {gap.after} to {gap.until}  accepted: what committed there is missing")
+    for kept in chain.state.prepared:
+        click.echo(f"prepared {kept.lsn}  xid {kept.xid}, {kept.gid!r}, not decided")
+    click.echo(f"reaches  {chain.reaches}")
+    cursors, code = Cursors(url), 0
     for name in cursors.names():
-        position = cursors.get(name)
-        where = position.lsn if position and position.lsn else "at the beginning"
-        click.echo(f"cursor   {printable(name)}  {where}")
+        try:
+            position = cursors.get(name)
+        except AioreplError as error:
+            click.echo(f"cursor   {printable(name)}  {error}")
+            code = code or error.exit_code
+        else:
+            click.echo(
+                f"cursor   {printable(name)}  {position.lsn if position and position.lsn else 'at the beginning'}"
+            )
+    return code
+
+
+@journal.command()
+@click.argument("url")
+def check(url: str) -> int:
+    """Read everything in a journal, and print what is damaged or missing; the exit code is 1 if anything is."""
+    from aiorepl.journal.check import problems
+    from aiorepl.journal.reader import JournalReader
+
+    code = 0
+    for problem in problems(url):
+        click.echo(problem)
+        code = code or problem.exit_code
+    if not code:
+        click.echo(f"{len(JournalReader(url).segments())} segments, nothing is damaged or missing")
+    return code
 
 
 @journal.command()

@@ -106,6 +106,22 @@ class Gaps:
         )
         return begin.at(until)
 
+    def pruned(self, holder: str, stands: LSN, begins: LSN) -> None:
+        """``holder`` wants what the journal does not have any more.
+
+        :param stands: what ``holder`` has; 0 when it is new.
+        :param begins: what the journal has begins behind this.
+        :raises SlotError: unless gaps are accepted: then it is noted, and ``holder`` goes on where the journal begins.
+        """
+        if not self._accept:
+            where = f"stands at {stands}" if stands else "is new"
+            raise SlotError(
+                f"{holder} {where}, but the journal begins at {begins}: what came before was pruned, or is of another "
+                f"journal; {HOW}"
+            )
+        self.accepted.append(Gap(holder, stands, begins))
+        _log.warning("%s goes on at %s: what committed before is missing, as accepted", holder, begins)
+
     async def refuted(self, claim: Claim, begins: LSN) -> None:
         """The server does not have what ``claim`` says; called before anything behind it is delivered.
 

@@ -82,6 +82,8 @@ class JournaledLanes(Lanes):
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}
         self._begin = LSN(0)
+        # Where the journal goes on at this start.
+        self._reaches = LSN(0)
         # Set once the journal will not grow any more.
         self._end: LSN | None = None
 
@@ -99,12 +101,15 @@ class JournaledLanes(Lanes):
         )
         begin = readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
+        if readied.created is not None:
+            await self._sink.void_prepared()
         load = await self._initial_load(readied, held, cleanup)
         self._loads = load is not None
         claims: list[Claim] = []
         if load is None:
             held, claims = await self._without_gap(held, readied)
         after = begin.lsn if held is None or load is not None else held.lsn
+        self._reaches = after
         # What the load brings ends where the slot begins: not durable before the journal has it.
         start = after if load is None else LSN(after - 1)
         self.ledger = await self._capture.begin(
@@ -119,8 +124,8 @@ class JournaledLanes(Lanes):
             after=start,
             held=begin if held is None or load is not None else held,
         )
-        segments = await asyncio.to_thread(JournalReader(self._url).segments)
-        self._begin = segments[0].first_end_lsn if segments else start
+        chain = await asyncio.to_thread(JournalReader(self._url).chain)
+        self._begin = max(chain.begins, chain.manifest.begins)
         places = {name: await self._registered(name, begin) for name in self._sinks}
         if self._retain is not None:
             # Only now: every sink of ours has its cursor, and keeps what it needs.
@@ -218,17 +223,39 @@ class JournaledLanes(Lanes):
         if opened is None:
             return
         (own,) = opened
-        start = own or at
+        start = await self._kept_from(name, own or at)
         progress = _AtCursor(Cursors(self._url), name, at, serve.retry)
-        await progress.durable(start.lsn)
+        # A sink that was fed without a journal before may be ahead of it: what it has comes again, and is skipped.
+        reads_from = min(start.lsn, self._reaches)
+        await progress.durable(reads_from)
         window = self._window(name, self._memory)
         runner = self._runner(name, serve, window, progress, after=start.lsn, held=own)
         reader, tables = JournalReader(self._url), self._capture.tables
-        follower = _Follower(name, reader, window, start.lsn, serve.retry, tables)
+        follower = _Follower(name, reader, window, reads_from, serve.retry, tables)
         self._followers.append(follower)
         if self._end is not None:
             follower.end_at(self._end)
         await self._lane(window, follower.run, [runner], go_back=follower.go_back)
+
+    async def _kept_from(self, name: str, start: Position) -> Position:
+        """Where a sink goes on that wants everything behind ``start``.
+
+        :raises SlotError: the journal does not have it, and no gap is accepted.
+        """
+
+        def missing() -> LSN:
+            reader = JournalReader(self._url)
+            chain = reader.chain()
+            # A load makes up for whatever is missing before it.
+            begins = chain.begins if self._loads or not start.lsn else reader.first_readable(chain)
+            return begins if start.lsn < begins else LSN(0)
+
+        begins = await asyncio.to_thread(missing)
+        if not begins:
+            return start
+        if not self._loads:
+            self.gaps.pruned(f"sink {name}", start.lsn, begins)
+        return start.at(begins)
 
     async def _opened_at(
         self, name: str, serve: Served, at: Position, cleanup: contextlib.AsyncExitStack

@@ -16,9 +16,11 @@ from aiorepl import octets
 from aiorepl.errors import PermanentError
 from aiorepl.journal import format as wire
 from aiorepl.journal.index import Block, Description, Midway, SegmentIndex
-from aiorepl.lsn import LSN
+from aiorepl.journal.records import KeptPrepared
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.registry import Types
@@ -28,19 +30,17 @@ from aiorepl.values.types import BUILTIN, TypeInfo
 class SegmentBuilder:
     """Builds one segment.
 
-    :param after: the end LSN of the segment before it.
     :param block_bytes: where to close a block, roughly.
     """
 
-    def __init__(self, after: LSN, block_bytes: int) -> None:
+    def __init__(self, block_bytes: int) -> None:
         self.size = len(wire.MAGIC)
-        self._after = after
         self._block_bytes = block_bytes
         self._ready: list[bytes | bytearray] = [wire.MAGIC]
         self._blocks: list[Block] = []
         self._descriptions = _Descriptions()
         self._binary = False
-        self._first_end = self._last_end = LSN(0)
+        self._first_end = ZERO
         self._open: Transaction | None = None
         self._ordinal = 0
         self._block = _OpenBlock()
@@ -80,14 +80,24 @@ class SegmentBuilder:
         ready, self._ready = self._ready, []
         return ready
 
-    def finish(self, end: LSN, timeline: int) -> SegmentIndex:
-        """Close the last block and describe the segment, which covers everything up to ``end`` of ``timeline``."""
+    @property
+    def first_end(self) -> LSN:
+        """Where the first transaction, or message between transactions, ended; 0 before one did."""
+        return self._first_end
+
+    def finish(
+        self, end: Position, *, after: LSN, begins: LSN, prepared: tuple[KeptPrepared, ...] = ()
+    ) -> SegmentIndex:
+        """Close the last block and describe the segment, which covers everything up to ``end``.
+
+        The other parameters are the index's own.
+        """
         self._close_block()
         return SegmentIndex(
-            after=self._after,
-            timeline=timeline,
-            first_end_lsn=self._first_end,
-            last_end_lsn=max(end, self._last_end),
+            after=after,
+            begins=begins,
+            end=end,
+            prepared=prepared,
             size=self.size,
             binary=self._binary,
             descriptions=tuple(self._descriptions.all),
@@ -163,7 +173,7 @@ class SegmentBuilder:
 
     def _end(self, end: LSN) -> None:
         self._first_end = self._first_end or end
-        self._last_end = self._block.last_end_lsn = max(self._last_end, end)
+        self._block.last_end_lsn = max(self._block.last_end_lsn or ZERO, end)
 
     def _close_block(self) -> None:
         block = self._block

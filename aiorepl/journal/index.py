@@ -1,28 +1,29 @@
 """The index of a segment: what any reader, also on another machine, needs to verify and decode one block alone.
 
-JSON in one line, and its checksum in a second. LSNs are PostgreSQL's text, messages base64. Descriptions (a Relation
-message with the Type messages it leans on) and types stand once in an index, and blocks refer to descriptions by
-number. Pure.
+LSNs are PostgreSQL's text, messages base64. Descriptions (a Relation message with the Type messages it leans on) and types
+stand once in an index, and blocks refer to descriptions by number. Pure.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-import orjson
-
-from aiorepl.errors import AioreplError, DamagedJournal, JournalError
-from aiorepl.journal.format import checksum
+from aiorepl.errors import AioreplError, JournalError
+from aiorepl.journal.format import MAGIC
+from aiorepl.journal.records import KeptPrepared, dump_prepared, load_prepared
+from aiorepl.journal.sealed import integer, lsn, seal, text, unseal
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.position import Position
 from aiorepl.values.types import TypeInfo
 
-FORMAT: Final = 1
+_UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,19 @@ class Description:
 class SegmentIndex:
     """Everything about one segment but its blocks' contents.
 
-    :param after: the end LSN of the segment before it, which a reader must have had.
-    :param timeline: the timeline it was received on.
-    :param last_end_lsn: what a consumer of the whole segment has; at or behind its last transaction's end.
+    :param after: the end LSN of the segment before it; 0 of the first.
+    :param begins: what a reader must have had to miss nothing: everything up to ``after``, or for the first segment up to
+        where the journal begins; 0 when it begins with an initial load.
+    :param end: what a consumer of the whole segment has; at or behind its last transaction's end.
+    :param prepared: all transactions that are prepared and not decided at ``end``.
     :param binary: whether rows may hold columns in binary form.
     :param types: the types that are not built in, with all they are made of.
     """
 
     after: LSN
-    timeline: int
-    first_end_lsn: LSN
-    last_end_lsn: LSN
+    begins: LSN
+    end: Position
+    prepared: tuple[KeptPrepared, ...]
     size: int
     binary: bool
     descriptions: tuple[Description, ...]
@@ -95,7 +98,7 @@ class SegmentIndex:
     def relations(self) -> tuple[Relation, ...]:
         """The descriptions, decoded, in their numbers' order.
 
-        :raises JournalError: when one of them is no Relation message.
+        :raises JournalError: when one of them is no Relation message; not after ``load``.
         """
         return tuple(_relation(description) for description in self.descriptions)
 
@@ -107,21 +110,20 @@ def _relation(description: Description) -> Relation:
             decoder.decode(payload)
         relation = decoder.decode(description.relation)
     except AioreplError as error:
-        raise JournalError(f"an index describes a table in a way that cannot be read: {error}") from None
+        raise JournalError(f"it describes a table in a way that cannot be read: {error}") from None
     if not isinstance(relation, Relation):
-        raise JournalError("an index describes a table with another message than Relation")
+        raise JournalError("it describes a table with another message than Relation")
     return relation
 
 
 def dump(index: SegmentIndex) -> bytes:
     """The index file's bytes."""
-    body = orjson.dumps(
+    return seal(
         {
-            "format": FORMAT,
             "after": str(index.after),
-            "timeline": index.timeline,
-            "first_end_lsn": str(index.first_end_lsn),
-            "last_end_lsn": str(index.last_end_lsn),
+            "begins": str(index.begins),
+            "end": index.end.to_json(),
+            "prepared": [dump_prepared(kept) for kept in index.prepared],
             "size": index.size,
             "binary": index.binary,
             "descriptions": [
@@ -132,34 +134,53 @@ def dump(index: SegmentIndex) -> bytes:
             "blocks": [_dump_block(block) for block in index.blocks],
         }
     )
-    return b"%b\n%08x\n" % (body, checksum(body))
 
 
-def load(data: bytes, name: str) -> SegmentIndex:
-    """Read what ``dump`` wrote; ``name`` is for the error.
+def load(data: bytes, place: str) -> SegmentIndex:
+    """Read what ``dump`` wrote; every field is checked, also against the others.
 
-    :raises JournalError: when it is damaged, or of a newer format.
+    :param place: the file, for errors.
+    :raises JournalError: when it is damaged, or of another format.
     """
-    body, _, tail = data.partition(b"\n")
-    if tail != b"%08x\n" % checksum(body):
-        raise DamagedJournal(name, "its checksum does not match")
-    fields = orjson.loads(body)
-    if fields["format"] != FORMAT:
-        raise JournalError(f"{name} has format {fields['format']}; this version reads format {FORMAT}")
-    return SegmentIndex(
-        after=LSN.parse(fields["after"]),
-        timeline=fields["timeline"],
-        first_end_lsn=LSN.parse(fields["first_end_lsn"]),
-        last_end_lsn=LSN.parse(fields["last_end_lsn"]),
-        size=fields["size"],
-        binary=fields["binary"],
+    return unseal(data, place, _index)
+
+
+def _index(fields: Mapping[str, Any]) -> SegmentIndex:
+    index = SegmentIndex(
+        after=lsn(fields, "after"),
+        begins=lsn(fields, "begins"),
+        end=Position.from_json(fields["end"]),
+        prepared=tuple(map(load_prepared, fields["prepared"])),
+        size=integer(fields, "size"),
+        binary=_truth(fields, "binary"),
         descriptions=tuple(
             Description(_bytes(item["relation"]), tuple(_bytes(payload) for payload in item["types"]))
             for item in fields["descriptions"]
         ),
-        types=tuple(load_type(item) for item in fields["types"]),
-        blocks=tuple(_load_block(item) for item in fields["blocks"]),
+        types=tuple(map(load_type, fields["types"])),
+        blocks=tuple(map(_load_block, fields["blocks"])),
     )
+    _require_consistent(index)
+    return index
+
+
+def _require_consistent(index: SegmentIndex) -> None:
+    """Check what holds between the fields of every index.
+
+    :raises Exception: when it does not.
+    """
+    if index.end.lsn < max(index.after, index.begins):
+        raise ValueError(f"the segment ends at {index.end.lsn}, before it begins")
+    described = len(index.relations)
+    offset = len(MAGIC)
+    for block in index.blocks:
+        if block.offset != offset:
+            raise ValueError(f"no block begins at {offset}, where the one before it ends")
+        offset += block.length
+        if not all(number < described for number in (*block.descriptions, *block.rows)):
+            raise ValueError(f"the block at {block.offset} has a table that is not described")
+    if index.size != offset:
+        raise ValueError(f"its blocks end at {offset}, the segment at {index.size}")
 
 
 def _dump_block(block: Block) -> dict[str, Any]:
@@ -185,20 +206,30 @@ def _dump_block(block: Block) -> dict[str, Any]:
     }
 
 
-def _load_block(fields: dict[str, Any]) -> Block:
-    midway = fields["midway"]
+def _load_block(fields: Mapping[str, Any]) -> Block:
     return Block(
-        offset=fields["offset"],
-        length=fields["length"],
-        checksum=fields["checksum"],
-        descriptions=tuple(fields["descriptions"]),
-        rows=dict(fields["rows"]),
-        midway=None
-        if midway is None
-        else Midway(**{**midway, "commit_lsn": LSN.parse(midway["commit_lsn"])}),
-        first_commit_lsn=_parsed(fields["first_commit_lsn"]),
-        last_commit_lsn=_parsed(fields["last_commit_lsn"]),
-        last_end_lsn=_parsed(fields["last_end_lsn"]),
+        offset=integer(fields, "offset"),
+        length=integer(fields, "length"),
+        checksum=integer(fields, "checksum", _UINT32),
+        descriptions=tuple(_count(number) for number in fields["descriptions"]),
+        rows={_count(number): _count(rows) for number, rows in fields["rows"]},
+        midway=None if fields["midway"] is None else _load_midway(fields["midway"]),
+        first_commit_lsn=_optional(fields, "first_commit_lsn"),
+        last_commit_lsn=_optional(fields, "last_commit_lsn"),
+        last_end_lsn=_optional(fields, "last_end_lsn"),
+    )
+
+
+def _load_midway(fields: Mapping[str, Any]) -> Midway:
+    timestamp = fields["commit_timestamp"]
+    if type(timestamp) is not int:
+        raise TypeError("commit_timestamp is no number")
+    return Midway(
+        xid=integer(fields, "xid", _UINT32),
+        commit_lsn=lsn(fields, "commit_lsn"),
+        commit_timestamp=timestamp,
+        origin=None if fields["origin"] is None else text(fields, "origin"),
+        ordinal=integer(fields, "ordinal"),
     )
 
 
@@ -215,23 +246,48 @@ def dump_type(info: TypeInfo) -> dict[str, Any]:
     }
 
 
-def load_type(fields: dict[str, Any]) -> TypeInfo:
-    """Read what ``dump_type`` made."""
-    parts: Iterable[tuple[str, int]] = ((name, oid) for name, oid in fields["fields"])
-    return TypeInfo(**{**fields, "fields": tuple(parts)})
+def load_type(fields: Mapping[str, Any]) -> TypeInfo:
+    """Read what ``dump_type`` made.
+
+    :raises Exception: when a field is wrong.
+    """
+    return TypeInfo(
+        oid=integer(fields, "oid", _UINT32),
+        namespace=text(fields, "namespace"),
+        name=text(fields, "name"),
+        kind=text(fields, "kind"),
+        element=integer(fields, "element", _UINT32),
+        delimiter=text(fields, "delimiter"),
+        fields=tuple((str(name), _count(oid)) for name, oid in fields["fields"]),
+    )
 
 
-def _lsn(lsn: LSN | None) -> str | None:
-    return None if lsn is None else str(lsn)
+def _lsn(value: LSN | None) -> str | None:
+    return None if value is None else str(value)
 
 
-def _parsed(text: str | None) -> LSN | None:
-    return None if text is None else LSN.parse(text)
+def _optional(fields: Mapping[str, Any], name: str) -> LSN | None:
+    return None if fields[name] is None else lsn(fields, name)
+
+
+def _truth(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields[name]
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is neither true nor false")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a number is none")
+    return value
 
 
 def _text(payload: bytes) -> str:
     return base64.b64encode(payload).decode()
 
 
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("a message is no text")
+    return binascii.a2b_base64(value, strict_mode=True)

@@ -1,27 +1,32 @@
 """Prepared transactions, kept beside the segments until they are decided.
 
-Once a PREPARE is confirmed the server never sends its rows again, and COMMIT PREPARED brings just the name. So the rows
-are made durable here before that, in the form of a segment with one transaction. When it commits they are appended to
-the journal under its commit, as if they had come then, and when that is durable they are removed: a segment holds
-nothing but what is committed, and its readers know nothing of two-phase commit.
+Once a PREPARE is confirmed, the server does not send its rows again, and COMMIT PREPARED brings none. So the rows are
+made durable here before that, in the form of a segment with one transaction. When it commits they are appended to
+the journal under its commit, as if they had come then. Segments hold nothing but what is committed, and their readers
+know nothing of two-phase commit.
+
+A transaction is identified by its xid and the LSN of its PREPARE, never by its gid, which may be used again at once.
+Which ones are undecided is noted in the index of every segment and in ``position.json``: a file that is not named there
+is a leftover, and one that is named there and missing is an error.
 
 Blocking, and used by the writer alone.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from aiorepl.errors import DamagedJournal, ProtocolError
+from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.builder import SegmentBuilder
-from aiorepl.journal.format import checksum, frames
+from aiorepl.journal.format import frames
 from aiorepl.journal.index import SegmentIndex, dump, load
-from aiorepl.journal.reader import decoder
+from aiorepl.journal.reader import decoder, read_block
+from aiorepl.journal.records import KeptPrepared
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.registry import Types
@@ -31,103 +36,175 @@ INDEX: Final = ".prepared-index"
 
 
 class PreparedTransactions:
-    """Those of one journal. A name is the PREPARE's position and a hash of the gid, which may have any form."""
+    """Those of one journal."""
 
     def __init__(self, store: Store, block_bytes: int) -> None:
         self._store = store
         self._block_bytes = block_bytes
-        self._names: dict[str, str] = {}
-        self._builder: SegmentBuilder | None = None
-        self._upload: Upload | None = None
+        self._undecided: list[KeptPrepared] = []
+        self._decided: list[KeptPrepared] = []
+        self._preparing: _Preparing | None = None
 
-    def open(self) -> None:
-        """Find what is kept, and remove what a crash left half-way."""
-        names = set(self._store.names())
-        self._names = {
-            name.removesuffix(INDEX).partition("-")[2]: name.removesuffix(INDEX)
-            for name in sorted(names)
-            if name.endswith(INDEX)
-        }
-        for name in names:
-            if name.endswith(CONTENT) and name.removesuffix(CONTENT) + INDEX not in names:
-                self._store.delete(name)
+    @property
+    def undecided(self) -> tuple[KeptPrepared, ...]:
+        """All that are kept, in the order of their PREPAREs."""
+        return tuple(self._undecided)
 
-    def add(self, part: Slice) -> None:
-        """A slice of a transaction that is being prepared; with its last it is durable on return."""
-        header = part.transaction
-        assert header is not None
-        assert header.gid is not None
-        builder = self._builder
-        if builder is None or (part.first and builder.open is None):
-            builder = self._builder = SegmentBuilder(ZERO, self._block_bytes)
-        known = builder.ordinal if builder.open is not None else 0
-        left = [change for change in part.changes if change.ordinal >= known]
-        builder.add(replace(part, changes=left, two_phase=None))
-        self._push(builder)
-        if part.last:
-            self._publish(builder, f"{header.commit_lsn:016X}-{_hash(header.gid)}")
-            self._names[_hash(header.gid)] = f"{header.commit_lsn:016X}-{_hash(header.gid)}"
+    def open(self, kept: Iterable[KeptPrepared]) -> None:
+        """Take over what the journal keeps, and delete the files of all others.
+
+        :raises JournalError: when one is missing or damaged.
+        """
+        self._undecided, self._decided = list(kept), []
+        for transaction in self._undecided:
+            load_prepared_index(self._store, transaction)
+        names = {transaction.name for transaction in self._undecided}
+        for file in self._store.names():
+            if file.endswith((CONTENT, INDEX)) and file.rpartition(".")[0] not in names:
+                self._store.delete(file)
+
+    def add(self, part: Slice, header: Transaction, source: Position) -> None:
+        """A slice of a transaction that is being prepared; with the last slice all of it is durable on return.
+
+        After an error the same slice, or the transaction from its beginning, may be given again.
+        """
+        kept = KeptPrepared(header.commit_lsn, header.xid, header.gid or "")
+        preparing = self._preparing
+        if preparing is None or preparing.transaction != kept:
+            self.discard()
+            preparing = self._preparing = _Preparing(self._store, kept, self._block_bytes)
+        preparing.add(part)
+        if part.end_lsn is not None:
+            preparing.publish(source.at(part.end_lsn))
+            self._undecided.append(kept)
+            self._preparing = None
 
     def committed(self, header: Transaction, end_lsn: LSN) -> Iterator[Slice]:
-        """What was prepared, as the transaction that it became; without changes when we never saw it.
+        """The slices of what was prepared, as the transaction that it became; one slice without changes if it is not
+        kept: PostgreSQL 15 and 16 do not send the PREPARE of an empty transaction.
 
         :raises JournalError: when it is damaged.
         """
-        name = self._names.get(_hash(header.gid or ""))
+        kept = self._find(header.xid, header.commit_lsn)
         held: Slice | None = None
-        if name is not None:
-            index = load(self._store.read(name + INDEX), f"{name}{INDEX} in {self._store.url}")
-            for part in self._read(name, index):
-                if held is not None:
-                    yield held
-                before = part.transaction or header
-                origin = replace(header, origin=before.origin, prepared=False)
-                held = Slice(origin, part.changes, held is None, None, part.size)
+        for part in () if kept is None else read_prepared(self._store, kept):
+            if held is not None:
+                yield held
+            before = part.transaction or header
+            committed = replace(header, origin=before.origin, prepared=False)
+            held = Slice(committed, part.changes, held is None, None, part.size)
         if held is None:
             held = Slice(replace(header, prepared=False), (), True, None, 0)
         yield replace(held, end_lsn=end_lsn)
 
-    def forget(self, gid: str) -> None:
-        """It is decided, and that is durable."""
-        name = self._names.pop(_hash(gid), None)
-        if name is not None:
-            self._store.delete(name + INDEX)
-            self._store.delete(name + CONTENT)
+    def decide(self, xid: int, decided_at: LSN) -> None:
+        """It committed or rolled back. Its files stay until ``forget``."""
+        kept = self._find(xid, decided_at)
+        if kept is not None:
+            self._decided.append(kept)
+            self._undecided.remove(kept)
 
-    def close(self) -> None:
-        """Throw away what is not whole; it comes again."""
+    def void(self) -> None:
+        """A new slot was made: the server sends what is still prepared again, when it commits."""
+        self._decided += self._undecided
+        self._undecided.clear()
+
+    def forget(self) -> None:
+        """What was decided is durable: delete the files. Those that cannot be deleted are tried again with the next."""
+        left = []
+        for kept in self._decided:
+            try:
+                self._store.delete(kept.name + INDEX)
+                self._store.delete(kept.name + CONTENT)
+            except OSError:
+                left.append(kept)
+        self._decided = left
+
+    def discard(self) -> None:
+        """Throw away a transaction that is not whole; it comes again."""
+        if self._preparing is not None:
+            self._preparing.discard()
+            self._preparing = None
+
+    def _find(self, xid: int, before: LSN) -> KeptPrepared | None:
+        """The last transaction of this xid that was prepared before ``before``."""
+        found = [kept for kept in self._undecided if kept.xid == xid and kept.lsn < before]
+        return max(found, key=lambda kept: kept.lsn, default=None)
+
+
+class _Preparing:
+    """A transaction whose rows are being written. Bytes are let go of when the store has taken them."""
+
+    def __init__(self, store: Store, transaction: KeptPrepared, block_bytes: int) -> None:
+        self.transaction = transaction
+        self._store = store
+        self._builder = SegmentBuilder(block_bytes)
+        self._upload: Upload | None = None
+        self._ready: list[bytes | bytearray] = []
+        self._index: SegmentIndex | None = None
+        self._complete = False
+
+    def add(self, part: Slice) -> None:
+        builder = self._builder
+        if not self._complete:
+            known = builder.ordinal if builder.open is not None else 0
+            left = [change for change in part.changes if change.ordinal >= known]
+            builder.add(replace(part, changes=left, two_phase=None))
+            self._complete = part.end_lsn is not None
+        self._push()
+
+    def publish(self, end: Position) -> None:
+        if self._index is None:
+            self._index = self._builder.finish(end, after=ZERO, begins=ZERO)
+        self._push()
+        assert self._upload is not None
+        self._upload.publish(self.transaction.name + CONTENT)
+        self._store.write(self.transaction.name + INDEX, dump(self._index))
+        self._upload.discard()
+
+    def discard(self) -> None:
         if self._upload is not None:
             self._upload.discard()
-        self._upload = self._builder = None
 
-    def _push(self, builder: SegmentBuilder) -> None:
+    def _push(self) -> None:
+        self._ready += self._builder.take()
         if self._upload is None:
             self._upload = self._store.create()
-        # An upload takes all or nothing; what it took must not be given again.
-        self._upload.write(builder.take())
-
-    def _publish(self, builder: SegmentBuilder, name: str) -> None:
-        index = builder.finish(ZERO, 0)
-        self._push(builder)
-        assert self._upload is not None
-        self._upload.publish(name + CONTENT)
-        self._store.write(name + INDEX, dump(index))
-        self._upload.discard()
-        self._upload = self._builder = None
-
-    def _read(self, name: str, index: SegmentIndex) -> Iterator[Slice]:
-        place = f"{name}{CONTENT} in {self._store.url}"
-        assembler = Assembler(Types(index.types), binary=index.binary)
-        for block in index.blocks:
-            data = self._store.read(name + CONTENT, block.offset, block.length)
-            if len(data) != block.length or checksum(data) != block.checksum:
-                raise DamagedJournal(place, "its checksum does not match")
-            decode = decoder(index, block).decode
-            try:
-                yield from assembler.feed(decode(payload) for payload in frames(data))
-            except ProtocolError as error:
-                raise DamagedJournal(place, str(error)) from None
+        self._upload.write(self._ready)
+        self._ready = []
 
 
-def _hash(gid: str) -> str:
-    return hashlib.sha256(gid.encode()).hexdigest()[:32]
+def load_prepared_index(store: Store, kept: KeptPrepared) -> SegmentIndex:
+    """The index of a prepared transaction that is kept.
+
+    :raises JournalError: when it is missing or damaged.
+    """
+    place = f"{kept.name}{INDEX} in the journal {store.url}"
+    try:
+        return load(store.read(kept.name + INDEX), place)
+    except FileNotFoundError:
+        raise DamagedJournal(
+            f"{place} is missing: the prepared transaction {kept.gid!r} is not decided, and its rows were confirmed"
+        ) from None
+
+
+def read_prepared(store: Store, kept: KeptPrepared) -> Iterator[Slice]:
+    """The slices of a prepared transaction that is kept.
+
+    :raises JournalError: when it is missing or damaged.
+    """
+    index = load_prepared_index(store, kept)
+    place = f"{kept.name}{CONTENT} in the journal {store.url}"
+    assembler = Assembler(Types(index.types), binary=index.binary)
+    for block in index.blocks:
+        data = read_block(store, kept.name + CONTENT, block)
+        decode = decoder(index, block).decode
+        try:
+            parts = assembler.feed(decode(payload) for payload in frames(data))
+        except (ProtocolError, JournalError) as error:
+            raise DamagedJournal(f"{place} is damaged: {error}") from None
+        for part in parts:
+            header = part.transaction
+            if header is None or (header.commit_lsn, header.xid) != (kept.lsn, kept.xid):
+                raise DamagedJournal(f"{place} is damaged: it holds another transaction")
+            yield part

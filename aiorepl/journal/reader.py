@@ -1,13 +1,14 @@
 """Reads a journal, while it is written or after; takes no lock and changes nothing.
 
-Blocking, but for ``follow``. Everything it returns comes from immutable files, so asking again gives the same.
+Blocking, but for ``follow``. Everything it returns comes from immutable files, so asking again gives the same. Whatever is
+read is verified first: the chain of segments, every index and every block, and the position that a reader begins at.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -15,18 +16,10 @@ from anyio import to_thread
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal import notify
-from aiorepl.journal.format import checksum, frames
+from aiorepl.journal.chain import Chain, Segment
+from aiorepl.journal.files import POSITION, SEGMENT, load_index, read_chain
+from aiorepl.journal.format import MAGIC, checksum, frames
 from aiorepl.journal.index import Block, SegmentIndex
-from aiorepl.journal.manifest import (
-    SEGMENT,
-    last_position,
-    load_index,
-    read_gaps,
-    read_manifest,
-    segment_name,
-    segment_names,
-    segment_range,
-)
 from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
@@ -36,17 +29,13 @@ from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 
+_log = logging.getLogger("aiorepl.journal")
+
 _INDEXES_KEPT: Final = 64
-_DIGITS: Final = 16
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Segment:
-    """A segment's name, and the ends of the first and last transaction that its name tells."""
-
-    name: str
-    first_end_lsn: LSN
-    last_end_lsn: LSN
+_ANEW: Final = (
+    "Load the tables again into the journal (resnapshot=True, --resnapshot); or empty the reader's target and begin with what "
+    "is kept"
+)
 
 
 class JournalReader:
@@ -67,47 +56,90 @@ class JournalReader:
         """Where the journal is: the same for all who use it, however they spelled it."""
         return self._store.url
 
-    def source(self) -> Position:
-        """Whose transactions these are, at LSN 0.
+    def chain(self) -> Chain:
+        """The journal as it is now, verified.
 
-        :raises JournalError: when there is no journal here.
+        :raises JournalError: when there is no journal here, or it is damaged.
         """
         with reading(self._store):
-            source = read_manifest(self._store)
-        if source is None:
+            chain = read_chain(self._store)
+        if chain is None:
             raise JournalError(
                 f"there is no journal in {self.url}: a pipeline makes it at its first start, with this as its journal"
             )
-        return source
+        return chain
+
+    def source(self) -> Position:
+        """Whose transactions these are, at LSN 0.
+
+        :raises JournalError: as ``chain``.
+        """
+        return self.chain().manifest.source
 
     def end(self) -> Position:
         """Where the last segment ends; LSN 0 while there is none."""
-        source = self.source()
-        segments = self.segments()
-        if not segments:
-            return source
-        last = self.index(segments[-1])
-        return Position(source.system_identifier, last.timeline, source.slot, last.last_end_lsn)
+        chain = self.chain()
+        return chain.manifest.source if chain.last is None else self.index(chain.last).end
 
     def position(self) -> Position | None:
         """How far the journal goes, WAL without transactions included; ``None`` while there is nothing in it."""
         with reading(self._store):
-            return last_position(self._store)
+            chain = read_chain(self._store)
+        reached = None if chain is None else self.reached(chain)
+        return reached if reached is not None and reached.lsn else None
+
+    def reached(self, chain: Chain) -> Position:
+        """How far ``chain`` goes; LSN 0 while there is nothing in it."""
+        if chain.last is not None and chain.last.last_end_lsn > chain.state.position.lsn:
+            return self.index(chain.last).end
+        return chain.state.position
 
     def gaps(self) -> list[tuple[LSN, LSN]]:
         """What is missing from it, because the slot had lost it: behind the first position and up to the second."""
-        with reading(self._store):
-            return read_gaps(self._store)
+        return [(gap.after, gap.until) for gap in self.chain().state.gaps]
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
-        """The segments with anything behind ``after``, in commit order; with ``until`` those that end by then."""
-        with reading(self._store):
-            names = segment_names(self._store)
-        # Queries ask every few milliseconds, of journals with thousands of segments: names of a fixed width
-        # compare as the numbers do, so most need not be read.
-        behind = segment_name(ZERO, after)[-_DIGITS:]
-        segments = [Segment(name, *segment_range(name)) for name in names if name[-_DIGITS:] > behind]
-        return [segment for segment in segments if until is None or segment.last_end_lsn <= until]
+        """The segments with anything behind ``after``, in commit order; with ``until`` those that end by then.
+
+        :raises JournalError: as ``chain``.
+        """
+        return self.chain().segments(after, until)
+
+    def readable(self, lsn: LSN, holder: str, remedy: str = "") -> Chain:
+        """Verify that all that is behind ``lsn`` is here, or will be. 0 is the journal's own beginning.
+
+        :param holder: whose position ``lsn`` is, for errors.
+        :param remedy: what its owner can do, for errors.
+        :raises JournalError: when it was pruned, or the journal does not go that far, or misses what is there.
+        """
+        chain = self.chain()
+        # While it is empty, an initial load may come first, which needs nothing before it.
+        begins = self.first_readable(chain) if lsn and chain.names else chain.begins
+        if lsn < begins:
+            what = f"{lsn}" if lsn else "its beginning"
+            problem = (
+                f"the journal in {self.url} has nothing between {what} and {begins}: those segments were pruned, or were "
+                f"never there; {holder} is before that"
+            )
+        elif lsn > chain.reaches:
+            problem = (
+                f"{holder} is at {lsn}, behind the end of the journal in {self.url}, which is at {chain.reaches}: it is of "
+                f"another journal, or segments and {POSITION} were put back from an older copy"
+            )
+        elif (gap := chain.hole(lsn)) is not None:
+            problem = (
+                f"{holder} is at {lsn}, inside the gap from {gap.after} to {gap.until} of the journal in {self.url}, where "
+                "no transaction that it holds ends"
+            )
+        else:
+            return chain
+        raise JournalError(f"{problem}. {remedy or _ANEW}")
+
+    def first_readable(self, chain: Chain) -> LSN:
+        """What a reader must have had to miss nothing that was in ``chain``; 0 when it begins with an initial load."""
+        if chain.begins or not chain.names:
+            return chain.begins or chain.manifest.begins
+        return self.index(Segment.named(chain.names[0])).begins
 
     def index(self, segment: Segment) -> SegmentIndex:
         """What the segment's index says.
@@ -122,76 +154,99 @@ class JournalReader:
         :raises JournalError: naming segment and block, when they are damaged or gone.
         """
         with reading(self._store):
-            data = self._store.read(segment.name + SEGMENT, block.offset, block.length)
-        if len(data) != block.length or checksum(data) != block.checksum:
-            raise DamagedJournal(self._place(segment, block), "its checksum does not match")
-        return data
+            return read_block(self._store, segment.name + SEGMENT, block)
 
     def messages(self, segment: Segment, block: Block) -> Iterator[AnyMessage]:
         """The messages of one block, decoded by itself.
 
         :raises JournalError: naming segment and block.
         """
-        decode = decoder(self.index(segment), block).decode
+        decode, data = decoder(self.index(segment), block).decode, self.read(segment, block)
         try:
-            for payload in frames(self.read(segment, block)):
+            for payload in frames(data):
                 yield decode(payload)
-        except ProtocolError as error:
-            raise DamagedJournal(self._place(segment, block), str(error)) from None
+        except (ProtocolError, JournalError) as error:
+            raise self.damaged(segment, block, error) from None
 
     async def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> AsyncGenerator[Slice]:
         """All that is and will be behind ``after``, as the slices that were written, though cut elsewhere.
 
         Never ends by itself. Holds one block at a time.
 
-        :param after: an end LSN; 0 is the beginning of what is kept.
+        :param after: an end LSN; 0 is the journal's own beginning.
         :param poll: how often to look for what other processes wrote, in seconds. This process's writer tells us.
-        :raises JournalError: when segments are damaged or missing, or what follows ``after`` was pruned.
+        :raises JournalError: when the journal is damaged, or does not have what follows ``after``.
         """
-        await to_thread.run_sync(self.source)
         with notify.listening(self.url) as bell:
             while True:
-                for segment in await to_thread.run_sync(self.segments, after):
+                chain = await to_thread.run_sync(self.readable, after, "a reader")
+                for gap in chain.gaps(after, chain.end):
+                    _log.warning(
+                        "the journal %s has nothing between %s and %s, as accepted",
+                        self.url,
+                        gap.after,
+                        gap.until,
+                    )
+                for segment in chain.segments(after):
                     index = await to_thread.run_sync(self.index, segment)
-                    self.require_chain(index, after)
                     assembler = Assembler(Types(index.types), binary=index.binary, resume=Resume(after))
-                    for block in index.blocks[_first_behind(index, after) :]:
+                    for block in index.blocks[first_behind(index, after) :]:
                         for part in await to_thread.run_sync(self._assemble, segment, block, assembler):
                             after = part.end_lsn or after
                             yield part
+                    if assembler.open:
+                        problem = "its last transaction has no end"
+                        raise self.damaged(segment, index.blocks[-1], JournalError(problem))
                     if after < segment.last_end_lsn:
                         # Behind the last transaction lies WAL with nothing in it for us.
                         after = segment.last_end_lsn
                         yield Slice(None, (), True, after, 0)
                 await bell.wait(poll)
 
-    def require_chain(self, index: SegmentIndex, after: LSN) -> None:
-        """Check that nothing lies between ``after`` and this segment.
-
-        :raises JournalError: when something does.
-        """
-        if after and index.after > after:
-            raise JournalError(
-                f"the journal in {self.url} has nothing between {after} and {index.after}: those segments were pruned "
-                "or removed; what reads from there must begin anew"
-            )
-
     def _assemble(self, segment: Segment, block: Block, assembler: Assembler) -> list[Slice]:
         try:
             return assembler.feed(self.messages(segment, block))
         except ProtocolError as error:
-            raise DamagedJournal(self._place(segment, block), str(error)) from None
+            raise self.damaged(segment, block, error) from None
 
     def _load(self, name: str) -> SegmentIndex:
         with reading(self._store):
             return load_index(self._store, name)
 
-    def _place(self, segment: Segment, block: Block) -> str:
-        return f"the block at {block.offset} of {segment.name}{SEGMENT} in {self.url}"
+    def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
+        """The error to raise where a block's contents make no sense."""
+        return DamagedJournal(f"{_place(self._store, segment.name + SEGMENT, block)} is damaged: {error}")
 
 
 def _reopen(store: Store) -> JournalReader:
     return JournalReader("", store=store)
+
+
+def read_block(store: Store, file: str, block: Block) -> bytes:
+    """The bytes of a block, verified.
+
+    :raises JournalError: naming file and block, when they are damaged or gone.
+    :raises OSError: when they cannot be read.
+    """
+    # The first block is read with the magic number that stands before it.
+    before = len(MAGIC) if block.offset == len(MAGIC) else 0
+    try:
+        data = store.read(file, block.offset - before, block.length + before)
+    except FileNotFoundError:
+        raise DamagedJournal(f"{file} in the journal {store.url} is missing") from None
+    if before:
+        if data[:before] != MAGIC:
+            raise DamagedJournal(
+                f"{file} in the journal {store.url} is damaged: it does not begin as a segment does"
+            )
+        data = data[before:]
+    if len(data) != block.length or checksum(data) != block.checksum:
+        raise DamagedJournal(f"{_place(store, file, block)} is damaged: its checksum does not match")
+    return data
+
+
+def _place(store: Store, file: str, block: Block) -> str:
+    return f"the block at {block.offset} of {file} in the journal {store.url}"
 
 
 def decoder(index: SegmentIndex, block: Block) -> Decoder:
@@ -202,7 +257,7 @@ def decoder(index: SegmentIndex, block: Block) -> Decoder:
     return made
 
 
-def _first_behind(index: SegmentIndex, after: LSN) -> int:
+def first_behind(index: SegmentIndex, after: LSN) -> int:
     """The number of the last block before which everything ends by ``after``."""
     first = 0
     for number, block in enumerate(index.blocks):

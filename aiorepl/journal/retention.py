@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.manifest import INDEX, SEGMENT, segment_names, segment_range
-from aiorepl.journal.store import Store, open_store
+from aiorepl.journal.files import INDEX, SEGMENT, read_chain, unindexed
+from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
 
@@ -79,44 +80,54 @@ def prune(
     :param retain: keep this much of it; nothing unless given.
     :returns: the names of the segments that are gone, oldest first.
     :raises OSError: when a file cannot be deleted; those before it are gone.
-    :raises JournalError: when a cursor is damaged.
+    :raises JournalError: when the journal or a cursor is damaged: then nothing is deleted.
     """
     store = open_store(url) if store is None else store
+    with reading(store):
+        chain = read_chain(store)
     cursors = Cursors(url, store=store)
     held = [position.lsn for name in cursors.names() if (position := cursors.get(name)) is not None]
-    if not held:
+    if chain is None or not held:
         return []
     passed = min(held) if until is None else min(*held, until)
-    names = segment_names(store)
-    retained = None if retain is None else _Retained(store, names, retain)
+    segments = chain.segments()
+    retained = None if retain is None else _Retained(store, segments, retain)
     gone = []
-    for name in names[:-1]:
-        if segment_range(name)[1] > passed or (retained is not None and retained.keeps(name)):
+    for segment in segments[:-1]:
+        if segment.last_end_lsn > passed or (retained is not None and retained.keeps(segment)):
             break
         # The index first: from then on the segment does not exist, whatever happens to the rest.
-        store.delete(name + INDEX)
-        store.delete(name + SEGMENT)
-        gone.append(name)
+        store.delete(segment.name + INDEX)
+        store.delete(segment.name + SEGMENT)
+        gone.append(segment.name)
+    for segment in unindexed(store):
+        # Pruning was cut short between the two files.
+        if segment.last_end_lsn <= min(chain.begins, passed):
+            store.delete(segment.name + SEGMENT)
     return gone
 
 
 class _Retained:
     """What a retention keeps of a journal, asked from its oldest segment on until the first that is kept."""
 
-    def __init__(self, store: Store, names: list[str], retention: Retention) -> None:
+    def __init__(self, store: Store, segments: list[Segment], retention: Retention) -> None:
         self._store = store
         self._retention = retention
         self._now = time.time()
         # Only a limit in bytes needs all of them looked at.
-        self._left = 0 if retention.bytes is None else sum(map(self._size, names))
+        self._left = 0 if retention.bytes is None else sum(map(self._size, segments))
 
-    def keeps(self, name: str) -> bool:
+    def keeps(self, segment: Segment) -> bool:
         """Whether this one stays; if not, it counts as gone."""
-        size, published = self._store.about(name + SEGMENT)
+        size, published = self._about(segment)
         old = self._retention.seconds is not None and self._now - published > self._retention.seconds
         large = self._retention.bytes is not None and self._left > self._retention.bytes
         self._left -= size
         return not (old or large)
 
-    def _size(self, name: str) -> int:
-        return self._store.about(name + SEGMENT)[0]
+    def _size(self, segment: Segment) -> int:
+        return self._about(segment)[0]
+
+    def _about(self, segment: Segment) -> tuple[int, float]:
+        with reading(self._store):
+            return self._store.about(segment.name + SEGMENT)

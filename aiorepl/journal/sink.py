@@ -61,6 +61,13 @@ class JournalSink(Sink):
         with self._errors("note a gap"):
             await to_thread.run_sync(self._writer.skip, after, until)
 
+    async def void_prepared(self) -> None:
+        """Forget all prepared transactions: a new slot was made, which sends them again when they commit. Between
+        ``open`` and ``write``.
+        """
+        with self._errors("forget prepared transactions"):
+            await to_thread.run_sync(self._writer.void_prepared)
+
     async def open(self, context: SinkContext) -> Position | None:
         """Take the journal over.
 

@@ -10,26 +10,27 @@ made durable while it is still coming.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aiorepl.errors import JournalError, PermanentError
 from aiorepl.journal import notify
 from aiorepl.journal.builder import SegmentBuilder
-from aiorepl.journal.index import SegmentIndex, dump
-from aiorepl.journal.manifest import (
+from aiorepl.journal.chain import Chain, Segment
+from aiorepl.journal.files import (
     INDEX,
     SEGMENT,
-    add_gap,
-    last_position,
     load_index,
-    read_manifest,
-    segment_name,
-    segment_names,
+    read_chain,
+    unindexed,
     write_manifest,
-    write_quiet,
+    write_state,
 )
+from aiorepl.journal.index import SegmentIndex, dump
 from aiorepl.journal.prepared import PreparedTransactions
+from aiorepl.journal.records import Gap, Manifest, State, segment_name
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
@@ -53,20 +54,23 @@ class JournalWriter:
         # Nor must an open that was cancelled before it came to anything take the lock once nobody is left to release it.
         self._closed = False
         self._source: Position | None = None
-        self._durable = ZERO
-        self._chain = ZERO
+        self._begins = ZERO
+        # As it is on disk.
+        self._state: State | None = None
+        # Up to where slices were taken in; they are durable up to the state's position.
         self._accepted = ZERO
         self._message = ZERO
         self._builder: SegmentBuilder | None = None
         self._upload: Upload | None = None
         self._ready: list[bytes | bytearray] = []
+        # Of a segment that is complete, while it is published.
         self._index: SegmentIndex | None = None
         self._prepared = PreparedTransactions(store, block_bytes)
-        # Names of prepared transactions whose end is written and not yet durable.
-        self._decided: list[str] = []
+        # Segments without an index, left by a crash; deleted once what they hold is durable in others.
+        self._leftovers: list[Segment] = []
 
     def open(self, source: Position, holder: str = "journal") -> Position | None:
-        """Take the lock, throw away what a crash left, and return how far the journal goes; ``None`` when empty.
+        """Take the lock, verify the journal, and return how far it goes; ``None`` when it is empty.
 
         :raises JournalError: when it is damaged, or another process writes it, or this writer was closed.
         :raises SlotError: when it is the journal of another source.
@@ -76,26 +80,42 @@ class JournalWriter:
             if self._closed:
                 raise JournalError(f"this writer of the journal in {store.url} was closed: make another")
             store.lock()
-            known = read_manifest(store)
-            if known is None:
-                write_manifest(store, source)
-            else:
-                known.require_same_source(source, f"{holder} in {store.url}")
-            store.clean()
-            names = segment_names(store)
-            present = set(names)
-            for name in store.names():
-                if name.endswith(SEGMENT) and name.removesuffix(SEGMENT) not in present:
-                    store.delete(name)
-            self._prepared.open()
-            self._source = source
-            if names:
-                self._chain = load_index(store, names[-1]).last_end_lsn
-            held = last_position(store)
-            if held is not None:
-                held.require_same_source(source, f"{holder} in {store.url}")
-                self._durable = self._accepted = held.lsn
-            return held
+            try:
+                self._take_over(source, f"{holder} in {store.url}")
+            except BaseException:
+                # The call may be made again.
+                store.unlock()
+                raise
+            return self._state.position if self._state is not None and self._state.position.lsn else None
+
+    def _take_over(self, source: Position, holder: str) -> None:
+        store, chain = self._store, read_chain(self._store)
+        if chain is None:
+            state = State(source.at(ZERO))
+        else:
+            chain.manifest.source.require_same_source(source, holder)
+            state = self._recovered(chain)
+            state.position.require_same_source(source, holder)
+        self._prepared.open(state.prepared)
+        self._begins = source.lsn if chain is None else chain.manifest.begins
+        if not state.position.lsn:
+            # Nothing is in it yet, so it begins where the slot stands now.
+            self._begins = source.lsn
+            write_manifest(store, Manifest(source.at(ZERO), self._begins))
+        if not state.position.lsn or (chain is not None and state is not chain.state):
+            write_state(store, state)
+        kept_from = ZERO if chain is None else chain.begins
+        self._leftovers = [segment for segment in unindexed(store) if segment.after >= kept_from]
+        store.clean()
+        self._source, self._state, self._accepted = source, state, state.position.lsn
+
+    def _recovered(self, chain: Chain) -> State:
+        """The state, also after a crash between a segment's index and ``position.json``."""
+        last = chain.last
+        if last is None or last.last_end_lsn <= chain.state.end:
+            return chain.state
+        index = load_index(self._store, last.name)
+        return State(index.end, last.name, chain.state.gaps, index.prepared)
 
     def write(self, slices: Sequence[Slice]) -> None:
         """Append, and close the segment if it has become large.
@@ -123,14 +143,21 @@ class JournalWriter:
     @property
     def end(self) -> LSN:
         """The end of the last segment: as far as anybody can read."""
-        return self._chain
+        return ZERO if self._state is None else self._state.end
 
     def skip(self, after: LSN, until: Position) -> None:
         """Go on behind what the slot has lost; what is missing is noted for good. Before anything is written."""
         with self._lock:
-            add_gap(self._store, after, until.lsn)
-            write_quiet(self._store, until)
-            self._durable = self._accepted = until.lsn
+            state = self._opened()
+            gap = Gap(after, until.lsn, state.segment)
+            self._advance(replace(state, position=until, gaps=(*state.gaps, gap)))
+            self._accepted = until.lsn
+
+    def void_prepared(self) -> None:
+        """Forget all prepared transactions: a new slot was made, which sends them again when they commit."""
+        with self._lock:
+            self._prepared.void()
+            self._advance(replace(self._opened(), prepared=()))
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""
@@ -146,7 +173,7 @@ class JournalWriter:
             if self._upload is not None:
                 self._upload.discard()
             self._upload = self._builder = self._index = None
-            self._prepared.close()
+            self._prepared.discard()
             self._store.unlock()
 
     def _write_plain(self, slices: Sequence[Slice]) -> None:
@@ -160,18 +187,18 @@ class JournalWriter:
                 self._add(part)
 
     def _write_prepared(self, part: Slice, header: Transaction) -> None:
-        """A prepared transaction, or what became of one."""
+        """A slice of a prepared transaction, or how one ended."""
         message = part.two_phase
         if isinstance(message, (CommitPrepared, RollbackPrepared)) and part.end_lsn is not None:
-            if part.end_lsn > self._accepted:
-                if isinstance(message, CommitPrepared):
-                    for committed in self._prepared.committed(header, part.end_lsn):
-                        self._add(committed)
-                        self._push()
-                self._accepted = part.end_lsn
-            self._decided.append(message.gid)
+            if part.end_lsn > self._accepted and isinstance(message, CommitPrepared):
+                for committed in self._prepared.committed(header, part.end_lsn):
+                    self._add(committed)
+                    self._push()
+            # Also when the call is made again after the last push failed.
+            self._prepared.decide(header.xid, header.commit_lsn)
+            self._accepted = max(self._accepted, part.end_lsn)
         elif header.commit_lsn >= self._accepted:
-            self._prepared.add(part)
+            self._prepared.add(part, header, self._from())
             self._accepted = max(self._accepted, part.end_lsn or ZERO)
 
     def _add(self, part: Slice) -> None:
@@ -192,24 +219,36 @@ class JournalWriter:
             known = builder.ordinal if builder.open is not None and _same(builder, part) else 0
             builder.add(_without(part, known) if known else part)
             self._ready += builder.take()
+        if isinstance(part.two_phase, CommitPrepared) and part.transaction is not None:
+            # Prepared before the slot was made, and sent as a whole now: what an older slot sent of it is void.
+            self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
         if part.end_lsn is not None and (self._builder is None or self._builder.open is None):
             self._accepted = max(self._accepted, part.end_lsn)
 
     def _require_one_timeline(self, part: Slice) -> None:
         """A segment is of one timeline: close it where the source was promoted."""
-        if self._source is None:
-            raise RuntimeError("open first")
-        if self._builder is None or self._builder.open is not None or self._source.timelines is None:
+        source = self._from()
+        if self._builder is None or self._builder.open is not None or source.timelines is None:
             return
         lsn = part.end_lsn if part.transaction is None else part.transaction.commit_lsn
-        timeline = self._source.timelines.at
+        timeline = source.timelines.at
         if lsn is not None and timeline(self._accepted) < timeline(lsn):
             self._seal()
 
     def _built(self) -> SegmentBuilder:
         if self._builder is None:
-            self._builder = SegmentBuilder(self._chain, self._block_bytes)
+            self._builder = SegmentBuilder(self._block_bytes)
         return self._builder
+
+    def _from(self) -> Position:
+        if self._source is None:
+            raise RuntimeError("open first")
+        return self._source
+
+    def _opened(self) -> State:
+        if self._state is None:
+            raise RuntimeError("open first")
+        return self._state
 
     def _push(self) -> None:
         """Give what is ready to the store."""
@@ -221,37 +260,41 @@ class JournalWriter:
         self._ready = []
 
     def _seal(self) -> None:
-        """Publish the open segment, or note that there was nothing to."""
-        builder, source = self._builder, self._source
-        if source is None:
-            raise RuntimeError("open first")
+        """Publish the open segment, and note what is durable. After an error, the same call goes on where it was."""
+        builder, state = self._builder, self._opened()
+        end, prepared = self._from().at(self._accepted), self._prepared.undecided
         if builder is None:
-            if self._accepted > self._durable:
-                write_quiet(self._store, source.at(self._accepted))
-                self._durable = self._accepted
-            self._forget()
+            if self._accepted > state.position.lsn:
+                self._advance(replace(state, position=end, prepared=prepared))
             return
         if self._index is None:
-            self._index = builder.finish(self._accepted, source.at(self._accepted).timeline)
+            # An initial load ends where the slot begins, and needs nothing before it.
+            begins = state.end or (self._begins if builder.first_end > self._begins else ZERO)
+            self._index = builder.finish(end, after=state.end, begins=begins, prepared=prepared)
             self._ready += builder.take()
         index = self._index
-        name = segment_name(index.first_end_lsn, index.last_end_lsn)
+        name = segment_name(index.after, index.end.lsn)
         self._push()
         if self._upload is None:
             raise PermanentError(f"segment {name} has no contents")
+        self._leftovers = [segment for segment in self._leftovers if segment.name != name]
         self._upload.publish(name + SEGMENT)
         self._store.write(name + INDEX, dump(index))
+        self._advance(replace(state, position=index.end, segment=name, prepared=index.prepared))
         self._upload.discard()
         self._builder = self._upload = self._index = None
-        self._chain = self._durable = index.last_end_lsn
-        self._forget()
         notify.grown(self._store.url)
 
-    def _forget(self) -> None:
-        """What became of these is durable."""
-        while self._decided:
-            self._prepared.forget(self._decided[0])
-            del self._decided[0]
+    def _advance(self, state: State) -> None:
+        """Make a state durable, and then delete what it has no use for any more."""
+        write_state(self._store, state)
+        self._state = state
+        self._prepared.forget()
+        with contextlib.suppress(OSError):  # tried again with the next
+            for segment in self._leftovers[:]:
+                if segment.last_end_lsn <= state.end:
+                    self._store.delete(segment.name + SEGMENT)
+                    self._leftovers.remove(segment)
 
 
 def _same(builder: SegmentBuilder, part: Slice) -> bool:

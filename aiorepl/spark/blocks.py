@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.journal.chain import Segment
 from aiorepl.journal.index import SegmentIndex
-from aiorepl.journal.reader import JournalReader, Segment
+from aiorepl.journal.reader import JournalReader, first_behind
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
 
@@ -49,33 +51,43 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Blocks of one segment, by their numbers."""
+    """Blocks of one segment, by their numbers.
+
+    :param after: leave out the transactions that ended by then; 0: leave out none.
+    """
 
     segment: Segment
     blocks: tuple[int, ...]
+    after: LSN = ZERO
 
 
 def plan(
-    reader: JournalReader, segments: Iterable[Segment], table: TableName | None, partition_bytes: int
+    reader: JournalReader,
+    segments: Iterable[Segment],
+    table: TableName | None,
+    partition_bytes: int,
+    after: LSN = ZERO,
 ) -> list[tuple[Span, ...]]:
     """Deal the blocks of ``segments`` out to partitions of about ``partition_bytes``, in order.
 
     :param table: leave out the blocks that have nothing of another table; ``None``: leave out none.
+    :param after: an end LSN: leave out what ended by then.
     """
     partitions: list[tuple[Span, ...]] = []
     spans: list[Span] = []
     size = 0
     for segment in segments:
         index = reader.index(segment)
+        within = after if segment.after < after else ZERO
         numbers: list[int] = []
-        for number in _wanted(index, table):
+        for number in _wanted(index, table, first_behind(index, within) if within else 0):
             numbers.append(number)
             size += index.blocks[number].length
             if size >= partition_bytes:
-                partitions.append((*spans, Span(segment, tuple(numbers))))
+                partitions.append((*spans, Span(segment, tuple(numbers), within)))
                 spans, numbers, size = [], [], 0
         if numbers:
-            spans.append(Span(segment, tuple(numbers)))
+            spans.append(Span(segment, tuple(numbers), within))
     return [*partitions, tuple(spans)] if spans else partitions
 
 
@@ -106,13 +118,13 @@ def _last_used(index: SegmentIndex, table: TableName) -> Relation | None:
     return None
 
 
-def _wanted(index: SegmentIndex, table: TableName | None) -> Iterator[int]:
+def _wanted(index: SegmentIndex, table: TableName | None, first: int) -> Iterator[int]:
     if table is None:
-        yield from range(len(index.blocks))
+        yield from range(first, len(index.blocks))
         return
     numbers = {number for number, relation in enumerate(index.relations) if table.is_of(relation)}
-    for place, block in enumerate(index.blocks):
-        if not numbers.isdisjoint(block.rows):
+    for place in range(first, len(index.blocks)):
+        if not numbers.isdisjoint(index.blocks[place].rows):
             yield place
 
 

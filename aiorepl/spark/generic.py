@@ -53,7 +53,7 @@ class Generic:
             types = Types(index.types)
             texts: dict[Relation, Texts] = {}
             for number in span.blocks:
-                walk = Walk(reader, span.segment, index.blocks[number], lambda relation: True)
+                walk = Walk(reader, span.segment, index.blocks[number], lambda relation: True, span.after)
                 for header, ordinal, relation, payload in walk.rows():
                     if relation is not None and relation not in texts:
                         texts[relation] = Texts(relation, types, binary=index.binary)

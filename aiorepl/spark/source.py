@@ -4,6 +4,9 @@
 
     journal             the folder, as every executor sees it
     table               schema.table: that table's columns, typed; without it every table's changes as text
+    startingPosition    where a new query begins: earliest (what is kept), latest (the journal's end; streams alone), or
+                        behind an LSN like 0/171B2A8. Unless given, at the journal's beginning; a query is refused if that
+                        was pruned, or is missing
     consumer            a name: registers a cursor, so that what this query has not read is not pruned
     maxBytesPerTrigger  at most so much in a micro-batch (k, m and g may follow), but at least one segment
     partitionBytes      how much one task reads; 32m
@@ -11,16 +14,19 @@
     keys                columns with commas between, quoted as in SQL where a name has one in it: what identifies a row under
                         replica identity FULL
 
-An offset is a position at the end of a segment, so of a transaction. Segments never change, so that reading between
+An offset is a position at the end of a segment, so of a transaction. Where a checkpoint has one, it counts, and not
+startingPosition. The journal is verified before anything is read of it: a missing segment, a damaged file, or a
+checkpoint that the journal does not reach ends the query with an error that names it. Segments never change, so that reading between
 two offsets gives the same however often it is done. Spark's commit moves only the consumer's cursor: it lags by a
 batch, never comes for the last, and the slot does not wait for it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -33,9 +39,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, JournalError
+from aiorepl.journal.chain import Chain, Segment
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.reader import JournalReader, Segment
+from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sizes import parse_size
@@ -46,9 +53,16 @@ from aiorepl.spark.typed import Typed
 from aiorepl.wire.commands import split_names
 
 NAME: Final = "aiorepl"
+
+_log = logging.getLogger("aiorepl.spark")
+
+_CHECKPOINT: Final = "the query's checkpoint"
+_ANEW: Final = "Begin with an empty target and a new checkpoint"
+_CHOOSE: Final = "Take the option startingPosition: earliest begins with what is kept, latest at the end, and an LSN behind that"
 _OPTIONS: Final = (
     "journal",
     "table",
+    "startingPosition",
     "consumer",
     "maxBytesPerTrigger",
     "partitionBytes",
@@ -63,6 +77,7 @@ class Options:
 
     journal: str
     table: TableName | None
+    starting: Literal["earliest", "latest"] | LSN | None
     consumer: str | None
     max_bytes: int | None
     partition_bytes: int
@@ -90,12 +105,25 @@ class Options:
         return cls(
             journal=journal,
             table=None if table is None else TableName.parse(table),
+            starting=_starting(given.get("startingPosition")),
             consumer=given.get("consumer"),
             max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
             partition_bytes=_bytes("partitionBytes", given.get("partitionBytes", "32m")),
             null=unrepresentable == "null",
             keys=tuple(split_names(given.get("keys", ""))),
         )
+
+
+def _starting(text: str | None) -> Literal["earliest", "latest"] | LSN | None:
+    match text:
+        case None | "earliest" | "latest":
+            return text
+    try:
+        return LSN.parse(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"option startingPosition is earliest, latest or an LSN like 0/171B2A8, not {text!r}"
+        ) from None
 
 
 def _bytes(name: str, text: str) -> int:
@@ -165,9 +193,27 @@ class _Reading:
             require_readable(schema)
             self._shape = Typed(options.table, arrow, options.keys, options.null)
 
-    def _plan(self, reader: JournalReader, segments: list[Segment]) -> list[BlocksPartition]:
-        spans = plan(reader, segments, self._options.table, self._options.partition_bytes)
-        return [BlocksPartition(part) for part in spans]
+    def _begin(self, reader: JournalReader) -> Position:
+        """Where a new query begins.
+
+        :raises JournalError: when the journal does not have what comes behind that.
+        """
+        starting = self._options.starting
+        if starting == "latest":
+            chain = reader.chain()
+            return reader.reached(chain).at(chain.reaches)
+        lsn = reader.chain().begins if starting == "earliest" else starting or LSN(0)
+        chain = reader.readable(lsn, "a new query", _CHOOSE)
+        for segment in chain.segments(lsn)[:1]:
+            return reader.index(segment).end.at(lsn)
+        return reader.reached(chain).at(lsn)
+
+    def _plan(self, reader: JournalReader, segments: list[Segment], after: LSN) -> list[BlocksPartition]:
+        options = self._options
+        return [
+            BlocksPartition(part)
+            for part in plan(reader, segments, options.table, options.partition_bytes, after)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called on an executor, perhaps again; Spark makes an empty partition of its own when there is none."""
@@ -178,10 +224,17 @@ class _Reading:
 class _BatchReader(_Reading, DataSourceReader):
     """All that is in the journal when the query runs."""
 
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        if options.starting == "latest":
+            raise ConfigurationError("option startingPosition cannot be latest for a batch, which ends there")
+
     def partitions(self) -> list[InputPartition]:
         reader = JournalReader(self._options.journal)
-        reader.source()
-        return list(self._plan(reader, reader.segments()))
+        after = self._begin(reader).lsn
+        chain = reader.readable(after, "a new query", _CHOOSE)
+        _tell_gaps(chain, after, chain.end)
+        return list(self._plan(reader, chain.segments(after), after))
 
 
 class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -193,10 +246,15 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._until: LSN | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The beginning. The cursor is there before anything was read, and so nothing is pruned from then on."""
-        begin = self._journal.source()
+        """Where the options say. The cursor is there before anything was read, and so nothing is pruned from then on.
+
+        :raises JournalError: when the journal does not have what comes behind that.
+        """
+        begin = self._begin(self._journal)
         if self._options.consumer is not None:
-            Cursors(self._options.journal).advance(self._options.consumer, begin)
+            Cursors(self._options.journal).begin(self._options.consumer, begin)
+            # It may have been pruned before the cursor was there.
+            self._journal.readable(begin.lsn, "a new query", _CHOOSE)
         return dict(begin.to_json())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -208,9 +266,10 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         """The end of the last segment that the limit lets in; the first one always is.
 
         :raises SlotError: when the query's checkpoint is of another source than the journal.
+        :raises JournalError: when the journal is damaged, or does not have what comes behind ``start``.
         """
-        at = self._position(start)
-        segments = self._journal.segments(at.lsn, self._until)
+        after = self._position(start).lsn
+        segments = self._journal.readable(after, _CHECKPOINT, _ANEW).segments(after, self._until)
         if isinstance(limit, ReadMaxBytes):
             size, taken = 0, 0
             for segment in segments:
@@ -219,11 +278,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                     break
                 taken += 1
             segments = segments[:taken]
-        if not segments:
-            return start
-        last = self._journal.index(segments[-1])
-        end = Position(at.system_identifier, last.timeline, at.slot, last.last_end_lsn)
-        return dict(end.to_json())
+        return dict(self._journal.index(segments[-1]).end.to_json()) if segments else start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on the journal ends where it ends now."""
@@ -236,13 +291,19 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The blocks between two offsets.
 
-        :raises JournalError: when segments that are needed were pruned.
+        :raises JournalError: when the journal is damaged, or does not have all of them.
         """
         after, until = self._position(start).lsn, self._position(end).lsn
-        segments = self._journal.segments(after, until)
-        if segments:
-            self._journal.require_chain(self._journal.index(segments[0]), after)
-        return list(self._plan(self._journal, segments))
+        chain = self._journal.readable(after, _CHECKPOINT, _ANEW)
+        segments = chain.segments(after, until)
+        reached = segments[-1].last_end_lsn if segments else after
+        if reached != until:
+            raise JournalError(
+                f"{_CHECKPOINT} has a batch up to {until}, where no segment of the journal {self._journal.url} ends: it is "
+                f"of another journal, or segments were put back from an older copy. {_ANEW}"
+            )
+        _tell_gaps(chain, after, until)
+        return list(self._plan(self._journal, segments, after))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark is done with what is before ``end``: it may be pruned, as far as this query is concerned."""
@@ -250,9 +311,14 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             Cursors(self._options.journal).advance(self._options.consumer, self._position(end))
 
     def _position(self, offset: dict[str, Any]) -> Position:
-        position = Position.from_json(offset)
-        source = self._journal.source()
-        # The journal's own timeline is that of its first day.
-        source = Position(source.system_identifier, position.timeline, source.slot, source.lsn)
-        position.require_same_source(source, "the query's checkpoint")
+        try:
+            position = Position.from_json(offset)
+        except (TypeError, ValueError) as error:
+            raise JournalError(f"{_CHECKPOINT} holds no position of a journal: {error}. {_ANEW}") from None
+        position.require_same_source(self._journal.reached(self._journal.chain()), _CHECKPOINT)
         return position
+
+
+def _tell_gaps(chain: Chain, after: LSN, until: LSN) -> None:
+    for gap in chain.gaps(after, until):
+        _log.warning("the journal has nothing between %s and %s, as accepted", gap.after, gap.until)

@@ -60,7 +60,7 @@ class Typed:
             index = reader.index(span.segment)
             seen: dict[Relation, _Layout] = {}
             for number in span.blocks:
-                walk = Walk(reader, span.segment, index.blocks[number], self.table.is_of)
+                walk = Walk(reader, span.segment, index.blocks[number], self.table.is_of, span.after)
                 for header, ordinal, relation, payload in walk.rows():
                     target: Relation | None = relation
                     if target is None:

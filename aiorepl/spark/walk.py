@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from aiorepl.epoch import since_1970
+from aiorepl.errors import JournalError, ProtocolError
 from aiorepl.formats.arrow.header import Header
+from aiorepl.journal.chain import Segment
 from aiorepl.journal.format import frames
 from aiorepl.journal.index import Block
-from aiorepl.journal.reader import JournalReader, Segment, decoder
+from aiorepl.journal.reader import JournalReader, decoder
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
+
+# Header, ordinal, relation and payload.
+Row = tuple[Header, int, Relation | None, bytes]
 
 _OID: Final = struct.Struct(">I").unpack_from
 _BEGIN, _COMMIT, _TRUNCATE, _MESSAGE = b"BCTM"
@@ -27,12 +33,20 @@ class Walk:
     """One block, read once.
 
     :param wanted: whether the rows of a relation are.
+    :param after: leave out the transactions that ended by then; 0: leave out none.
     """
 
     def __init__(
-        self, reader: JournalReader, segment: Segment, block: Block, wanted: Callable[[Relation], bool]
+        self,
+        reader: JournalReader,
+        segment: Segment,
+        block: Block,
+        wanted: Callable[[Relation], bool],
+        after: LSN = ZERO,
     ) -> None:
         index = reader.index(segment)
+        self._place = reader, segment, block
+        self._after = after
         self._data = reader.read(segment, block)
         self._decoder = decoder(index, block)
         self._wanted = wanted
@@ -44,43 +58,62 @@ class Walk:
         )
         self._ordinal = 0 if midway is None else midway.ordinal
 
-    def rows(self) -> Iterator[tuple[Header, int, Relation | None, bytes]]:
-        """Header, ordinal, relation and payload of each wanted row; of every truncate and message with no relation."""
+    def rows(self) -> Iterator[Row]:
+        """Header, ordinal, relation and payload of each wanted row; of every truncate and message with no relation.
+
+        :raises JournalError: when the block's contents make no sense.
+        """
+        return self._behind() if self._after else self._rows()
+
+    def _behind(self) -> Iterator[Row]:
+        for row in self._rows():
+            header = row[0]
+            # A transaction ends behind its commit record, a message between transactions where it stands.
+            if header.commit_lsn >= self._after and (
+                header.xid is not None or header.commit_lsn > self._after
+            ):
+                yield row
+
+    def _rows(self) -> Iterator[Row]:
         decode, views = self._decoder.decode, self._decoder.views
         header, ordinal = self._header, self._ordinal
         relations: dict[int, Relation | None] = {}
-        for payload in frames(self._data):
-            kind = payload[0]
-            if kind in _ROWS:
-                (oid,) = _OID(payload, 1)
-                try:
-                    relation = relations[oid]
-                except KeyError:
-                    found = views.find(oid, "row")
-                    relation = relations[oid] = found if self._wanted(found) else None
-                if relation is not None:
-                    yield header, ordinal, relation, payload
-                ordinal += 1
-            elif kind == _BEGIN:
-                begin = decode(payload)
-                assert isinstance(begin, m.Begin)
-                header = Header(begin.xid, begin.final_lsn, since_1970(begin.commit_time))
-                ordinal = 0
-            elif kind == _TRUNCATE:
-                yield header, ordinal, None, payload
-                ordinal += 1
-            elif kind == _MESSAGE:
-                if payload[1]:
+        try:
+            for payload in frames(self._data):
+                kind = payload[0]
+                if kind in _ROWS:
+                    (oid,) = _OID(payload, 1)
+                    try:
+                        relation = relations[oid]
+                    except KeyError:
+                        found = views.find(oid, "row")
+                        relation = relations[oid] = found if self._wanted(found) else None
+                    if relation is not None:
+                        yield header, ordinal, relation, payload
+                    ordinal += 1
+                elif kind == _BEGIN:
+                    begin = decode(payload)
+                    assert isinstance(begin, m.Begin)
+                    header = Header(begin.xid, begin.final_lsn, since_1970(begin.commit_time))
+                    ordinal = 0
+                elif kind == _TRUNCATE:
                     yield header, ordinal, None, payload
                     ordinal += 1
-                else:
-                    message = decode(payload)
-                    assert isinstance(message, m.Message)
-                    yield Header(None, message.lsn, None), 0, None, payload
-            elif kind != _COMMIT:
-                # Relation, Type, Origin: what the decoder has to know.
-                decode(payload)
-                relations = {}
+                elif kind == _MESSAGE:
+                    if payload[1]:
+                        yield header, ordinal, None, payload
+                        ordinal += 1
+                    else:
+                        message = decode(payload)
+                        assert isinstance(message, m.Message)
+                        yield Header(None, message.lsn, None), 0, None, payload
+                elif kind != _COMMIT:
+                    # Relation, Type, Origin: what the decoder has to know.
+                    decode(payload)
+                    relations = {}
+        except (ProtocolError, JournalError, IndexError, struct.error) as error:
+            reader, segment, block = self._place
+            raise reader.damaged(segment, block, error) from None
 
     def decode(self, payload: bytes) -> m.AnyMessage:
         """Decode a row, truncate or message that ``rows`` has just given."""

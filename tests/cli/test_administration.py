@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from aiorepl import Pipeline, Source
-from aiorepl.journal.cursors import Cursors
+from aiorepl import LSN, Pipeline, Source
+from aiorepl.journal import Cursors, JournalSink
+from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 
@@ -64,6 +65,50 @@ async def test_a_file_that_cannot_be_deleted(run, refused, tmp_path):
     await Pipeline(source, {"one": MemorySink()}, journal=str(tmp_path), until="now").run()
     (tmp_path / "cursors" / "odd.json").mkdir()
     await refused(1, "odd.json: Is a directory", "journal", "drop", str(tmp_path), "odd")
+
+
+async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
+    """Its segments, what it keeps and its cursors are shown; whatever is damaged is told with the file's name."""
+    stream = Stream()
+    table = stream.table("items", column("id", 23, key=True))
+    for number in range(3):
+        stream.transaction(table.insert(str(number)))
+        await write(tmp_path, stream)
+    stream.prepare("gid", table.insert("9"))
+    await write(tmp_path, stream)
+    cursors = Cursors(tmp_path)
+    cursors.advance("one", stream.position.at(stream.ends[1]))
+
+    inspected = await run("journal", "inspect", str(tmp_path))
+    assert (0, 3) == (inspected.code, inspected.out.count("segment "))
+    assert f"cursor   one  {stream.ends[1]}\n" in inspected.out
+    assert "'gid', not decided" in inspected.out
+    checked = await run("journal", "check", str(tmp_path))
+    assert (0, "3 segments, nothing is damaged or missing\n") == (checked.code, checked.out)
+
+    cursors.begin("one", stream.position.at(LSN(stream.ends[-1] + 1)))
+    inspected = await run("journal", "inspect", str(tmp_path))
+    assert (1, 3) == (inspected.code, inspected.out.count("segment "))
+    (segment, *_, lost) = sorted(tmp_path.glob("*.segment"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    checked = await run("journal", "check", str(tmp_path))
+    assert 1 == checked.code
+    damaged, cursor = checked.out.splitlines()
+    assert segment.name in damaged
+    assert "cursors/one.json" in cursor
+    lost.with_suffix(".index").unlink()
+    await refused(1, f"{lost.stem}.index", "journal", "inspect", str(tmp_path))
+    checked = await run("journal", "check", str(tmp_path))
+    assert (1, 1) == (checked.code, checked.out.count(f"{lost.stem}.index"))
+
+
+async def write(folder, stream):
+    """A segment of what is new in the stream."""
+    sink = JournalSink(folder)
+    await sink.open(SinkContext("journal", stream.position))
+    await sink.write(Batch(tuple(stream.slices())))
+    await sink.flush()
+    await sink.close()
 
 
 async def test_sinks(run):

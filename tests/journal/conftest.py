@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from aiorepl.journal import JournalReader, JournalSink
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.transaction import Slice
+from aiorepl.values.registry import Types
 
 
 def shop(transactions: int = 5, rows: int = 4, **options) -> Stream:
@@ -54,6 +58,39 @@ def flat(slices: Iterable[Slice]) -> list[tuple[Any, ...]]:
     return seen
 
 
+def prepared(stream: Stream) -> list[tuple[int, int, int | None]]:
+    """Of every prepared transaction: where its PREPARE begins and ends, and where it is decided, if it is."""
+    found: dict[str, list[int]] = {}
+    done = []
+    for end, unit in stream.units:
+        message = Decoder().decode(unit[-1]) if unit[-1][:1] in b"PKr" else None
+        if isinstance(message, m.Prepare):
+            found[message.gid] = [message.prepare_lsn, end]
+        elif isinstance(message, (m.CommitPrepared, m.RollbackPrepared)):
+            done.append((*found.pop(message.gid), end))
+    return [*done, *((begin, end, None) for begin, end in found.values())]
+
+
+def committed(stream: Stream) -> list[tuple[Any, ...]]:
+    """Every change that committed, in commit order, as ``flat`` has it."""
+    decoder, assembler = Decoder(), Assembler(Types(stream.types))
+    payloads = [payload for _, unit in stream.units for payload in unit]
+    return changes_of(flat(assembler.feed([decoder.decode(payload) for payload in payloads])))
+
+
+def changes_of(seen: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What ``flat`` gave, without ends."""
+    return [item for item in seen if len(item) > 2]
+
+
+def kept(folder: Any) -> set[int]:
+    """The PREPARE LSNs of the prepared transactions that are kept, each with both of its files and nothing besides."""
+    contents = {path.name.removesuffix(".prepared") for path in folder.glob("*.prepared")}
+    indexes = {path.name.removesuffix(".prepared-index") for path in folder.glob("*.prepared-index")}
+    assert contents == indexes
+    return {int(name.partition("-")[0], 16) for name in contents}
+
+
 async def write(
     folder: Any, position: Any, *batches: Iterable[Slice], flush: bool = True, **options: Any
 ) -> Any:
@@ -80,10 +117,26 @@ async def read(reader: Any, after: Any, until: Any) -> list[Slice]:
     raise AssertionError("follow ended")
 
 
+async def opened(sink: JournalSink, position: Any) -> Any:
+    """Open it, as the engine does."""
+    return await sink.open(SinkContext("journal", position))
+
+
 @pytest.fixture
 def tools() -> SimpleNamespace:
     """These functions."""
-    return SimpleNamespace(shop=shop, flat=flat, write=write, read=read)
+    return SimpleNamespace(
+        shop=shop,
+        flat=flat,
+        write=write,
+        read=read,
+        prepared=prepared,
+        committed=committed,
+        changes_of=changes_of,
+        kept=kept,
+        sink=JournalSink,
+        opened=opened,
+    )
 
 
 @pytest.fixture

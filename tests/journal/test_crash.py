@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from aiorepl.journal import JournalReader
+from aiorepl.journal.check import problems
 from aiorepl.lsn import LSN
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -17,8 +18,22 @@ STREAM = """
 def stream():
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("note"))
-    for number in range(6):
-        stream.transaction(*[table.insert(str(row), "x" * 40) for row in range(20)])
+
+    def rows():
+        return [table.insert(str(row), "x" * 40) for row in range(20)]
+
+    for number in range(4):
+        stream.transaction(*rows())
+    stream.prepare("x", *rows())
+    stream.transaction(table.insert("1", "between"))
+    stream.commit_prepared("x")
+    stream.prepare("x", *rows())
+    stream.prepare("stays", *rows())
+    stream.rollback_prepared("x")
+    stream.prepare("x", table.insert("1", "again"))
+    stream.commit_prepared("x")
+    stream.prepare("x")
+    stream.transaction(*rows())
     return stream
 """
 
@@ -57,6 +72,8 @@ PROGRAM = (
                 await sink.flush()
             await sink.close()
 
+        # A process that dies leaves what it wrote in the page cache.
+        os.fsync = lambda descriptor: None
         last = 0
         while True:
             last += 1
@@ -96,23 +113,34 @@ def source() -> Stream:
 
 async def test_nothing_is_lost(crashed, tools) -> None:
     """Reopened, each journal holds whole transactions up to its position, and takes the rest."""
-    expected = tools.flat(source().slices())
+    whole = source()
+    whole.slices()
+    expected, ends = tools.committed(whole), [0, *whole.ends]
+    prepared = tools.prepared(whole)
     positions = set()
     for folder in crashed:
         stream = source()
-        ends = [0, *stream.ends]
         held = await tools.write(folder, stream.position, flush=False)
         reached = held.lsn if held else LSN(0)
         positions.add(reached)
         assert reached in ends
-        if reached:
-            assert tools.flat(await tools.read(JournalReader(folder), LSN(0), reached)) == [
-                item for item in expected if item[0][1] < reached
-            ]
-        assert {path.suffix for path in folder.iterdir()} <= {".json", ".lock", ".segment", ".index"}
-        segments = {path.stem for path in folder.glob("*.segment")}
-        assert segments == {segment.name for segment in JournalReader(folder).segments()}
+        reader = JournalReader(folder)
+        assert [item for item in expected if item[0][1] < reached] == await _changes(reader, tools)
+        assert {begin for begin, end, decided in prepared if end <= reached < (decided or reached + 1)} == (
+            tools.kept(folder)
+        )
+        assert list(problems(folder)) == []
         await tools.write(folder, stream.position, stream.slices())
-        assert tools.flat(await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])) == expected
+        assert expected == await _changes(reader, tools)
+        assert {begin for begin, _, decided in prepared if decided is None} == tools.kept(folder)
+        assert list(problems(folder)) == []
+        segments = {path.stem for path in folder.glob("*.segment")}
+        assert segments == {segment.name for segment in reader.segments()}
     # Early deaths have nothing, the survivor has it all.
-    assert {0, source().ends[-1]} < positions
+    assert {0, whole.ends[-1]} < positions
+
+
+async def _changes(reader, tools):
+    """Every change in the journal."""
+    end = reader.end().lsn
+    return tools.changes_of(tools.flat(await tools.read(reader, LSN(0), end))) if end else []

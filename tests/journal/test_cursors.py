@@ -85,7 +85,7 @@ class Stopping(LocalStore):
 
 
 async def test_prune_cut_short(journal, tools) -> None:
-    """A prune that stopped between a segment's two files leaves no segment by halves; a writer tidies up."""
+    """A prune that stopped between a segment's two files leaves no half of one to read; the next prune deletes it."""
     folder, stream = journal
     Cursors(folder).advance("all", stream.position.at(stream.ends[4]))
     with pytest.raises(KeyboardInterrupt):
@@ -93,4 +93,45 @@ async def test_prune_cut_short(journal, tools) -> None:
     assert (len(list(folder.glob("*.segment"))), len(list(folder.glob("*.index")))) == (5, 4)
     assert len(await tools.read(JournalReader(folder), stream.ends[0], stream.ends[4])) == 4
     await tools.write(folder, stream.position)
-    assert len(list(folder.glob("*.segment"))) == 4
+    assert len(list(folder.glob("*.segment"))) == 5
+    assert len(prune(folder)) == 3
+    assert len(list(folder.glob("*.segment"))) == 1
+
+
+async def test_what_is_pruned_is_refused(journal, tools) -> None:
+    """A reader that begins before what is kept is refused, also one that begins at the beginning."""
+    folder, stream = journal
+    Cursors(folder).advance("all", stream.position.at(stream.ends[1]))
+    prune(folder)
+    for after in (LSN(0), stream.ends[0]):
+        with pytest.raises(JournalError, match="were pruned"):
+            await tools.read(JournalReader(folder), after, stream.ends[4])
+    assert len(await tools.read(JournalReader(folder), stream.ends[1], stream.ends[4])) == 3
+
+
+async def test_cursor_of_another_consumer(journal) -> None:
+    """A cursor's file says whose it is: one that was copied to another name is refused."""
+    folder, stream = journal
+    Cursors(folder).advance("s3", stream.position.at(stream.ends[2]))
+    (folder / "cursors" / "s3.json").rename(folder / "cursors" / "other.json")
+    with pytest.raises(JournalError, match=r"cursor 'other' .* another consumer"):
+        Cursors(folder).get("other")
+
+
+async def test_cursor_of_another_source(journal) -> None:
+    """A cursor that another slot's journal had is refused when it is read, and nothing is pruned by it."""
+    folder, stream = journal
+    Cursors(folder).begin("s3", Stream(slot="other").position.at(stream.ends[2]))
+    for call in (Cursors(folder).get, lambda _: prune(folder)):
+        with pytest.raises(SlotError, match="cursor 's3'"):
+            call("s3")
+
+
+async def test_begin_anew(journal) -> None:
+    """A consumer that begins anew has its cursor moved back, and with it what is kept."""
+    folder, stream = journal
+    cursors = Cursors(folder)
+    cursors.advance("spark", stream.position.at(stream.ends[3]))
+    cursors.begin("spark", stream.position.at(stream.ends[1]))
+    assert cursors.get("spark") == stream.position.at(stream.ends[1])
+    assert len(prune(folder)) == 2

@@ -161,7 +161,7 @@ async def test_flush_publishes(tmp_path, tools) -> None:
     await sink.flush()
     await sink.flush()
     (segment,) = reader.segments()
-    assert (segment.first_end_lsn, segment.last_end_lsn) == (stream.ends[0], stream.ends[-1])
+    assert (segment.after, segment.last_end_lsn) == (LSN(0), stream.ends[-1])
     await sink.close()
 
 
@@ -204,7 +204,11 @@ async def test_unfinished_transaction_is_forgotten(tmp_path, tools) -> None:
     slices = stream.slices(10)
     await tools.write(tmp_path, stream.position, slices[:3], block_bytes=50)
     assert JournalReader(tmp_path).segments() == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.json", "journal.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "journal.json",
+        "journal.lock",
+        "position.json",
+    ]
     assert await tools.write(tmp_path, stream.position, slices) is None
     read = await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
     assert len(tools.flat(read)) == 51

@@ -41,11 +41,10 @@ async def test_follow_looks_for_other_processes(tmp_path, tools) -> None:
     """A segment that nobody announced is found by looking."""
     stream = tools.shop(1)
     await tools.write(tmp_path / "other", stream.position, stream.slices())
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "journal.json").write_bytes((tmp_path / "other" / "journal.json").read_bytes())
+    await tools.write(tmp_path / "here", stream.position)
     following = JournalReader(tmp_path / "here").follow(poll=0.01)
     waiting = asyncio.create_task(anext(following))
-    for ending in (".segment", ".index"):
+    for ending in (".segment", ".index", "position.json"):
         for path in (tmp_path / "other").glob(f"*{ending}"):
             path.rename(tmp_path / "here" / path.name)
     async with asyncio.timeout(30):

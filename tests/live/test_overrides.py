@@ -155,14 +155,14 @@ async def test_loaded_again_though_the_slot_is_there(published, tmp_path):
     assert begin <= await published.confirmed()
 
 
-async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path):
+async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path, reseal):
     """A slot of the same name elsewhere is left alone."""
     journal = str(tmp_path)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     await deliver(published, MemorySink(), journal=journal)
     for file in tmp_path.glob("*.json"):
-        file.write_text(file.read_text().replace('"system_identifier":"', '"system_identifier":"9'))
+        reseal(file, '"system_identifier":"', '"system_identifier":"9')
     created = await published.confirmed()
 
     with pytest.raises(SlotError, match="the journal holds a position of the cluster 9"):
@@ -171,7 +171,7 @@ async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path)
 
 
 @pytest.mark.parametrize("change", ["slot", "cluster"])
-async def test_the_journal_of_another_source_has_no_slot_made(published, tmp_path, change):
+async def test_the_journal_of_another_source_has_no_slot_made(published, tmp_path, change, reseal):
     """A mistaken name or server is refused before a slot is left there that would keep WAL for nobody."""
     journal = str(tmp_path)
     await published.create_slot()
@@ -182,7 +182,7 @@ async def test_the_journal_of_another_source_has_no_slot_made(published, tmp_pat
         source = replace(source, slot=f"{published.slot[:50]}_other")
     else:
         for file in tmp_path.glob("*.json"):
-            file.write_text(file.read_text().replace('"system_identifier":"', '"system_identifier":"9'))
+            reseal(file, '"system_identifier":"', '"system_identifier":"9')
         await drop(published)
 
     with pytest.raises(SlotError, match=f"the journal holds a position of (the )?{change} "):

@@ -80,7 +80,7 @@ async def test_a_promotion_with_a_journal(published, pair, tmp_path):
             await sink.wait_for_changes(len(expected), durable=True)
     reader, cursors = JournalReader(tmp_path), Cursors(tmp_path)
     indexes = [reader.index(segment) for segment in reader.segments()]
-    assert [1, 2] == list(dict.fromkeys(index.timeline for index in indexes))
+    assert [1, 2] == list(dict.fromkeys(index.end.timeline for index in indexes))
     kept = [reader.position(), cursors.get("plain"), cursors.get("keeping"), keeping.position]
     assert [2, 2, 2, 2] == [position.timeline for position in kept]
 

@@ -1,0 +1,56 @@
+"""Reads everything that is in a journal, and tells what is wrong with it. Changes nothing; blocking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from aiorepl.errors import AioreplError, DamagedJournal
+from aiorepl.journal.chain import Segment
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.files import SEGMENT
+from aiorepl.journal.prepared import CONTENT, load_prepared_index, read_prepared
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.records import KeptPrepared
+from aiorepl.journal.store import Store, open_store, reading
+
+
+def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iterator[AioreplError]:
+    """Every error that a reader of the journal at ``url`` would meet, each file by itself."""
+    held = open_store(url) if store is None else store
+    reader, cursors = JournalReader(url, store=held), Cursors(url, store=held)
+
+    def require_size(file: str, expected: int) -> None:
+        with reading(held):
+            size, _ = held.about(file)
+        if size != expected:
+            raise DamagedJournal(
+                f"{file} in the journal {held.url} is damaged: it has {size} bytes, and should have {expected}"
+            )
+
+    def segment_is_whole(segment: Segment) -> None:
+        index = reader.index(segment)
+        for block in index.blocks:
+            for _ in reader.messages(segment, block):
+                pass
+        require_size(segment.name + SEGMENT, index.size)
+
+    def prepared_is_whole(kept: KeptPrepared) -> None:
+        for _ in read_prepared(held, kept):
+            pass
+        require_size(kept.name + CONTENT, load_prepared_index(held, kept).size)
+
+    try:
+        chain = reader.chain()
+    except AioreplError as error:
+        yield error
+        return
+    steps: list[Callable[[], object]] = [partial(segment_is_whole, segment) for segment in chain.segments()]
+    steps += [partial(prepared_is_whole, kept) for kept in chain.state.prepared]
+    steps += [partial(cursors.get, name) for name in cursors.names()]
+    for step in steps:
+        try:
+            step()
+        except AioreplError as error:
+            yield error

@@ -1,0 +1,117 @@
+"""Reads and writes a journal's small files, verified: ``journal.json``, ``position.json`` and the indexes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from aiorepl.errors import DamagedJournal, JournalError
+from aiorepl.journal import index
+from aiorepl.journal.chain import Break, Chain, Segment, broken
+from aiorepl.journal.index import SegmentIndex
+from aiorepl.journal.records import (
+    Manifest,
+    State,
+    dump_manifest,
+    dump_state,
+    load_manifest,
+    load_state,
+)
+from aiorepl.journal.store import Store
+
+MANIFEST: Final = "journal.json"
+POSITION: Final = "position.json"
+INDEX: Final = ".index"
+SEGMENT: Final = ".segment"
+
+
+def read_chain(store: Store) -> Chain | None:
+    """The journal, as far as it goes now; ``None`` when there is none.
+
+    :raises JournalError: when a file is damaged, missing, or of another format.
+    :raises OSError: when a file cannot be read.
+    """
+    seen: Break | None = None
+    while True:
+        manifest, state = read_manifest(store), read_state(store)
+        # Listed last: what position.json names was there before it.
+        names = segment_names(store)
+        found = broken(names, manifest, state)
+        if found is None:
+            if manifest is None:
+                return None
+            return Chain(manifest, state or State(manifest.source), tuple(names))
+        if found == seen:
+            raise DamagedJournal(f"{found.file} in the journal {store.url} {found.problem}", found.remedy)
+        # A file may have come or gone while the folder was listed. What is missing twice is missing.
+        seen = found
+
+
+def read_manifest(store: Store) -> Manifest | None:
+    """Whose transactions the journal holds; ``None`` when there is no journal.
+
+    :raises JournalError: when the file is damaged, or of another format.
+    """
+    data = _read(store, MANIFEST)
+    return None if data is None else load_manifest(data, f"{MANIFEST} in the journal {store.url}")
+
+
+def write_manifest(store: Store, manifest: Manifest) -> None:
+    """Make the folder a journal."""
+    store.write(MANIFEST, dump_manifest(manifest))
+
+
+def read_state(store: Store) -> State | None:
+    """What is durable; ``None`` when that was never noted.
+
+    :raises JournalError: when the file is damaged.
+    """
+    data = _read(store, POSITION)
+    return None if data is None else load_state(data, f"{POSITION} in the journal {store.url}")
+
+
+def write_state(store: Store, state: State) -> None:
+    """Note what is durable."""
+    store.write(POSITION, dump_state(state))
+
+
+def segment_names(store: Store) -> list[str]:
+    """The segments that exist, which is those that have an index, in commit order."""
+    return sorted(name.removesuffix(INDEX) for name in store.names() if name.endswith(INDEX))
+
+
+def unindexed(store: Store) -> list[Segment]:
+    """Segments that have no index: a crash came between the two, when one was published or pruned."""
+    files = store.names()
+    indexed = {file.removesuffix(INDEX) for file in files if file.endswith(INDEX)}
+    found = []
+    for file in files:
+        name = file.removesuffix(SEGMENT)
+        if file.endswith(SEGMENT) and name not in indexed:
+            with contextlib.suppress(ValueError):  # not ours
+                found.append(Segment.named(name))
+    return found
+
+
+def load_index(store: Store, name: str) -> SegmentIndex:
+    """The index of the segment ``name``.
+
+    :raises JournalError: when it is damaged or gone.
+    """
+    place = f"{name}{INDEX} in the journal {store.url}"
+    try:
+        data = store.read(name + INDEX)
+    except FileNotFoundError:
+        raise JournalError(f"{place} is gone: it was pruned while it was being read") from None
+    loaded = index.load(data, place)
+    segment = Segment.named(name)
+    if (loaded.after, loaded.end.lsn) != (segment.after, segment.last_end_lsn):
+        raise DamagedJournal(f"{place} is that of another segment, from {loaded.after} to {loaded.end.lsn}")
+    return loaded
+
+
+def _read(store: Store, name: str) -> bytes | None:
+    try:
+        return store.read(name)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,102 @@
+"""The form of a journal's small files: one line of JSON, and in a second line the CRC-32 of the first. Pure.
+
+``unseal`` is the only way to read one. It verifies the checksum, the format's number and, through the caller's function,
+every field, so that no file is believed because it happens to parse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from aiorepl.errors import AioreplError, DamagedJournal, JournalError
+from aiorepl.journal.format import checksum
+from aiorepl.lsn import LSN
+
+FORMAT: Final = 2
+"""The format of a journal's files. A file of another format is refused."""
+
+_UINT64: Final = 2**64 - 1
+
+T = TypeVar("T")
+
+
+def seal(fields: Mapping[str, Any]) -> bytes:
+    """The bytes of a file with these fields."""
+    body = orjson.dumps({"format": FORMAT, **fields})
+    return b"%b\n%08x\n" % (body, checksum(body))
+
+
+def unseal(
+    data: bytes, place: str, read: Callable[[Mapping[str, Any]], T], *, remedy: str | None = None
+) -> T:
+    """Verify what ``seal`` made and return what ``read`` makes of its fields.
+
+    :param place: the file, for errors.
+    :param read: may raise anything that wrong fields cause; it becomes a DamagedJournal.
+    :param remedy: what to do about a damaged file, unless the usual.
+    :raises JournalError: when the file is damaged, or of another format.
+    """
+    body, _, rest = data.partition(b"\n")
+    if rest != b"%08x\n" % checksum(body):
+        # Format 1 had no checksum in most files.
+        if not rest and _format_of(body) == 1:
+            raise _other_format(place, 1)
+        raise DamagedJournal(f"{place} is damaged: its checksum does not match", remedy)
+    try:
+        fields = orjson.loads(body)
+        if fields["format"] == FORMAT:
+            return read(fields)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AioreplError) as error:
+        raise DamagedJournal(f"{place} is damaged: {_told(error)}", remedy) from None
+    raise _other_format(place, fields["format"])
+
+
+def integer(fields: Mapping[str, Any], name: str, most: int = _UINT64) -> int:
+    """The field ``name``, a whole number from 0 to ``most``.
+
+    :raises ValueError: when it is something else.
+    """
+    value = fields[name]
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} is no number from 0 to {most}")
+    return value
+
+
+def text(fields: Mapping[str, Any], name: str) -> str:
+    """The field ``name``, a string.
+
+    :raises TypeError: when it is something else.
+    """
+    value = fields[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no string")
+    return value
+
+
+def lsn(fields: Mapping[str, Any], name: str) -> LSN:
+    """The field ``name``, an LSN.
+
+    :raises ValueError: when it is something else.
+    """
+    return LSN.parse(text(fields, name))
+
+
+def _format_of(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)["format"]
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _other_format(place: str, found: object) -> JournalError:
+    return JournalError(
+        f"{place} has format {found}; this version reads format {FORMAT}. Let every consumer finish with the version that "
+        "wrote the journal; or begin with an empty journal and resnapshot=True (--resnapshot)"
+    )
+
+
+def _told(error: Exception) -> str:
+    return f"it has no field {error}" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,111 @@
+"""Prepared transactions in a journal: identified by xid and PREPARE LSN, kept until they are decided, and no longer."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from aiorepl.journal import JournalReader
+from aiorepl.journal.store import LocalStore
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream, Table
+from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.values.registry import Types
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+@pytest.fixture
+def table(stream) -> Table:
+    return stream.table("t", column("id", 23, key=True))
+
+
+async def changes(folder, tools):
+    """Every change in the journal."""
+    reader = JournalReader(folder)
+    return tools.changes_of(tools.flat(await tools.read(reader, LSN(0), reader.end().lsn)))
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_gid_used_again(tmp_path, tools, stream, table, together) -> None:
+    """The second transaction of a name keeps its rows, also if the first was decided since the last flush."""
+    stream.prepare("x", table.insert("1"))
+    if not together:
+        await tools.write(tmp_path, stream.position, stream.slices())
+    stream.commit_prepared("x")
+    second = stream.prepare("x", table.insert("2"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    assert len(tools.kept(tmp_path)) == 1
+    assert max(tools.kept(tmp_path)) < second
+    stream.commit_prepared("x")
+    await tools.write(tmp_path, stream.position, stream.slices())
+    assert await changes(tmp_path, tools) == tools.committed(stream)
+    assert tools.kept(tmp_path) == set()
+
+
+class KeepingFiles(LocalStore):
+    """Deletes nothing."""
+
+    def delete(self, name: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+
+
+@pytest.mark.parametrize("end", ["commit_prepared", "rollback_prepared"])
+async def test_files_that_were_left(tmp_path, tools, stream, table, end) -> None:
+    """Files that could not be deleted are nobody's rows, and go with the next start."""
+    stream.prepare("x", table.insert("1"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    getattr(stream, end)("x")
+    store = KeepingFiles(tmp_path)
+    await tools.write(tmp_path, stream.position, stream.slices(), store=store)
+    assert len(tools.kept(tmp_path)) == 1
+    # An empty transaction of the same name, whose PREPARE PostgreSQL 15 and 16 do not send.
+    stream.prepare("x")
+    stream.slices()
+    stream.commit_prepared("x")
+    await tools.write(tmp_path, stream.position, stream.slices())
+    assert await changes(tmp_path, tools) == tools.committed(stream)
+    assert tools.kept(tmp_path) == set()
+
+
+async def test_two_of_one_xid(tmp_path, tools, stream, table) -> None:
+    """An xid comes again after four billion others: the one that was prepared last is meant."""
+    stream.prepare("old", table.insert("1"))
+    stream._xid -= 1
+    stream.prepare("new", table.insert("2"))
+    stream.commit_prepared("new")
+    await tools.write(tmp_path, stream.position, stream.slices())
+    assert [item[3] for item in await changes(tmp_path, tools)] == [table.insert("2")]
+    assert tools.kept(tmp_path) == {tools.prepared(stream)[1][0]}
+
+
+async def test_a_new_slot_sends_it_again(tmp_path, tools, stream, table) -> None:
+    """A slot that was made later sends the whole transaction when it commits: what was kept of it is not added."""
+    stream.prepare("x", table.insert("1"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    stream.commit_prepared("x")
+    assembler = Assembler(Types(), resume=Resume(LSN(0), begins=LSN(stream.lsn)), deliver_prepared=True)
+    decode = Decoder().decode
+    again = assembler.feed([decode(payload) for _, unit in stream.units for payload in unit])
+    await tools.write(tmp_path, stream.position, again)
+    assert await changes(tmp_path, tools) == tools.committed(stream)
+    assert tools.kept(tmp_path) == set()
+
+
+async def test_what_another_slot_kept(tmp_path, tools, stream, table) -> None:
+    """With a new slot nothing that an older one sent is decided any more."""
+    stream.prepare("x", table.insert("1"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    sink = tools.sink(tmp_path)
+    await tools.opened(sink, stream.position)
+    await sink.void_prepared()
+    await sink.close()
+    assert tools.kept(tmp_path) == set()
+    assert await tools.write(tmp_path, stream.position) == stream.position.at(stream.lsn)

@@ -1,0 +1,218 @@
+"""One failure, or one cancellation, at each single step of writing a journal: nothing is lost, and nothing is there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+
+import pytest
+
+from aiorepl.errors import TransientError
+from aiorepl.journal import Cursors, JournalReader, JournalSink
+from aiorepl.journal.check import problems
+from aiorepl.journal.store import LocalStore
+from aiorepl.lsn import LSN
+from aiorepl.sink import Batch, SinkContext
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch) -> None:
+    """Nothing here loses power, and a hundred journals take long to fsync."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def transactions() -> Stream:
+    """Plain and prepared transactions, some larger than a batch, with a gid that is used again at once."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True), column("note"))
+
+    def rows(count: int) -> list[bytes]:
+        return [table.insert(str(row), "x" * 40) for row in range(count)]
+
+    stream.transaction(*rows(3))
+    stream.prepare("x", *rows(12))
+    stream.commit_prepared("x")
+    stream.prepare("x", *rows(2))
+    stream.transaction(*rows(12))
+    stream.rollback_prepared("x")
+    stream.prepare("stays", *rows(3))
+    stream.prepare("x", *rows(1))
+    stream.commit_prepared("x")
+    return stream
+
+
+def batches(stream: Stream) -> list[Batch]:
+    """What the engine gives a sink: a few slices at a time."""
+    slices = stream.again(5)
+    return [Batch(tuple(slices[start : start + 3])) for start in range(0, len(slices), 3)]
+
+
+class Failing(LocalStore):
+    """Has no room, once, at the step of this number."""
+
+    def __init__(self, path, at: int) -> None:
+        super().__init__(path)
+        self.left = at
+
+    def reached(self, step: str, name: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Waiting(LocalStore):
+    """Waits at the step of this number until the test lets it go on."""
+
+    def __init__(self, path, at: int) -> None:
+        super().__init__(path)
+        self.left = at
+        self.loop = asyncio.get_running_loop()
+        self.there = asyncio.Event()
+        self.go_on = threading.Event()
+
+    def reached(self, step: str, name: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.loop.call_soon_threadsafe(self.there.set)
+            assert self.go_on.wait(60)
+
+
+def opened(folder, store) -> JournalSink:
+    return JournalSink(folder, block_bytes=150, segment_bytes=600, store=store)
+
+
+async def insist(call, *arguments) -> None:
+    """Call again after a refusal that passes, as the engine does."""
+    try:
+        await call(*arguments)
+    except TransientError:
+        await call(*arguments)
+
+
+async def everything(folder, tools) -> None:
+    """Verify that the journal has all of it, once, and after another start keeps what is not decided and nothing else."""
+    stream = transactions()
+    assert await tools.write(folder, stream.position) is not None
+    stream.slices()
+    assert list(problems(folder)) == []
+    reader = JournalReader(folder)
+    read = await tools.read(reader, LSN(0), reader.end().lsn)
+    assert tools.changes_of(tools.flat(read)) == tools.committed(stream)
+    assert tools.kept(folder) == {begin for begin, _, decided in tools.prepared(stream) if decided is None}
+
+
+@pytest.mark.parametrize(("flushes", "restarts"), [(1, False), (3, False), (3, True)])
+async def test_no_room_once(tmp_path, tools, flushes: int, restarts: bool) -> None:
+    """The same call made again goes on where it was; so does another writer, given what is not durable again."""
+    stream, at = transactions(), 0
+    stream.slices()
+    while True:
+        at += 1
+        folder = tmp_path / str(at)
+        store = Failing(folder, at)
+        sink = opened(folder, store)
+        try:
+            context = SinkContext("journal", stream.position)
+            await insist(sink.open, context)
+            for number, batch in enumerate(batches(stream), 1):
+                if not restarts:
+                    await insist(sink.write, batch)
+                    if number % flushes == 0:
+                        await insist(sink.flush)
+                    continue
+                try:
+                    await sink.write(batch)
+                    if number % flushes == 0:
+                        await sink.flush()
+                except TransientError:
+                    await sink.close()
+                    sink = opened(folder, LocalStore(folder))
+                    await sink.open(context)
+                    for again in batches(stream)[:number]:
+                        await sink.write(again)
+            await insist(sink.flush)
+        finally:
+            await sink.close()
+        await everything(folder, tools)
+        if store.left > 0:
+            break
+    assert at > 60
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_cancelled_once(tmp_path, tools, restarts: bool) -> None:
+    """A call that is cancelled at any step leaves a writer that can be called again, and a journal that can be reopened."""
+    stream, at = transactions(), 0
+    stream.slices()
+    context = SinkContext("journal", stream.position)
+    while True:
+        at += 1
+        folder = tmp_path / str(at)
+        store = Waiting(folder, at)
+        sink = opened(folder, store)
+        there = asyncio.create_task(store.there.wait())
+
+        async def call(function, *arguments, store=store, there=there) -> bool:
+            """Whether the call came to its end."""
+            task = asyncio.create_task(function(*arguments))
+            await asyncio.wait((task, there), return_when=asyncio.FIRST_COMPLETED)
+            if not there.done() or store.go_on.is_set():
+                await task
+                return True
+            task.cancel()
+            store.go_on.set()
+            await asyncio.gather(task, return_exceptions=True)
+            return False
+
+        async def again(number: int, folder=folder) -> JournalSink:
+            """Another writer, which is given everything from the beginning up to a batch."""
+            reopened = opened(folder, LocalStore(folder))
+            await reopened.open(context)
+            for batch in batches(stream)[:number]:
+                await reopened.write(batch)
+            return reopened
+
+        try:
+            if not await call(sink.open, context):
+                await sink.close()
+                sink = await again(0)
+            for number, batch in enumerate(batches(stream), 1):
+                for function, arguments in ((sink.write, (batch,)), (sink.flush, ())):
+                    if not await call(function, *arguments):
+                        if restarts:
+                            await sink.close()
+                            sink = await again(number)
+                            break
+                        await function(*arguments)
+            await sink.flush()
+        finally:
+            await sink.close()
+            there.cancel()
+        await everything(folder, tools)
+        if store.left > 0:
+            break
+    assert at > 60
+
+
+async def test_no_room_for_a_cursor(journal) -> None:
+    """A cursor that cannot be written stays where it was, at every step, and moves when it is moved again."""
+    folder, stream = journal
+    first, later = (stream.position.at(end) for end in (stream.ends[0], stream.ends[2]))
+    at = 0
+    while True:
+        at += 1
+        cursors = Cursors(folder)
+        cursors.begin("s", first)
+        store = Failing(folder, at)
+        try:
+            Cursors(folder, store=store).advance("s", later)
+        except OSError:
+            assert cursors.get("s") in (first, later)
+        else:
+            break
+        assert cursors.advance("s", later) == cursors.get("s") == later
+    assert at > 3
