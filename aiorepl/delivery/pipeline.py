@@ -50,7 +50,8 @@ class Pipeline:
     :param resnapshot: make the slot anew, whatever became of it, and load the tables again, behind what the journal has.
         The load is one transaction that begins with a truncate of the tables. For one start, not for every.
     :param accept_gap: if the slot is ahead of the journal, or of a sink that keeps its position, or what a sink needs was
-        pruned from the journal, go on without what is missing instead of refusing; it is logged, noted in the journal, and in the statistics.
+        pruned from the journal, go on without what is missing instead of refusing; it is logged, noted in the journal, and
+        in the statistics.
     :param until: stop there: an LSN, or ``"now"`` for the end of WAL at the start.
     :param reconnect: how to go on after a lost connection; ``None`` ends with the error instead.
     :param batches: how much sinks get at once, and when they are flushed.

@@ -293,22 +293,6 @@ def test_bytes_per_trigger(spark, journal) -> None:
     assert seen == [1, 1, 1]
 
 
-def test_pruned_before_start(spark, journal) -> None:
-    """A query begins with what is kept."""
-    table = journal.stream.table("t", ID)
-    for key in range(3):
-        journal.stream.transaction(table.insert(str(key)))
-        journal.write()
-    Cursors(journal.folder).advance("all", journal.stream.position.at(journal.stream.ends[1]))
-    assert len(prune(journal.folder)) == 2
-    seen: list[int] = []
-    query = journal.read(spark, stream=True).writeStream.foreachBatch(
-        lambda batch, number: seen.extend(row["id"] for row in batch.collect())
-    )
-    assert query.trigger(availableNow=True).start().awaitTermination(240)
-    assert seen == [2]
-
-
 def test_clear_errors(spark, journal, tmp_path) -> None:
     """What is wrong is said in words, before anything runs."""
     with pytest.raises(Exception, match="there is no journal in"):
@@ -321,6 +305,7 @@ def test_clear_errors(spark, journal, tmp_path) -> None:
         ({"table": "a.b.c"}, "is not a name"),
         ({"unrepresentable": "maybe"}, "error or null"),
         ({"maxBytesPerTrigger": "lots"}, "number of bytes"),
+        ({"startingPosition": "first"}, "earliest, latest or an LSN"),
         ({"tabel": "public.t"}, "'tabel' does not exist"),
     ]
     for options, said in cases:
@@ -354,7 +339,7 @@ def test_table_to_come(spark, journal) -> None:
     assert journal.read(spark, schema="id int, _op string").collect() == []
 
 
-def test_foreign_checkpoint(spark, journal, make_journal, tmp_path) -> None:
+def test_foreign_checkpoint(spark, journal, reseal, tmp_path) -> None:
     """A query's checkpoint of one slot does not go on with the journal of another."""
     table = journal.stream.table("t", ID)
     journal.stream.transaction(table.insert("1"))
@@ -369,8 +354,8 @@ def test_foreign_checkpoint(spark, journal, make_journal, tmp_path) -> None:
         writer.start().awaitTermination(240)
 
     run()
-    manifest = journal.folder / "journal.json"
-    manifest.write_text(manifest.read_text().replace('"test"', '"another"'))
+    for name in ("journal.json", "position.json"):
+        reseal(journal.folder / name, '"test"', '"another"')
     with pytest.raises(Exception, match="the query's checkpoint holds a position of slot 'test'"):
         run()
     assert journal.segments == 1
