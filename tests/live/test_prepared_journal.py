@@ -42,3 +42,25 @@ async def test_a_prepare_is_confirmed_and_its_rows_come_with_the_commit(publishe
     assert [9001, *range(1, 5001)] == [change.key["id"] for change in sink.changes]
     assert list(range(5000)) == [change.ordinal for change in sink.changes[1:]]
     assert 0 == kept(tmp_path)
+
+
+async def test_a_gid_that_is_used_again(published, tmp_path):
+    """The second transaction of a name is not taken for the first, which was decided just before."""
+    await published.create_slot()
+    source = dataclasses.replace(published.source(), two_phase=True)
+    sink = MemorySink()
+    async with Pipeline(source, {"memory": sink}, journal=str(tmp_path), batches=SOON):
+        for number in (1, 2):
+            await published.execute(
+                "BEGIN", f"INSERT INTO items VALUES ({number})", "PREPARE TRANSACTION 'x'"
+            )
+            if number == 1:
+                await published.execute("COMMIT PREPARED 'x'")
+        await sink.wait_for_changes(1, durable=True)
+        await published.confirmed_past(await published.wal())
+        assert 1 == kept(tmp_path)
+        await published.execute("COMMIT PREPARED 'x'", "INSERT INTO items VALUES (3)")
+        await sink.wait_for_changes(3, durable=True)
+        await published.confirmed_past(await published.wal())
+    assert [1, 2, 3] == [change.key["id"] for change in sink.changes]
+    assert 0 == kept(tmp_path)
