@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -51,20 +52,26 @@ class Resumable(Generic[T]):
         return task
 
 
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+async def uninterrupted(work: Coroutine[Any, Any, T], *, patience: float = math.inf) -> T:
     """Run ``work`` to its end. A cancellation meanwhile is raised after it, and an error of ``work`` is dropped then.
 
-    Only for work that ends soon: a caller that wants to stop waits for it.
+    :param patience: seconds until ``work`` is cancelled all the same, from the first cancellation on.
     """
+    clock = asyncio.get_running_loop().time
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
+    until = math.inf
     while not task.done():
+        if clock() >= until:
+            task.cancel()
+            until = math.inf
         try:
             # Within a cancelled scope anyio would cancel this again and again.
             with CancelScope(shield=True):
-                await asyncio.wait({task})
+                await asyncio.wait({task}, timeout=None if until == math.inf else until - clock())
         except asyncio.CancelledError as error:
-            cancelled = error
+            if cancelled is None:
+                cancelled, until = error, clock() + patience
     if cancelled is None:
         return task.result()
     _retrieve(task)

@@ -76,7 +76,8 @@ is called several times at once, with batches that share no key (or no table): o
 other call still comes alone.
 
 **Cancellation** may strike at any await, when the pipeline stops before its grace period would let the call finish.
-``close`` still comes. Nothing of the interrupted batch counts as delivered.
+``close`` still comes; a cancellation interrupts it only after five seconds. Nothing of the interrupted batch counts as
+delivered.
 
 **Shutdown** is flush, then close. After a permanent error it is close alone.
 

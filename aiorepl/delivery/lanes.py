@@ -30,7 +30,7 @@ from aiorepl.delivery.runner import Progress, SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
-from aiorepl.delivery.writing import awaitable
+from aiorepl.delivery.writing import awaitable, close
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -143,7 +143,7 @@ class Lanes(ABC):
     async def _opened(
         sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
-        cleanup.push_async_callback(_close, sink, context.name)
+        cleanup.push_async_callback(close, context.name, sink)
         try:
             async for attempt in retry.sink(f"sink {context.name}: open"):
                 with attempt:
@@ -300,10 +300,6 @@ class DirectLanes(Lanes):
         ]
         self.started.set()
         await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
-
-
-async def _close(sink: Sink, name: str) -> None:
-    await awaitable(name, "close", sink.close())
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:

@@ -10,7 +10,7 @@ from aiorepl.delivery.dead_letters import DeadLetters, Letter
 from aiorepl.delivery.delivery import Delivery, served
 from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.writing import SinkWriter
+from aiorepl.delivery.writing import SinkWriter, close
 from aiorepl.errors import ConfigurationError, DataError, SinkError
 from aiorepl.sink import Batch, Sink, SinkContext
 
@@ -63,7 +63,7 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
             await asyncio.to_thread(letter.discard)
             delivered += 1
     finally:
-        await sink.close()
+        await close(name, sink)
     return delivered
 
 

@@ -12,8 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.concurrency import stages
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.lineage import Lineage
@@ -23,13 +24,15 @@ from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.errors import AioreplError, PermanentError, SinkError, TransientError
 from aiorepl.formats.format import event_id
 from aiorepl.position import Position
-from aiorepl.sink import Batch, Refusal, SinkContext
+from aiorepl.sink import Batch, Refusal, Sink, SinkContext
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
 
 _log = logging.getLogger("aiorepl.sink")
 
 T = TypeVar("T")
+
+_CLOSE_SECONDS: Final = 5.0
 
 
 class SinkWriter:
@@ -211,6 +214,15 @@ class SinkWriter:
         except Exception as error:
             # The exception's own text may quote what was written, so only its type is told.
             raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+
+
+async def close(name: str, sink: Sink) -> None:
+    """Close a sink. A cancellation interrupts that only after a while, for what a client has open would be left."""
+
+    async def closed() -> None:
+        await awaitable(name, "close", sink.close())
+
+    await uninterrupted(closed(), patience=_CLOSE_SECONDS)
 
 
 def awaitable(name: str, call: str, made: Awaitable[T]) -> Awaitable[T]:

@@ -7,7 +7,12 @@ import asyncio
 import pytest
 
 import aiorepl
+from aiorepl import RetryPolicy
+from aiorepl.testing.memory import MemorySource
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
 
+AT_ONCE = RetryPolicy(seconds=None, first=0.0001, longest=0.0001)
 ROUTES = ["walsender", "sql"]
 # More than a portion of the SQL source and more than one read of a socket.
 LARGE = 5000
@@ -34,25 +39,28 @@ async def written(served):
 class Reader:
     """Reads where the call before it was cancelled, as a consumer with time-outs does."""
 
-    def __init__(self):
+    def __init__(self, last=EXPECTED[-1], between=lambda count: None):
         self.ids = []
         self.acknowledged = 0
+        self._last = last
+        self._between = between
         self._transaction = None
 
     async def read(self, stream):
         """Up to the last row, or the end of the stream."""
         if self._transaction is not None:
             await self._finish(stream)
-        if EXPECTED[-1:] == self.ids[-1:]:
+        if [self._last] == self.ids[-1:]:
             return
         async for self._transaction in stream:
             await self._finish(stream)
-            if EXPECTED[-1:] == self.ids[-1:]:
+            if [self._last] == self.ids[-1:]:
                 return
 
     async def _finish(self, stream):
         async for change in self._transaction:
             self.ids.append(change.new["id"])
+            self._between(len(self.ids))
         await stream.ack(self._transaction)
         self.acknowledged, self._transaction = len(self.ids), None
 
@@ -123,3 +131,25 @@ async def test_beginning_anew_after_any_await(written, watched, cancelling, rout
                 assert again <= first.acknowledged
     assert EXPECTED == first.ids
     assert number > 10
+
+
+async def test_reading_goes_on_over_lost_connections(watched, cancelling):
+    """Connecting again is cancelled at any await, and every row comes once."""
+    number, cancelled = 0, True
+    while cancelled:
+        number += 1
+        stream = Stream()
+        table = stream.table("items", column("id", 23, key=True))
+        for first in range(1, 40, 10):
+            stream.transaction(*(table.insert(str(number)) for number in range(first, first + 10)))
+        # Several slices a transaction.
+        source = MemorySource(stream=stream, read_bytes=100)
+        reader = Reader(40, lambda count, source=source: count % 7 or source.lose(refusals=1))
+        async with aiorepl.connect(source, reconnect=AT_ONCE) as consumer:
+            attempt = cancelling(number, everywhere=True)
+            await attempt.run(reader.read(consumer))
+            cancelled = attempt.cancelled
+            await reader.read(consumer)
+        assert [*range(1, 41)] == reader.ids
+        await watched.nothing_left()
+    assert number > 20
