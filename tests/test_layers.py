@@ -47,7 +47,8 @@ BESIDE = {"cli", "testing", "__init__"}
 
 PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
-    *("delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
+    *("journal/format.py", "journal/sealed.py", "journal/records.py", "journal/index.py", "journal/chain.py"),
+    *("journal/builder.py", "delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
     *("delivery/selection.py", "delivery/masking.py", "delivery/patterns.py"),
     *("delivery/silence.py", "delivery/timelines.py", "delivery/gaps.py"),
     *("delivery/continuity.py", "delivery/received.py"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from aiorepl.errors import AioreplError, DamagedJournal
 from aiorepl.journal.chain import Segment
@@ -46,11 +45,22 @@ def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iter
     except AioreplError as error:
         yield error
         return
-    steps: list[Callable[[], object]] = [partial(segment_is_whole, segment) for segment in chain.segments()]
-    steps += [partial(prepared_is_whole, kept) for kept in chain.state.prepared]
-    steps += [partial(cursors.get, name) for name in cursors.names()]
-    for step in steps:
+    for segment in chain.segments():
         try:
-            step()
+            segment_is_whole(segment)
+        except AioreplError as error:
+            # Unless it was pruned meanwhile.
+            if segment.name in reader.chain().names:
+                yield error
+    for kept in chain.state.prepared:
+        try:
+            prepared_is_whole(kept)
+        except AioreplError as error:
+            # Unless it was decided meanwhile.
+            if kept in reader.chain().state.prepared:
+                yield error
+    for name in cursors.names():
+        try:
+            cursors.get(name)
         except AioreplError as error:
             yield error

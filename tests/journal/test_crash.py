@@ -30,7 +30,9 @@ def stream():
     stream.prepare("x", *rows())
     stream.prepare("stays", *rows())
     stream.rollback_prepared("x")
+    # Flushed here, with no segment.
     stream.prepare("x", table.insert("1", "again"))
+    stream.prepare("also", table.insert("1", "also"))
     stream.commit_prepared("x")
     stream.prepare("x")
     stream.transaction(*rows())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.check import problems
 from aiorepl.journal.files import read_chain
 from aiorepl.journal.format import checksum
@@ -120,7 +122,7 @@ def variants(value: object) -> list[object]:
 
 
 @pytest.mark.parametrize("pattern", [name for name in FILES if name not in ("*.segment", "*.prepared")])
-async def test_wrong_contents(small, pattern) -> None:
+async def test_wrong_contents(small, tools, pattern) -> None:
     """Contents that make no sense are refused as such, however good their checksum: no other error comes of them."""
     name = matching(small, pattern)
     whole = orjson.loads(small.contents[name].partition(b"\n")[0])
@@ -131,6 +133,8 @@ async def test_wrong_contents(small, pattern) -> None:
             continue  # a number that JSON of ours cannot have
         small.contents[name] = b"%b\n%08x\n" % (body, checksum(body))
         assert all(isinstance(error, (JournalError, SlotError)) for error in problems("", store=small))
+        with contextlib.suppress(AioreplError):
+            await tools.read(JournalReader("", store=small), LSN(0), JournalReader("", store=small).end().lsn)
 
 
 def links(folder: Path) -> list[str]:
@@ -312,6 +316,30 @@ async def test_a_segment_without_its_index_is_kept(journal, tools) -> None:
         stream.transaction(*[table.insert(str(number)) for number in range(1 if kept else 600)])
         await tools.write(folder, stream.position, stream.slices())
         assert (folder / left).exists() is kept
+
+
+async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
+    """What is pruned or decided while a journal is checked is not missing from it."""
+    folder, stream = journal
+    stream.prepare("x", stream.table("u", column("id", 23, key=True)).insert("1"))
+    await tools.write(folder, stream.position, stream.slices())
+    Cursors(folder).advance("c", stream.position.at(stream.ends[4]))
+    sink = tools.sink(folder)
+    await tools.opened(sink, stream.position)
+    chain, seen = JournalReader.chain, []
+
+    def meanwhile(reader: JournalReader) -> Chain:
+        found = chain(reader)
+        seen.append((len(found.names), len(found.state.prepared)))
+        if len(seen) == 1:
+            prune(folder)
+            sink._writer.void_prepared()
+        return found
+
+    monkeypatch.setattr(JournalReader, "chain", meanwhile)
+    found = list(problems(folder))
+    await sink.close()
+    assert ([], (5, 1), (1, 0)) == (found, seen[0], seen[-1])
 
 
 def test_problems_are_told_of_each_file(tmp_path) -> None:

@@ -1,0 +1,89 @@
+"""The chain of segments: what is missing is found from names and ``position.json`` alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl.journal.chain import Chain, broken
+from aiorepl.journal.records import Gap, Manifest, State, segment_name
+from aiorepl.lsn import LSN
+from aiorepl.position import Position
+
+SOURCE = Position("1", 1, "s", LSN(0))
+MANIFEST = Manifest(SOURCE, LSN(1))
+
+
+def names_of(ends: list[int]) -> list[str]:
+    """The segments that end there, from the first on."""
+    return [segment_name(LSN(after), LSN(end)) for after, end in zip([0, *ends], ends, strict=False)]
+
+
+def state_of(names: list[str]) -> State:
+    """The state of a journal whose last segment that is."""
+    end = LSN(int(names[-1][17:], 16)) if names else LSN(0)
+    return State(SOURCE.at(end), names[-1] if names else None)
+
+
+ends = st.lists(st.integers(1, 2**64 - 1), unique=True, min_size=1, max_size=12).map(sorted)
+
+
+@given(ends, st.data())
+def test_any_segments_missing(ends: list[int], data: st.DataObject) -> None:
+    """Whichever are missing, it is found, unless those are the oldest, which look pruned, and the last one is there."""
+    names = names_of(ends)
+    state = state_of(names)
+    assert broken(names, MANIFEST, state) is None
+    kept = data.draw(st.sets(st.sampled_from(names)))
+    left = [name for name in names if name in kept]
+    pruned = left != [] and left == names[len(names) - len(left) :]
+    assert (broken(left, MANIFEST, state) is None) == pruned
+
+
+@given(ends, st.data())
+def test_position_one_segment_behind(ends: list[int], data: st.DataObject) -> None:
+    """A crash between the last index and position.json is no damage, also if the segments before were pruned."""
+    names = names_of(ends)
+    state = state_of(names[:-1])
+    assert broken(names, MANIFEST, state) is None
+    gone = data.draw(st.integers(0, len(names) - 1))
+    left = names[gone:]
+    assert (broken(left, MANIFEST, state) is None) == (len(names) > 1 or gone == 0)
+
+
+@given(ends)
+def test_files_of_their_own(ends: list[int]) -> None:
+    """Neither journal.json nor position.json may be missing once there is a segment."""
+    names = names_of(ends)
+    for manifest, state, file in (
+        (None, state_of(names), "journal.json"),
+        (MANIFEST, None, "position.json"),
+    ):
+        found = broken(names, manifest, state)
+        assert found is not None
+        assert found.file == file
+    assert broken([], None, None) is None
+    assert broken([], MANIFEST, None) is None
+
+
+@given(ends, st.data())
+def test_segments_behind_a_position(ends: list[int], data: st.DataObject) -> None:
+    """A reader gets the segments that end behind its position, up to the end that it asks for."""
+    names = names_of(ends)
+    chain = Chain(MANIFEST, state_of(names), tuple(names))
+    after, until = (
+        LSN(lsn) for lsn in data.draw(st.tuples(st.integers(0, ends[-1]), st.integers(0, ends[-1])))
+    )
+    assert [segment.last_end_lsn for segment in chain.segments(after, until)] == [
+        end for end in ends if after < end <= until
+    ]
+
+
+def test_gaps() -> None:
+    """Inside a gap nobody stands; at its edges, and in what a journal kept of a history that was left, readers may."""
+    name = segment_name(LSN(0), LSN(100))
+    gap = Gap(LSN(80), LSN(120), name)
+    chain = Chain(MANIFEST, State(SOURCE.at(LSN(120)), name, (gap,)), (name,))
+    assert [lsn for lsn in range(150) if chain.hole(LSN(lsn))] == list(range(101, 120))
+    assert chain.gaps(LSN(0), LSN(120)) == chain.gaps(LSN(100), LSN(130)) == [gap]
+    assert chain.gaps(LSN(0), LSN(119)) == chain.gaps(LSN(120), LSN(130)) == []
