@@ -67,7 +67,9 @@ class Received:
                         f"the server goes on with the transaction that commits at {header.commit_lsn}, but of the one at "
                         f"{self._partial[0]} only a part has come: the server lost it, by a failover or a restore; {HOW}"
                     )
-                self._begun = max(self._begun, header.commit_lsn)
+                if end is None or header.commit_lsn < end:
+                    # A ROLLBACK PREPARED is known by where its record ends.
+                    self._begun = max(self._begun, header.commit_lsn)
                 if end is None:
                     before = 0 if self._partial is None else self._partial[1]
                     self._partial = (header.commit_lsn, before + len(part.changes))

@@ -9,7 +9,7 @@ import pytest
 from aiorepl import LSN, Position, SlotError
 from aiorepl.delivery.continuity import Claim, Continuity
 from aiorepl.delivery.received import Received
-from aiorepl.pgoutput.messages import CommitPrepared
+from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Commit, Timelines, Trail
 from aiorepl.transactions.transaction import Slice, Transaction
 
@@ -156,6 +156,14 @@ def test_a_transaction_goes_on_as_another():
     with pytest.raises(SlotError, match=r"of the one at 0/FA only a part has come"):
         received.remember([whole(THIRD)])
     received.remember([replace(begun, first=False)])
+    assert (None, LSN(260)) == (received.begun, received.furthest)
+
+
+def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
+    """A server whose WAL ends there has all of it."""
+    received = Received(LSN(100))
+    header = Transaction(9, LSN(260), 1, gid="g", prepared=True)
+    received.remember([Slice(header, (), True, LSN(260), 0, RollbackPrepared(240, 260, 1, 1, 9, "g"))])
     assert (None, LSN(260)) == (received.begun, received.furthest)
 
 

@@ -64,3 +64,20 @@ async def test_a_gid_that_is_used_again(published, tmp_path):
         await published.confirmed_past(await published.wal())
     assert [1, 2, 3] == [change.key["id"] for change in sink.changes]
     assert 0 == kept(tmp_path)
+
+
+async def test_a_connection_lost_behind_a_rollback(published, tmp_path):
+    """The server has nothing behind the ROLLBACK PREPARED, and the pipeline goes on."""
+    await published.create_slot()
+    source = dataclasses.replace(published.source(), two_phase=True)
+    sink = MemorySink()
+    async with Pipeline(source, {"memory": sink}, journal=str(tmp_path), batches=SOON):
+        await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'x'")
+        await published.execute("ROLLBACK PREPARED 'x'")
+        await published.confirmed_past(await published.wal())
+        walsender = await published.walsender()
+        await published.connection.fetchval("SELECT pg_terminate_backend($1)", walsender)
+        await published.until(published.walsender, lambda pid: pid not in (None, walsender))
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(1)
+    assert [2] == [change.key["id"] for change in sink.changes]
