@@ -57,6 +57,7 @@ class SinkWriter:
         self._sink = serve.sink
         self._statistics = statistics
         self._keeps_position = keeps_position
+        self._letters_lock = asyncio.Lock()
         transform = serve.transform
         self._transformer = None if transform is None else Transformer(name, transform, serve.retry)
 
@@ -196,8 +197,10 @@ class SinkWriter:
             return
         refusal = Refusal(self._name, type(error).__name__, str(error), stage, datetime.now(UTC))
         batch = Batch(tuple(parts), refusal)
-        await self._insist("its dead letters' write", lambda: letters.write(batch))
-        await self._insist("its dead letters' flush", letters.flush)
+        # Batches are written at once, but the dead letters are a sink of their own.
+        async with self._letters_lock:
+            await self._insist("its dead letters' write", lambda: letters.write(batch))
+            await self._insist("its dead letters' flush", letters.flush)
         self._statistics.dead_letters += count
         _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, at, error)
 

@@ -273,6 +273,39 @@ async def test_one_refusal_of_several_writes(lane, ids):
     assert end == lane.ledger.flushed
 
 
+async def test_refusals_of_several_writes_come_one_at_a_time(lane):
+    """To the sink of the dead letters, which takes one call at a time like any other."""
+
+    class Nothing(Sink):
+        concurrent = True
+
+        async def write(self, batch) -> None:
+            raise PermanentError("no", refused=list(batch.changes))
+
+    class Serial(MemorySink):
+        calls = most = 0
+
+        async def write(self, batch) -> None:
+            await self._alone(super().write(batch))
+
+        async def flush(self) -> None:
+            await self._alone(super().flush())
+
+        async def _alone(self, call) -> None:
+            self.calls += 1
+            self.most = max(self.most, self.calls)
+            await asyncio.sleep(0)
+            await call
+            self.calls -= 1
+
+    letters = Serial()
+    lane = lane(Nothing(), concurrency=3, on_error="dead_letter", dead_letters=letters)
+    lane.commit(1, 2, 3)
+    await lane.finish()
+    assert {1, 2, 3} == {change.new["id"] for change in letters.changes}
+    assert 1 == letters.most
+
+
 def test_choices_that_do_not_go_together():
     """Are refused when they are made."""
 
