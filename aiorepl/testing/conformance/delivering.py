@@ -240,8 +240,9 @@ class Crashes(Conformance):
             self.live(life)
         self.live(lambda: self.expect(slices, after="a restart with an older confirmation"))
 
+    @pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
     @pytest.mark.parametrize("call", ["open", "write", "flush"])
-    def test_cancellation(self, call: str) -> None:
+    def test_cancellation(self, call: str, late: bool) -> None:
         """At each await of a call: it ends, the sink can be closed, and a new one takes what was not flushed."""
         story = Story()
         confirmed = LSN(0)
@@ -253,7 +254,7 @@ class Crashes(Conformance):
             ) -> bool:
                 sink = self.new_sink()
                 try:
-                    return await self._interrupted(call, at, sink, story, pending)
+                    return await self._interrupted(call, at, late, sink, story, pending)
                 finally:
                     await sink.close()
                     await self.expect(done, pending, after=f"{call} was cancelled at await {at}")
@@ -265,15 +266,15 @@ class Crashes(Conformance):
                 return
 
     async def _interrupted(
-        self, call: str, at: int, sink: Sink, story: Story, pending: Sequence[Slice]
+        self, call: str, at: int, late: bool, sink: Sink, story: Story, pending: Sequence[Slice]
     ) -> bool:
         if call == "open":
-            return await cancelled(sink.open(story.context), at, "open")
+            return await cancelled(sink.open(story.context), at, "open", late=late)
         await sink.open(story.context)
         if call == "write":
-            return await cancelled(sink.write(Batch(tuple(pending))), at, "write")
+            return await cancelled(sink.write(Batch(tuple(pending))), at, "write", late=late)
         await self.write(sink, pending, flush=False)
-        return await cancelled(sink.flush(), at, "flush")
+        return await cancelled(sink.flush(), at, "flush", late=late)
 
     def _go_on(self, story: Story, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
         """A new sink gets what is missing and something new."""

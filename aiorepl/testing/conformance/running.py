@@ -94,12 +94,13 @@ def unmourned() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
-async def cancelled(call: Coroutine[Any, Any, Any], at: int, name: str) -> bool:
+async def cancelled(call: Coroutine[Any, Any, Any], at: int, name: str, *, late: bool) -> bool:
     """Make a call that is cancelled where it waits for the n-th time; returns whether it came so far.
 
+    :param late: cancel it once what it waits for has completed, before it sees the result.
     :raises ContractBroken: when the call goes on as if it had not been cancelled.
     """
-    counted = _Counted(call, at)
+    counted = _Counted(call, at, late=late)
     task = asyncio.ensure_future(counted)
     await asyncio.wait([task])
     if task.cancelled():
@@ -119,8 +120,9 @@ async def cancelled(call: Coroutine[Any, Any, Any], at: int, name: str) -> bool:
 class _Counted(Awaitable[Any]):
     """Awaits a call, and cancels the task around it at the n-th suspension."""
 
-    def __init__(self, call: Coroutine[Any, Any, Any], at: int) -> None:
+    def __init__(self, call: Coroutine[Any, Any, Any], at: int, *, late: bool) -> None:
         self.struck = False
+        self._late = late
         self._call = call
         self._at = at
 
@@ -134,15 +136,26 @@ class _Counted(Awaitable[Any]):
                 return stop.value
             waits += 1
             if waits == self._at:
-                self.struck = True
-                task = asyncio.current_task()
-                assert task is not None
-                asyncio.get_running_loop().call_soon(task.cancel)
+                self._strike(future)
             try:
                 yield future
                 thrown = None
             except BaseException as error:  # noqa: BLE001 - handed on to the call
                 thrown = error
+
+    def _strike(self, future: asyncio.Future[Any] | None) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def strike(*_: object) -> None:
+            self.struck = True
+            task.cancel()
+
+        if self._late and future is not None:
+            # Called before the task hears of it, because the task adds its callback after this one.
+            future.add_done_callback(strike)
+        else:
+            asyncio.get_running_loop().call_soon(strike)
 
 
 class Watch(logging.Handler):

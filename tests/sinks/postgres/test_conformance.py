@@ -50,7 +50,9 @@ class Mirroring(MirrorConformance):
         parts = urlsplit(database)
         self.proxy = lossy((parts.hostname, parts.port), answer=self.answer)
         user = parts.netloc.rpartition("@")[0]
-        self.by_proxy = parts._replace(netloc=f"{user}@127.0.0.1:{self.proxy.port}").geturl()
+        # asyncpg logs a future of its own when it is cancelled while it asks whether the server speaks TLS.
+        plain = {"netloc": f"{user}@127.0.0.1:{self.proxy.port}", "query": "sslmode=disable"}
+        self.by_proxy = parts._replace(**plain).geturl()
         self.admin = server.dsn
         self.name = database.rpartition("/")[2]
         aside(
