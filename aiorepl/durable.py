@@ -1,11 +1,10 @@
 """Durable private files: complete under their names, fsynced, and readable by their owner alone.
 
-A file is written under a random name beside its final one, fsynced and renamed; then its folder is fsynced. Files get mode
+Each file is written under a random name beside its final one, fsynced and renamed; then its folder is fsynced. Files get mode
 0600 and folders 0700, whatever the umask. A file that is created here never follows a symbolic link.
 
-The journal, dead letters and the sinks of files use this module, and so may other sinks. Its functions block, and raise
-OSError; ``storage_error`` is the one table that turns an OSError into an error that the engine retries, or one that it does
-not.
+The journal, dead letters and the file sinks use this module; other sinks may too. Its functions block and raise OSError.
+``storage_error`` alone decides which OSError the engine retries.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PARTIAL: Final = ".partial"
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
 
-# Errors after which the same call may succeed although nothing was changed here, and what helps.
+# Errors of the environment, after which the same call may succeed, with advice.
 _TRANSIENT: Final[Mapping[int, str]] = MappingProxyType(
     {
         errno.ENOSPC: "make room on that file system",
@@ -39,7 +38,7 @@ _TRANSIENT: Final[Mapping[int, str]] = MappingProxyType(
         errno.ETIMEDOUT: "check the file server",
     }
 )
-# After EIO nothing is known of what was written before, so it is not retried: a restart begins at what was durable.
+# EIO is not retried: earlier writes may be lost as well. A restart begins at the last durable state.
 _PERMANENT: Final[Mapping[int, str]] = MappingProxyType(
     {
         errno.EIO: "check the disk; what was fsynced before is not affected",
@@ -47,19 +46,19 @@ _PERMANENT: Final[Mapping[int, str]] = MappingProxyType(
         errno.EACCES: "give the process's user access, or choose another folder",
         errno.EPERM: "give the process's user access, or choose another folder",
         errno.EFBIG: "raise the process's limit on the size of files (ulimit -f)",
-        errno.ELOOP: "a symbolic link stands where a file is to be",
+        errno.ELOOP: "remove the symbolic link at this path",
     }
 )
 
 
 class FsyncError(OSError):
-    """An fsync failed. The kernel may have dropped the pages and the error, so a second fsync proves nothing."""
+    """A failed fsync. The kernel may have dropped the dirty pages, so a second fsync proves nothing."""
 
 
 class NewFile:
     """A file under a random hidden name, until ``rename`` or ``link`` gives it its own.
 
-    :param target: the name that it will have, or one in the same folder.
+    :param target: the file's final name, or another name in the same folder.
     """
 
     def __init__(self, target: Path) -> None:
@@ -69,11 +68,11 @@ class NewFile:
         self._file: BinaryIO | None = create(self.path)
 
     def write(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Append all of ``parts``. After an OSError the same call may be made again."""
+        """Append all of ``parts``. The call may be repeated after an OSError."""
         file, at = self._opened(), self.size
         file.seek(at)
         for part in parts:
-            # Parts may have a megabyte each: joining them would copy them.
+            # A part may be a megabyte, so parts are not joined (copied) first.
             view = memoryview(part)
             at += len(view)
             while view:
@@ -81,24 +80,24 @@ class NewFile:
         self.size = at
 
     def sync(self) -> None:
-        """Fsync what was written.
+        """Fsync the file's contents.
 
-        :raises FsyncError: which no second attempt makes good.
+        :raises FsyncError: the contents may be lost; do not retry.
         """
         file = self._opened()
         file.truncate(self.size)
         fsync(file.fileno())
 
     def rename(self, target: Path) -> None:
-        """Give it this name, in place of a file that has it. The caller fsyncs the folder."""
+        """Rename the file to ``target``, replacing an existing file. The caller fsyncs the folder."""
         if self._target != target:
             (self._target or self.path).rename(target)
             self._target = target
 
     def link(self, target: Path) -> None:
-        """Give it this name. The caller fsyncs the folder.
+        """Link the file as ``target``, which must not exist. The caller fsyncs the folder.
 
-        :raises FileExistsError: something else has the name.
+        :raises FileExistsError: ``target`` exists.
         """
         target.hardlink_to(self.path)
 
@@ -118,7 +117,7 @@ class NewFile:
 
 
 def write_file(target: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-    """Create or replace a file, atomically; durable on return."""
+    """Create or replace a file atomically. It is durable on return."""
     new = NewFile(target)
     try:
         new.write(parts)
@@ -132,18 +131,18 @@ def write_file(target: Path, parts: Iterable[bytes | bytearray | memoryview]) ->
 def create(path: Path) -> BinaryIO:
     """Create a file, unbuffered, for writing.
 
-    :raises FileExistsError: the name is taken, be it by a symbolic link.
+    :raises FileExistsError: the name is taken, perhaps by a symbolic link.
     """
     return _open(path, os.O_WRONLY | os.O_EXCL)
 
 
 def open_or_create(path: Path) -> BinaryIO:
-    """Open a file for writing, unbuffered; its contents stay."""
+    """Open a file for writing, unbuffered, without truncating it; create it if it is missing."""
     return _open(path, os.O_WRONLY)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those that it stands in, durably. One that exists is left as it is."""
+    """Create a folder and its missing parents durably. An existing folder is not changed."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
@@ -151,9 +150,9 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable.
+    """Fsync a folder, which makes the names in it durable.
 
-    :raises FsyncError: which no second attempt makes good.
+    :raises FsyncError: the names may be lost; do not retry.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -165,7 +164,7 @@ def sync_folder(folder: Path) -> None:
 def fsync(descriptor: int) -> None:
     """Make a file's contents durable.
 
-    :raises FsyncError: which no second attempt makes good.
+    :raises FsyncError: the contents may be lost; do not retry.
     """
     try:
         os.fsync(descriptor)
@@ -174,27 +173,27 @@ def fsync(descriptor: int) -> None:
 
 
 def remove_partials(target: Path) -> None:
-    """Remove what processes that ended left of a file of this name."""
+    """Remove the partial files that ended processes left for ``target``."""
     for left in _partials(target):
         left.unlink(missing_ok=True)
 
 
 def transient(error: OSError) -> bool:
-    """Whether the same call may succeed later although nothing was changed here. Never so of an fsync."""
+    """Whether the same call may succeed later. Never true of a failed fsync."""
     return error.errno in _TRANSIENT and not isinstance(error, FsyncError)
 
 
 def reason(error: OSError) -> str:
-    """What happened, and what to do where that is known."""
+    """The error's text, with advice if there is some."""
     text = error.strerror or type(error).__name__
     advice = "" if isinstance(error, FsyncError) else _ADVICE.get(error.errno or 0)
     return f"{text}: {advice}" if advice else text
 
 
 def storage_error(error: OSError, where: str) -> TransientError | PermanentError:
-    """An OSError of a file or folder, as the error for the engine.
+    """Translate an OSError of a file or folder for the engine.
 
-    :param where: what the message begins with: the sink, and its file or folder.
+    :param where: the beginning of the message: the sink and its file or folder.
     """
     kind = TransientError if transient(error) else PermanentError
     return kind(f"{where}: {reason(error)}")

@@ -3,20 +3,21 @@
 A journal is a folder::
 
     journal.json                    whose transactions these are
-    position.json                   how far the journal goes: its last segment, accepted gaps, prepared transactions
+    position.json                   the journal's end: its last segment, accepted gaps, prepared transactions
     journal.lock                    held by the one process that writes
     <after>-<end>.segment           pgoutput messages of whole transactions, in blocks that decode alone
-    <after>-<end>.index             where the blocks are, and what it takes to read them
+    <after>-<end>.index             where the blocks are, and the metadata to decode them
     <PREPARE LSN>-<xid>.prepared    a prepared transaction that is not decided; with a .prepared-index
-    cursors/<consumer>.json         how far each consumer has come, so that what all have passed can be deleted
+    cursors/<consumer>.json         the position of each consumer; segments behind all of them can be deleted
 
-``<after>`` is where the segment before ends, and ``position.json`` names the last segment: ``chain`` verifies that no link
-is missing. Every file but the lock has a checksum, blocks have one each. Every reader verifies all that it uses, and refuses
-a break with an error that names the file and says what to do.
+``<after>`` is the end of the previous segment, and ``position.json`` names the last segment: ``chain`` verifies that no
+segment is missing. Every file except the lock has a checksum, and so has every block. Every reader verifies what it uses.
+Its error for a break names the file and says what to do.
 
-``format``, ``index`` and ``records`` say what is in the files, ``sealed`` how it is protected, ``builder`` makes blocks from
-slices, ``chain`` verifies (these five are pure); ``store`` keeps files, ``files`` reads and writes the small ones,
-``writer``, ``prepared`` and ``sink`` append, ``reader`` reads, ``check`` reads everything, ``cursors`` and ``retention`` let go.
+Pure modules: ``format``, ``index`` and ``records`` define the files' contents, ``sealed`` adds and verifies checksums,
+``builder`` makes blocks from slices, ``chain`` verifies that segments join. Modules with I/O: ``store`` keeps files, ``files``
+reads and writes the small ones, ``writer``, ``prepared`` and ``sink`` append, ``reader`` reads, ``check`` verifies the whole
+journal, ``cursors`` and ``retention`` decide which segments can be deleted.
 
 A segment without its index does not exist: the index is published after it. Both never change afterwards.
 

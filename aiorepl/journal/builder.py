@@ -82,7 +82,7 @@ class SegmentBuilder:
 
     @property
     def first_end(self) -> LSN:
-        """Where the first transaction, or message between transactions, ended; 0 before one did."""
+        """End LSN of the first transaction, or message between transactions; 0 if there is none yet."""
         return self._first_end
 
     def finish(
@@ -90,7 +90,7 @@ class SegmentBuilder:
     ) -> SegmentIndex:
         """Close the last block and describe the segment, which covers everything up to ``end``.
 
-        The other parameters are the index's own.
+        The other parameters are fields of the index.
         """
         self._close_block()
         return SegmentIndex(

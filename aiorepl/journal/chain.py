@@ -1,10 +1,10 @@
-"""The chain that a journal's files form, verified before any of them is believed. Pure.
+"""The chain of a journal's segments, verified before any file is used. Pure.
 
-A segment's name has the end of the segment before it, so a listing shows a missing one; ``position.json`` names the last
-one. Every reader begins here: the asyncio reader, the writer at its start, pruning, the command line, and Spark.
+A segment's name contains the end of the previous segment, so a listing shows a missing one; ``position.json`` names the
+last one. All readers begin here: the asyncio reader, the writer at its start, pruning, the command line, and Spark.
 
-A listing is no snapshot of a folder: it may miss files that appear or go while it is made. ``files.read_chain`` therefore
-lists again when links do not join; nothing else depends on it.
+A directory listing is not atomic: it may miss files that are created or deleted meanwhile. ``files.read_chain`` therefore
+lists again when segments do not join.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LAST: Final = _DIGITS + 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """A segment, as its name tells.
+    """A segment, parsed from its name.
 
-    :param after: the end LSN of the segment before it; 0 of the first.
-    :param last_end_lsn: what a consumer of the whole segment has.
+    :param after: the end LSN of the previous segment; 0 for the first.
+    :param last_end_lsn: the position of a consumer that has read the whole segment.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Segment:
 
     @classmethod
     def named(cls, name: str) -> Segment:
-        """The segment of this name.
+        """Parse a segment's name.
 
-        :raises ValueError: when it is no segment's name.
+        :raises ValueError: it is not a segment's name.
         """
         return cls(name, *segment_range(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A journal whose links join.
+    """A journal in which every segment follows the previous one.
 
-    :param names: of the segments, in commit order.
+    :param names: the segments' names in commit order.
     """
 
     manifest: Manifest
@@ -54,17 +54,17 @@ class Chain:
 
     @property
     def end(self) -> LSN:
-        """Where the last segment ends; 0 without one."""
+        """The end of the last segment; 0 if there is none."""
         return segment_range(self.names[-1])[1] if self.names else ZERO
 
     @property
     def reaches(self) -> LSN:
-        """Up to where the journal has everything; at the beginning while it is empty."""
+        """The LSN up to which the journal is complete; its beginning while it is empty."""
         return max(self.manifest.begins, self.state.position.lsn, self.end)
 
     @property
     def begins(self) -> LSN:
-        """What a reader of all that is kept must have had; 0 when the beginning is kept."""
+        """The LSN after which the kept segments begin; 0 if nothing was pruned."""
         return segment_range(self.names[0])[0] if self.names else ZERO
 
     @property
@@ -73,14 +73,14 @@ class Chain:
         return Segment.named(self.names[-1]) if self.names else None
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
-        """The segments with anything behind ``after``, in commit order; with ``until`` those that end by then."""
-        # Queries ask every few milliseconds, of thousands of segments: names compare as the numbers in them do.
+        """The segments that end after ``after``, in commit order; with ``until``, only those that end by then."""
+        # Called every few milliseconds over thousands of segments; names sort like the numbers in them.
         behind = segment_name(ZERO, after)[_LAST:]
         chosen = [Segment.named(name) for name in self.names if name[_LAST:] > behind]
         return [segment for segment in chosen if until is None or segment.last_end_lsn <= until]
 
     def hole(self, lsn: LSN) -> Gap | None:
-        """The accepted gap that ``lsn`` lies inside of, where no reader can stand."""
+        """The accepted gap around ``lsn``; no reader can have a position inside a gap."""
         return next((gap for gap in self.state.gaps if gap.begins < lsn < gap.until), None)
 
     def gaps(self, after: LSN, until: LSN) -> list[Gap]:
@@ -90,7 +90,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A file that is missing or does not fit: what is wrong with it, and what to do, unless the usual."""
+    """A missing or misplaced file, its problem, and the remedy if it is not the default one."""
 
     file: str
     problem: str
@@ -98,9 +98,9 @@ class Break:
 
 
 def broken(names: list[str], manifest: Manifest | None, state: State | None) -> Break | None:
-    """Where the chain is broken; ``None`` when all its links join.
+    """Find the first break of the chain; ``None`` if all segments join.
 
-    :param names: of the segments that have an index, sorted.
+    :param names: the sorted names of the segments that have an index.
     """
     if manifest is None:
         return Break("journal.json", "is missing") if names or state is not None else None
@@ -123,7 +123,7 @@ def broken(names: list[str], manifest: Manifest | None, state: State | None) -> 
     if state is None:
         return Break("position.json", "is missing") if names else None
     if names and state.segment not in names:
-        # It was pruned, or position.json is older than the first segment; else it is missing.
+        # Not missing if it was pruned, or if position.json is older than the first segment.
         first = segment_range(names[0])[0]
         if first < state.end or (state.segment is None and first):
             missing = state.segment or f"{ZERO:016X}-*"

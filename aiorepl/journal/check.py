@@ -1,4 +1,4 @@
-"""Reads everything that is in a journal, and tells what is wrong with it. Changes nothing; blocking."""
+"""Verifies every file of a journal. Read-only; blocking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiorepl.journal.store import Store, open_store, reading
 
 
 def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iterator[AioreplError]:
-    """Every error that a reader of the journal at ``url`` would meet, each file by itself."""
+    """Yield every error that a reader of the journal at ``url`` would raise, file by file."""
     held = open_store(url) if store is None else store
     reader, cursors = JournalReader(url, store=held), Cursors(url, store=held)
 
@@ -49,14 +49,14 @@ def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iter
         try:
             segment_is_whole(segment)
         except AioreplError as error:
-            # Unless it was pruned meanwhile.
+            # Not an error if it was pruned meanwhile.
             if segment.name in reader.chain().names:
                 yield error
     for kept in chain.state.prepared:
         try:
             prepared_is_whole(kept)
         except AioreplError as error:
-            # Unless it was decided meanwhile.
+            # Not an error if it was decided meanwhile.
             if kept in reader.chain().state.prepared:
                 yield error
     for name in cursors.names():

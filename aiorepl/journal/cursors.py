@@ -22,7 +22,7 @@ _SUFFIX: Final = ".json"
 
 
 class Cursors:
-    """The cursors of the journal at ``url``. Writing raises OSError, reading JournalError."""
+    """The cursors of the journal at ``url``. Writing raises OSError; reading raises JournalError."""
 
     def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
@@ -30,7 +30,7 @@ class Cursors:
 
     @property
     def url(self) -> str:
-        """Where the journal is."""
+        """The journal's URL."""
         return self._store.url
 
     def names(self) -> list[str]:
@@ -42,8 +42,8 @@ class Cursors:
     def get(self, name: str) -> Position | None:
         """How far ``name`` has come, LSN 0 when it has nothing yet; ``None`` when it is not registered.
 
-        :raises JournalError: when its file is damaged or cannot be read, or the journal does not have what comes behind it.
-        :raises SlotError: when it is of another source than the journal.
+        :raises JournalError: its file is damaged or cannot be read, or the journal does not continue from it.
+        :raises SlotError: it belongs to another source than the journal.
         """
         position = self._read(name)
         if position is not None and position.lsn:
@@ -67,7 +67,7 @@ class Cursors:
         return position
 
     def begin(self, name: str, position: Position) -> None:
-        """Register ``name`` at ``position``, wherever it stood before: its consumer begins anew."""
+        """Register ``name`` at ``position``, replacing an earlier cursor: the consumer starts over."""
         self._write(name, position)
 
     def remove(self, name: str) -> None:

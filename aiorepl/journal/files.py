@@ -26,15 +26,15 @@ SEGMENT: Final = ".segment"
 
 
 def read_chain(store: Store) -> Chain | None:
-    """The journal, as far as it goes now; ``None`` when there is none.
+    """Read and verify the chain as it is now; ``None`` if there is no journal.
 
-    :raises JournalError: when a file is damaged, missing, or of another format.
-    :raises OSError: when a file cannot be read.
+    :raises JournalError: a file is damaged, missing, or has another format.
+    :raises OSError: a file cannot be read.
     """
     seen: Break | None = None
     while True:
         manifest, state = read_manifest(store), read_state(store)
-        # Listed last: what position.json names was there before it.
+        # The listing comes last: the segment that position.json names was published before it.
         names = segment_names(store)
         found = broken(names, manifest, state)
         if found is None:
@@ -43,12 +43,12 @@ def read_chain(store: Store) -> Chain | None:
             return Chain(manifest, state or State(manifest.source), tuple(names))
         if found == seen:
             raise DamagedJournal(f"{found.file} in the journal {store.url} {found.problem}", found.remedy)
-        # A file may have come or gone while the folder was listed. What is missing twice is missing.
+        # A file may appear or disappear during a listing, so only a second failure counts.
         seen = found
 
 
 def read_manifest(store: Store) -> Manifest | None:
-    """Whose transactions the journal holds; ``None`` when there is no journal.
+    """Read ``journal.json``; ``None`` if there is no journal.
 
     :raises JournalError: when the file is damaged, or of another format.
     """
@@ -57,12 +57,12 @@ def read_manifest(store: Store) -> Manifest | None:
 
 
 def write_manifest(store: Store, manifest: Manifest) -> None:
-    """Make the folder a journal."""
+    """Write ``journal.json``, which makes the folder a journal."""
     store.write(MANIFEST, dump_manifest(manifest))
 
 
 def read_state(store: Store) -> State | None:
-    """What is durable; ``None`` when that was never noted.
+    """Read ``position.json``; ``None`` if it was never written.
 
     :raises JournalError: when the file is damaged.
     """
@@ -71,32 +71,32 @@ def read_state(store: Store) -> State | None:
 
 
 def write_state(store: Store, state: State) -> None:
-    """Note what is durable."""
+    """Write ``position.json``."""
     store.write(POSITION, dump_state(state))
 
 
 def segment_names(store: Store) -> list[str]:
-    """The segments that exist, which is those that have an index, in commit order."""
+    """The names of the segments that have an index, in commit order."""
     return sorted(name.removesuffix(INDEX) for name in store.names() if name.endswith(INDEX))
 
 
 def unindexed(store: Store) -> list[Segment]:
-    """Segments that have no index: a crash came between the two, when one was published or pruned."""
+    """Segments without an index, left by a crash while one was published or pruned."""
     files = store.names()
     indexed = {file.removesuffix(INDEX) for file in files if file.endswith(INDEX)}
     found = []
     for file in files:
         name = file.removesuffix(SEGMENT)
         if file.endswith(SEGMENT) and name not in indexed:
-            with contextlib.suppress(ValueError):  # not ours
+            with contextlib.suppress(ValueError):  # not a segment's name
                 found.append(Segment.named(name))
     return found
 
 
 def load_index(store: Store, name: str) -> SegmentIndex:
-    """The index of the segment ``name``.
+    """Read the index of the segment ``name``.
 
-    :raises JournalError: when it is damaged or gone.
+    :raises JournalError: it is damaged or was pruned.
     """
     place = f"{name}{INDEX} in the journal {store.url}"
     try:
