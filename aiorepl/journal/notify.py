@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from weakref import WeakSet
 
-_waiting: dict[str, set[Bell]] = {}
+_waiting: dict[str, WeakSet[Bell]] = {}
 _lock = threading.Lock()
 
 
 class Bell:
-    """Rings when the journal at ``url`` has grown."""
+    """Rings when the journal at ``url`` has grown, for as long as somebody has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._rung = asyncio.Event()
+        with _lock:
+            _waiting.setdefault(url, WeakSet()).add(self)
 
     def ring(self) -> None:
         """From any thread."""
@@ -35,24 +37,11 @@ class Bell:
         self._rung.clear()
 
 
-@contextlib.contextmanager
-def listening(url: str) -> Iterator[Bell]:
-    """A bell for the journal at ``url``."""
-    bell = Bell()
-    with _lock:
-        _waiting.setdefault(url, set()).add(bell)
-    try:
-        yield bell
-    finally:
-        with _lock:
-            _waiting[url].discard(bell)
-            if not _waiting[url]:
-                del _waiting[url]
-
-
 def grown(url: str) -> None:
     """Tell all who listen that the journal at ``url`` has grown."""
     with _lock:
         bells = list(_waiting.get(url, ()))
+        if not bells:
+            _waiting.pop(url, None)
     for bell in bells:
         bell.ring()

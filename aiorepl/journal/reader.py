@@ -15,9 +15,9 @@ from typing import Final
 from anyio import to_thread
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
-from aiorepl.journal import notify
 from aiorepl.journal.chain import Chain, Segment
 from aiorepl.journal.files import POSITION, SEGMENT, load_index, read_chain
+from aiorepl.journal.following import Following
 from aiorepl.journal.format import MAGIC, checksum, frames
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.store import Store, open_store, reading
@@ -168,40 +168,43 @@ class JournalReader:
         except (ProtocolError, JournalError) as error:
             raise self.damaged(segment, block, error) from None
 
-    async def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> AsyncGenerator[Slice]:
+    def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> Following:
         """All that is and will be behind ``after``, as the slices that were written, though cut elsewhere.
 
-        Never ends by itself. Holds one block at a time.
+        Never ends by itself. Holds one block at a time. A call for the next slice may be cancelled, by a time-out, and made
+        again.
 
         :param after: an end LSN; 0 is the journal's own beginning.
         :param poll: how often to look for what other processes wrote, in seconds. This process's writer tells us.
         :raises JournalError: when the journal is damaged, or does not have what follows ``after``.
         """
-        with notify.listening(self.url) as bell:
-            while True:
-                chain = await to_thread.run_sync(self.readable, after, "a reader")
-                for gap in chain.gaps(after, chain.end):
-                    _log.warning(
-                        "the journal %s has nothing between %s and %s, as accepted",
-                        self.url,
-                        gap.after,
-                        gap.until,
-                    )
-                for segment in chain.segments(after):
-                    index = await to_thread.run_sync(self.index, segment)
-                    assembler = Assembler(Types(index.types), binary=index.binary, resume=Resume(after))
-                    for block in index.blocks[first_behind(index, after) :]:
-                        for part in await to_thread.run_sync(self._assemble, segment, block, assembler):
-                            after = part.end_lsn or after
-                            yield part
-                    if assembler.open:
-                        problem = "its last transaction has no end"
-                        raise self.damaged(segment, index.blocks[-1], JournalError(problem))
-                    if after < segment.last_end_lsn:
-                        # Behind the last transaction lies WAL with nothing in it for us.
-                        after = segment.last_end_lsn
-                        yield Slice(None, (), True, after, 0)
-                await bell.wait(poll)
+        return Following(self.url, self._blocks(after), poll)
+
+    async def _blocks(self, after: LSN) -> AsyncGenerator[list[Slice]]:
+        while True:
+            chain = await to_thread.run_sync(self.readable, after, "a reader")
+            for gap in chain.gaps(after, chain.end):
+                _log.warning(
+                    "the journal %s has nothing between %s and %s, as accepted",
+                    self.url,
+                    gap.after,
+                    gap.until,
+                )
+            for segment in chain.segments(after):
+                index = await to_thread.run_sync(self.index, segment)
+                assembler = Assembler(Types(index.types), binary=index.binary, resume=Resume(after))
+                for block in index.blocks[first_behind(index, after) :]:
+                    if slices := await to_thread.run_sync(self._assemble, segment, block, assembler):
+                        after = max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])
+                        yield slices
+                if assembler.open:
+                    problem = "its last transaction has no end"
+                    raise self.damaged(segment, index.blocks[-1], JournalError(problem))
+                if after < segment.last_end_lsn:
+                    # Behind the last transaction lies WAL with nothing in it for us.
+                    after = segment.last_end_lsn
+                    yield [Slice(None, (), True, after, 0)]
+            yield []
 
     def _assemble(self, segment: Segment, block: Block, assembler: Assembler) -> list[Slice]:
         try:

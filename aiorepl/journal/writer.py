@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aiorepl.errors import JournalError, PermanentError
@@ -75,10 +75,8 @@ class JournalWriter:
         :raises JournalError: when it is damaged, or another process writes it, or this writer was closed.
         :raises SlotError: when it is the journal of another source.
         """
-        with self._lock:
+        with self._working():
             store = self._store
-            if self._closed:
-                raise JournalError(f"this writer of the journal in {store.url} was closed: make another")
             store.lock()
             try:
                 self._take_over(source, f"{holder} in {store.url}")
@@ -122,7 +120,7 @@ class JournalWriter:
 
         :raises PermanentError: when changes are missing.
         """
-        with self._lock:
+        with self._working():
             if self._index is not None:  # closing it failed
                 self._seal()
             self._push()
@@ -147,7 +145,7 @@ class JournalWriter:
 
     def skip(self, after: LSN, until: Position) -> None:
         """Go on behind what the slot has lost; what is missing is noted for good. Before anything is written."""
-        with self._lock:
+        with self._working():
             state = self._opened()
             gap = Gap(after, until.lsn, state.segment)
             self._advance(replace(state, position=until, gaps=(*state.gaps, gap)))
@@ -155,13 +153,13 @@ class JournalWriter:
 
     def void_prepared(self) -> None:
         """Forget all prepared transactions: a new slot was made, which sends them again when they commit."""
-        with self._lock:
+        with self._working():
             self._prepared.void()
             self._advance(replace(self._opened(), prepared=()))
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""
-        with self._lock:
+        with self._working():
             # An open transaction is alone in its segment: there is nothing whole to make durable.
             if self._builder is None or self._builder.open is None:
                 self._seal()
@@ -170,11 +168,24 @@ class JournalWriter:
         """Throw away what was not flushed, and release the lock. The last call."""
         with self._lock:
             self._closed = True
-            if self._upload is not None:
-                self._upload.discard()
-            self._upload = self._builder = self._index = None
-            self._prepared.discard()
-            self._store.unlock()
+            try:
+                if self._upload is not None:
+                    self._upload.discard()
+                self._upload = self._builder = self._index = None
+                self._prepared.discard()
+            finally:
+                self._store.unlock()
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        # A call that was cancelled before its thread began may begin after close. Without the lock it would note as durable
+        # what close has thrown away.
+        with self._lock:
+            if self._closed:
+                raise JournalError(
+                    f"this writer of the journal in {self._store.url} was closed: make another"
+                )
+            yield
 
     def _write_plain(self, slices: Sequence[Slice]) -> None:
         whole = next((place for place in range(len(slices), 0, -1) if slices[place - 1].last), 0)

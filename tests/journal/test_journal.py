@@ -283,6 +283,22 @@ async def test_an_open_behind_close(tmp_path, tools) -> None:
     await other.close()
 
 
+@pytest.mark.parametrize("call", ["write", "flush"])
+async def test_a_call_behind_close(tmp_path, tools, call: str) -> None:
+    """A thread that comes too late notes nothing as durable of what ``close`` has thrown away."""
+    stream = tools.shop(1)
+    batch = Batch(tuple(stream.slices()))
+    sink = JournalSink(tmp_path)
+    await sink.open(SinkContext("journal", stream.position))
+    await sink.write(batch)
+    await sink.close()
+    with pytest.raises(JournalError, match="was closed"):
+        await (sink.write(batch) if call == "write" else sink.flush())
+    assert JournalReader(tmp_path).position() is None
+    await tools.write(tmp_path, stream.position, batch.transactions)
+    assert JournalReader(tmp_path).position().lsn == stream.ends[-1]
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 async def test_a_close_that_is_cancelled(tmp_path, tools, rounds: int) -> None:
     """Before its thread begins or later: the journal is released, and another may write it."""
