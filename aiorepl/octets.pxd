@@ -396,8 +396,55 @@ cdef inline bint is_plain_in(const unsigned char* data, Py_ssize_t start, Py_ssi
 
 # As above.
 cdef inline bint is_one_line(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
-    cdef unsigned char odd = 0
+    cdef unsigned char odd = 0, high = 0
     cdef Py_ssize_t at
     for at in range(start, end):
         odd |= (data[at] == c'\n') | (data[at] == c'\r')
-    return not odd
+        high |= data[at]
+    return not odd and (high < 0x80 or is_utf8(data, start, end))
+
+
+# Neither longer than it needs to be, nor a surrogate, nor beyond U+10FFFF: what str.decode takes.
+cdef inline bint is_utf8(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
+    cdef Py_ssize_t at = start
+    cdef int more
+    cdef unsigned char first, least, most
+    cdef unsigned long long eight
+    while at < end:
+        while end - at >= 8:
+            memcpy(&eight, data + at, 8)
+            if eight & 0x8080808080808080ULL:
+                break
+            at += 8
+        if at == end:
+            return True
+        first = data[at]
+        at += 1
+        if first < 0x80:
+            continue
+        least, most = 0x80, 0xbf
+        if 0xc2 <= first < 0xe0:
+            more = 1
+        elif 0xe0 <= first < 0xf0:
+            more = 2
+            if first == 0xe0:
+                least = 0xa0
+            elif first == 0xed:
+                most = 0x9f
+        elif 0xf0 <= first < 0xf5:
+            more = 3
+            if first == 0xf0:
+                least = 0x90
+            elif first == 0xf4:
+                most = 0x8f
+        else:
+            return False
+        if end - at < more or not least <= data[at] <= most:
+            return False
+        at += 1
+        while more > 1:
+            if data[at] & 0xc0 != 0x80:
+                return False
+            at += 1
+            more -= 1
+    return True

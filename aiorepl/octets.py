@@ -283,5 +283,18 @@ def is_plain_in(data: bytes | bytearray, start: int, end: int) -> bool:
 
 
 def is_one_line(data: bytes, start: int, end: int) -> bool:
-    """Whether a stretch has no line end."""
-    return data.find(b"\n", start, end) < 0 and data.find(b"\r", start, end) < 0
+    """Whether a stretch is UTF-8 and has no line end."""
+    return (
+        (data.isascii() or is_utf8(data, start, end))
+        and data.find(b"\n", start, end) < 0
+        and data.find(b"\r", start, end) < 0
+    )
+
+
+def is_utf8(data: bytes, start: int, end: int) -> bool:
+    """Whether a stretch is UTF-8."""
+    try:
+        data[start:end].decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -48,6 +48,7 @@ async def check(
         for about, look in (
             ("TLS", access.tls),
             ("server", _server),
+            ("encoding", _encoding),
             ("privileges", access.privileges),
             ("publication", _publications),
             ("replica identity", _identities),
@@ -93,6 +94,20 @@ async def _server(connection: Connection, source: Source) -> list[Finding]:
         )
     found = f"PostgreSQL {connection.server_version}, wal_level logical{', a standby' if standby else ''}"
     return [Finding("ok", "server", found)]
+
+
+async def _encoding(connection: Connection, source: Source) -> list[Finding]:
+    (row,) = await connection.query("SHOW server_encoding")
+    if row["server_encoding"] != "SQL_ASCII":
+        return []
+    return [
+        Finding(
+            "warning",
+            "encoding",
+            "the database's encoding is SQL_ASCII, in which text may be any bytes: a value that is not UTF-8 stops a sink that "
+            "reads it, unless its on_error is dead_letter or skip",
+        )
+    ]
 
 
 async def _publications(connection: Connection, source: Source) -> list[Finding]:

@@ -16,9 +16,10 @@ from aiorepl.delivery.retry import Resends
 from aiorepl.delivery.seen import Seen
 from aiorepl.delivery.sieve import Sieve
 from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.unreadable import located
 from aiorepl.delivery.window import Cursor
-from aiorepl.delivery.writing import SinkWriter
-from aiorepl.errors import TransientError
+from aiorepl.delivery.writing import SinkWriter, transactions
+from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Batch, SinkContext
@@ -99,6 +100,8 @@ class SinkRunner:
         self._flush_at: float | None = None
         self._accepted: LSN | None = None
         self._committed: datetime | None = None
+        # Why the stream cannot be given to the sink from here on.
+        self._barred: AioreplError | None = None
 
     async def run(self, filler: Filler | None = None) -> None:
         """Write and flush until the window is closed and empty; the last flush included.
@@ -126,6 +129,9 @@ class SinkRunner:
                 await self._write(batch)
                 if self._flush_at is None:
                     self._flush_at = clock() + self._policy.flush_seconds
+            elif self._barred is not None:
+                await self._flush()
+                raise self._barred
             elif self._cursor.ended:
                 # A transaction that has no end yet will come again whole: what there is of it may be forgotten.
                 await self._flush()
@@ -140,7 +146,7 @@ class SinkRunner:
                 await asyncio.sleep(0)
 
     def _next_batch(self) -> Batch | None:
-        while not self._batcher.full:
+        while not self._batcher.full and self._barred is None:
             part = self._cursor.take()
             if part is None:
                 break
@@ -156,9 +162,14 @@ class SinkRunner:
                 and commits(new, header)
             ):
                 self._trail.add(end_lsn, header)
-            self._batcher.add(self._chosen(new))
+            try:
+                self._batcher.add(self._chosen(new))
+            except DataError as error:
+                self._barred = located(error, (new,))
+            except PermanentError as error:
+                self._barred = error
         batch = None if self._gathers() else self._batcher.take()
-        if batch is None and self._cursor.holds_back and self._batcher.under_way:
+        if batch is None and self._barred is None and self._cursor.holds_back and self._batcher.under_way:
             # The rest of the transaction waits for room, which this part has to make.
             batch = self._batcher.take_part()
         if batch is None and self._skipped:
@@ -169,6 +180,8 @@ class SinkRunner:
     def _gathers(self) -> bool:
         """Whether what is there to be written waits for more."""
         batcher, cursor = self._batcher, self._cursor
+        if self._barred is not None:
+            return False
         if self._policy.seconds and batcher.ready and not (batcher.full or cursor.ended or cursor.holds_back):
             now = asyncio.get_running_loop().time()
             if self._gather_until is None:
@@ -197,17 +210,39 @@ class SinkRunner:
 
     async def _write(self, batch: Batch) -> None:
         if self._keeps_position or any(map(_says_something, batch.transactions)):
-            await self._writer.write(batch)
+            try:
+                await self._writer.write(batch)
+            except DataError:
+                await self._write_apart(batch)
         self._cursor.release(self._batcher.spent(batch) + self._skipped)
         self._skipped = 0
         statistics = self.statistics
         statistics.batches += 1
         statistics.changes += len(batch)
         self._unflushed += batch.size
+        await self._accept(batch)
+
+    async def _write_apart(self, batch: Batch) -> None:
+        """Write each transaction by itself, so that one with a value that cannot be read does not withhold those before it.
+
+        :raises DataError: the first such value; what comes before it is durable.
+        """
+        for unit in transactions(batch):
+            part = Batch(unit)
+            try:
+                await self._writer.write(part)
+            except DataError as error:
+                if self._flush_at is None and self._accepted is not None:
+                    self._flush_at = asyncio.get_running_loop().time()
+                await self._flush()
+                raise located(error, unit) from None
+            await self._accept(part)
+
+    async def _accept(self, batch: Batch) -> None:
         end_lsn = batch.end_lsn
         if end_lsn is not None:
             self._committed = _last_commit(batch) or self._committed
-            self._accepted = statistics.accepted = end_lsn
+            self._accepted = self.statistics.accepted = end_lsn
             if self._trail is not None:
                 self._trail.forget(end_lsn)
             await self._progress.accepted(end_lsn)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from aiorepl.delivery.retry import RetryPolicy
-from aiorepl.errors import ConfigurationError, SinkError, TransientError
+from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientError
 from aiorepl.sink import Batch
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
@@ -93,6 +93,8 @@ class Transformer:
                 result = await result
         except SinkError:
             raise
+        except DataError as error:
+            raise SinkError(f"sink {self._sink}: its transform asked for a value: {error}") from error
         except Exception as error:
             # The exception's own text may quote the row.
             raise SinkError(f"sink {self._sink}: its transform raised {type(error).__name__}") from error

@@ -21,7 +21,7 @@ from aiorepl.delivery.lineage import Lineage
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.transforming import Transformer, Untransformed
 from aiorepl.delivery.watchdog import held_responsible
-from aiorepl.errors import AioreplError, PermanentError, SinkError, TransientError
+from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, TransientError
 from aiorepl.formats.format import event_id
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Refusal, Sink, SinkContext
@@ -83,9 +83,10 @@ class SinkWriter:
                     for part in stage:
                         held_responsible(group.create_task(self._settle(part)), self._statistics)
         except ExceptionGroup as errors:
-            if not all(map(wants_resend, errors.exceptions)):
-                raise
-            raise errors.exceptions[0]  # noqa: B904 - the others say the same
+            for alike in (wants_resend, _is_unreadable):
+                if all(map(alike, errors.exceptions)):
+                    raise errors.exceptions[0]  # noqa: B904 - the others say the same
+            raise
 
     async def flush(self) -> None:
         """Have everything accepted made durable.
@@ -124,7 +125,7 @@ class SinkWriter:
             await self._put_aside(self._only(batch, error.refused), error, "write")
             await self._pass(batch)
             return
-        units = list(_transactions(batch))
+        units = list(transactions(batch))
         if len(units) > 1 and not isinstance(error, TransientError):
             for unit in units:
                 await self._settle(Batch(unit))
@@ -242,7 +243,11 @@ def wants_resend(error: BaseException) -> bool:
     return isinstance(error, TransientError) and error.resend
 
 
-def _transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
+def _is_unreadable(error: BaseException) -> bool:
+    return isinstance(error, DataError)
+
+
+def transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
     """The batch by transactions; what stands between them by itself."""
     unit: list[Slice] = []
     for part in batch.transactions:

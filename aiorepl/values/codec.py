@@ -168,6 +168,14 @@ def guard(function: Callable[[bytes], Any], name: str, form: str) -> Callable[[b
             raise
         except Malformed as error:
             raise Malformed(f"{name} in {form}: {error}") from None
+        except UnicodeDecodeError as error:
+            if error.encoding != "utf-8":
+                raise Malformed(
+                    f"{name} in {form}: these {len(raw)} bytes are not a value of this type"
+                ) from None
+            raise Malformed(
+                f"{name} in {form}: these {len(raw)} bytes are not UTF-8, as a database whose encoding is SQL_ASCII lets in"
+            ) from None
         except (ValueError, ArithmeticError, LookupError, struct.error, RecursionError):
             # Their messages quote what could not be converted, so nothing of them is passed on.
             raise Malformed(

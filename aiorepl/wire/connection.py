@@ -26,7 +26,15 @@ from aiorepl.errors import (
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
 from aiorepl.wire.creating import cancel_backend, created
-from aiorepl.wire.opening import ANSWER_SECONDS, TEXT_SETTINGS, Opened, connect_sql, exposure
+from aiorepl.wire.opening import (
+    ANSWER_SECONDS,
+    AS_IT_IS,
+    TEXT_SETTINGS,
+    Opened,
+    connect_sql,
+    exposure,
+    keeps_any_bytes,
+)
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 from aiorepl.wire.refusals import slot_problem
 from aiorepl.wire.routes import CreatedSlot, System
@@ -60,13 +68,19 @@ class ReplicationConnection:
         transport = opened.handed_over
         protocol = ReplicationProtocol(transport, asyncio.get_running_loop())
         transport.set_protocol(protocol)
-        pid = opened.get_server_pid()
+        pid, any_bytes = opened.get_server_pid(), keeps_any_bytes(opened)
         opened.retire()
         if version < 10:
             protocol.abort()
             raise ConfigurationError(f"PostgreSQL {version} is too old: logical replication begins with 10")
         connection = cls(protocol, version, exposure(transport))
         connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
+        if any_bytes:
+            try:
+                await connection.query(AS_IT_IS)
+            except BaseException:
+                connection.abort()
+                raise
         return connection
 
     @property

@@ -31,6 +31,9 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "application_name": "aiorepl",
 }
+# In a database whose encoding is SQL_ASCII the server converts nothing, and under any other client encoding refuses text
+# that is not valid in it: one such value would end the stream. So it is taken as it is, and each value is read as UTF-8.
+AS_IT_IS: Final = "SET client_encoding = 'SQL_ASCII'"
 GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role that has it"
 
 # What is asked beside the stream is answered at once, by a server that is there.
@@ -94,6 +97,23 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
 
 async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
     return await asyncpg.connect(dsn, server_settings=dict(settings), connection_class=Opened, **kwargs)
+
+
+def keeps_any_bytes(connection: Any) -> bool:
+    """Whether the database's encoding is SQL_ASCII, so that its text may be anything."""
+    return bool(connection.get_settings().server_encoding == "SQL_ASCII")
+
+
+async def take_text_as_it_is(connection: Any) -> None:
+    """Take text from an SQL_ASCII database as it is; what is not UTF-8 stays readable and distinct."""
+    await connection.set_type_codec(
+        "text",
+        schema="pg_catalog",
+        encoder=str.encode,
+        decoder=lambda data: bytes(data).decode("utf-8", "backslashreplace"),
+        format="binary",
+    )
+    await connection.execute(AS_IT_IS)
 
 
 def _connect_timeout(dsn: str | None) -> tuple[str | None, float | None]:

@@ -27,14 +27,24 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
 from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.frames import Keepalive, XLogData
-from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, exposure, translated
+from aiorepl.wire.opening import (
+    ANSWER_SECONDS,
+    connect_sql,
+    exposure,
+    keeps_any_bytes,
+    take_text_as_it_is,
+    translated,
+)
 from aiorepl.wire.refusals import slot_problem
 from aiorepl.wire.routes import Again, CreatedSlot, System
 from aiorepl.wire.standing import poll_lock, require_standing, standing
 
-# A peek stops at the first transaction end past this many messages; they are fetched in these portions.
+# A peek stops at the first transaction end past this many messages. They are fetched in portions: so many bytes by the size
+# of those before, and so many messages at most.
 _ROUND: Final = 50_000
+_PORTION_BYTES: Final = 1024 * 1024
 _PORTION: Final = 2_000
+_FIRST_PORTION: Final = 100
 # How often to look for something new, and whether sinks have caught up.
 _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
@@ -49,7 +59,7 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
 """
 _HISTORY: Final = "SELECT pg_read_file($1, 0, 1000000, true) AS content"
 _PEEK: Final = """
-SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg_lsn, $3, VARIADIC $4::text[])
+SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg_lsn, $3, {options})
 """
 _ADVANCE: Final = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2::text::pg_lsn)"
 _LOCK: Final = "SELECT pg_try_advisory_lock($1) AS taken"
@@ -80,6 +90,8 @@ class SqlConnection:
         self._begun = False
         self._cursor: Any = None
         self._count = 0
+        # How many messages to fetch at once, as large as they are.
+        self._portion = _FIRST_PORTION
         self._until = ZERO
         self._failure: Exception | None = None
 
@@ -97,6 +109,14 @@ class SqlConnection:
             raise ConfigurationError(
                 f"PostgreSQL {version} cannot advance a slot by SQL: that needs 11 or later; use the walsender source"
             )
+        if keeps_any_bytes(connection):
+            try:
+                await take_text_as_it_is(connection)
+            except BaseException as error:
+                connection.terminate()
+                if isinstance(error, Exception):
+                    raise translated(error) from None
+                raise
         return cls(connection, partial(cancel_backend, connection.get_server_pid(), dsn, **kwargs))
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
@@ -266,7 +286,7 @@ class SqlConnection:
         if begins:
             await self._begin_round()
         try:
-            rows = await self._cursor.fetch(_PORTION)
+            rows = await self._cursor.fetch(self._portion)
         except _ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None
         if begins:
@@ -275,10 +295,13 @@ class SqlConnection:
         if rows:
             self._count += len(rows)
             frames: list[SqlFrame] = []
+            before = self.bytes_received
             for row in rows:
                 at = LSN.parse(row["lsn"])
                 self.bytes_received += len(row["data"])
                 frames.append(XLogData(at, at, 0, row["data"]))
+            mean = (self.bytes_received - before) // len(rows)
+            self._portion = min(max(_PORTION_BYTES // max(mean, 1), 1), _PORTION)
             return frames
         await self._end_round()
         # Stopped by the limit, a round says nothing of what lies behind its last transaction.
@@ -295,8 +318,10 @@ class SqlConnection:
         self._begun = True
         try:
             await self._connection.execute("BEGIN")
+            # One parameter each, for asyncpg makes an array of text by the connection's encoding, which may be none.
+            options = ", ".join(f"${number}::text" for number in range(4, 4 + len(self._options)))
             self._cursor = await self._connection.cursor(
-                _PEEK, self._slot, str(self._until), _ROUND, self._options
+                _PEEK.format(options=options), self._slot, str(self._until), _ROUND, *self._options
             )
         except _ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None

@@ -8,8 +8,53 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aiorepl.values import Format, Malformed, Types
+from aiorepl.values.styles import Style, put_styled
+
+# The borders of what UTF-8 can say, and what lies beside them.
+_BORDERS = [
+    *(chr(point).encode() for point in (0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF)),
+    *(
+        b"\xc1\xbf",
+        b"\xe0\x9f\xbf",
+        b"\xed\xa0\x80",
+        b"\xf0\x8f\xbf\xbf",
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+    ),
+    *(b"\x80", b"\xc2", b"\xe2\x82", b"\xf0\x9f\x98", b"\xff", b"\n", b"x"),
+]
+
+
+@given(st.lists(st.one_of(st.sampled_from(_BORDERS), st.binary(max_size=4)), max_size=5).map(b"".join))
+def test_only_utf8_is_passed_on(document: bytes) -> None:
+    """A document of a database in SQL_ASCII is JSON, or refused: no other bytes come out."""
+    try:
+        document.decode()
+        good = True
+    except UnicodeDecodeError:
+        good = False
+
+    out = bytearray()
+    passed = put_styled(out, b"before" + document + b"after", 6, 6 + len(document), Style.DOCUMENT)
+    assert (good and b"\n" not in document and b"\r" not in document) is passed
+    assert (document if passed else b"") == bytes(out)
+
+    for oid, form, raw in (
+        (114, Format.TEXT, document),
+        (114, Format.BINARY, document),
+        (3802, Format.BINARY, b"\1" + document),
+    ):
+        encode = Types().json_encoder(oid, form)
+        if good:
+            assert document.translate(bytes.maketrans(b"\n\r", b"  ")) == encode(raw)
+        else:
+            with pytest.raises(Malformed, match="not UTF-8, as a database whose encoding is SQL_ASCII"):
+                encode(raw)
+
 
 CASES = [
     ("json", '{"a":\n 1, "a": 2}', "7b2261223a0a20312c202261223a20327d", {"a": 2}, b'{"a":  1, "a": 2}'),

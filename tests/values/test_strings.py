@@ -69,7 +69,7 @@ def test_char_of_older_servers(types: Types) -> None:
 def test_not_utf8(types: Types) -> None:
     """Text that is not UTF-8 is refused without quoting it."""
     for function in (types.decoder(25, Format.TEXT), types.json_encoder(25, Format.BINARY)):
-        with pytest.raises(Malformed, match="these 4 bytes are not a value of this type") as caught:
+        with pytest.raises(Malformed, match="these 4 bytes are not UTF-8") as caught:
             function(b"abc\xff")
         assert "abc" not in str(caught.value)
 
