@@ -1,4 +1,4 @@
-"""Who can read what, for ``check``: others on the connection's way, and the source's role."""
+"""Checks of the connection's security and of the source role's privileges, for ``check``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from aiorepl.wire.routes import Connection
 
 _NAMED: Final = 5
 _NO_PRIVILEGE: Final = "42501"
-# Its arguments depend on the version.
+# The function's signature depends on the server's version.
 _NO_HEARTBEATS: Final = """
 SELECT p.oid::pg_catalog.regprocedure::text AS name FROM pg_catalog.pg_proc p
  WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace
    AND p.proargtypes[2] = 'text'::pg_catalog.regtype AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')
 """
-# No slot has a name with capitals.
+# A slot's name cannot contain capitals, so this slot never exists.
 _PEEK_AT_NOTHING: Final = "SELECT 1 FROM pg_catalog.pg_logical_slot_peek_binary_changes('NONE', NULL, 1)"
 
 
 async def tls(connection: Connection, source: Source) -> list[Finding]:
-    """Whether the server was verified; nothing is said of one on this machine."""
+    """Check whether TLS verified the server; a local server has no finding."""
     if connection.exposure is None:
         return []
     text = (
@@ -35,12 +35,12 @@ async def tls(connection: Connection, source: Source) -> list[Finding]:
 
 
 async def privileges(connection: Connection, source: Source) -> list[Finding]:
-    """What the role may not do. A replication connection is proof of REPLICATION; the SQL functions are asked."""
+    """Find missing privileges. A replication connection proves REPLICATION; the SQL route calls a function to find out."""
     findings = []
     (row,) = await connection.query("SELECT pg_catalog.quote_ident(current_user) AS role")
     if source.source == "sql":
         try:
-            # Privileges come first, and that there is no such slot second.
+            # The server checks the privilege before it looks for the slot.
             await connection.query(_PEEK_AT_NOTHING)
         except ServerError as error:
             if error.sqlstate == _NO_PRIVILEGE:
@@ -52,7 +52,7 @@ async def privileges(connection: Connection, source: Source) -> list[Finding]:
 
 
 async def initial_load(connection: Connection, source: Source) -> list[Finding]:
-    """Whether the role can read every row of every published table."""
+    """Check whether the role can read every row of every published table."""
     reader = await source.connect_sql()
     try:
         count, problems = await unreadable(reader, source.options().publications)

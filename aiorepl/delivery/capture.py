@@ -1,9 +1,8 @@
 """The source as one unbroken sequence of slices, whatever becomes of its connections.
 
-After a loss it connects again, checks that it is still the same stream (the slot, its cluster, the server's history, and
-``continuity``), and asks for it from the last transaction that was received whole; of one that was under way it drops the
-changes that are known. So downstream nothing comes twice within a process, unless somebody there has lost it and asks
-(``go_back``).
+After a lost connection it reconnects, checks that the stream is the same one (the slot, its cluster, the server's history,
+and ``continuity``), and resumes after the last transaction that was received whole. It drops the changes of an unfinished
+transaction that it has already given out. So consumers get no duplicates within a process, unless one calls ``go_back``.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Capture:
 
     :param retry: how to reconnect; ``None``: not at all.
     :param until: stop before the first transaction that commits at or after this; ``"now"``: at the end of WAL.
-    :param tables: asked for what the catalog says of tables; ``None`` where nobody needs that.
+    :param tables: look-ups of tables in the catalog; ``None`` if no sink needs them.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Capture:
         self._readied: Readied | None = None
         self._session: Session | None = None
         self._ledger = Ledger(LSN(0), ())
-        # One for all connections: slices of an earlier one may still be on their way to the sinks.
+        # Shared by all connections: slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spool)
         self._received = Received(LSN(0))
         self._claims: list[Claim] = []
@@ -74,9 +73,9 @@ class Capture:
         self._continuity: Continuity | None = None
         self._refutations: list[tuple[Claim, LSN]] = []
         self._standby: StandbyWatch | None = None
-        # What has come and is not given out yet.
+        # Slices that were received and not given out yet.
         self._fresh: list[Slice] | None = None
-        # What was known before the server was asked for it again.
+        # Already received before the server was asked to send it again.
         self._known = LSN(0)
         self._going_back = False
         self.reconnects = 0
@@ -124,9 +123,9 @@ class Capture:
         return self._readied
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
-        """Ask the server between ``connect`` and ``begin``, which ends an exported snapshot; all columns are text.
+        """Run a query between ``connect`` and ``begin``, which ends an exported snapshot; all columns are text.
 
-        :raises ServerError, ConnectionLost: it cannot be asked.
+        :raises ServerError, ConnectionLost: the query failed.
         """
         connection, _ = self._required()
         return await connection.query(sql)
@@ -144,9 +143,9 @@ class Capture:
 
         :param sinks: whose word the confirmation needs.
         :param start: what counts as durable before the first of them has spoken; ``after`` unless given.
-        :param claims: what is said to have been received of this stream before; compared with what comes.
-        :param refuted: called for a claim that the server refutes, with the LSN where it began to send; unless it raises,
-            the stream goes on.
+        :param claims: the holders' positions, to be verified against the stream.
+        :param refuted: called for each claim that the stream refutes, with the LSN where the server began to send; the
+            stream continues unless it raises.
         """
         connection, readied = self._required()
         if self._until == NOW:
@@ -207,7 +206,7 @@ class Capture:
         return slices
 
     async def _abandon(self, error: Exception | None = None) -> None:
-        """Drop the connection, and what has come by it and was not given out."""
+        """Drop the connection, and the slices from it that were not given out."""
         if error is not None:
             self.last_error = str(error)
         session, self._session = self._session, None
@@ -245,7 +244,7 @@ class Capture:
             await connection.close()
 
     async def undo(self) -> None:
-        """Stop, and drop the slot if ``connect`` has created it: the start has failed, and nobody has anything of it."""
+        """Stop, and drop the slot if ``connect`` has created it, after a failed start in which nothing was delivered."""
         try:
             await self.stop()
         finally:
@@ -254,7 +253,7 @@ class Capture:
 
     @property
     def created(self) -> CreatedSlot | None:
-        """The slot, if ``connect`` has created it; not a temporary one, which ends by itself."""
+        """The slot that ``connect`` created; ``None`` for an existing slot or a temporary one."""
         return None if self._readied is None or self.source.temporary else self._readied.created
 
     def _required(self) -> tuple[Connection, Readied]:
@@ -347,7 +346,7 @@ class Capture:
                 "journal), or with accept_gap=True (--accept-gap)"
             )
         if readied.started != before.started:
-            # Of a server that has run all the while the WAL is what it was.
+            # A server that was not restarted still has the same WAL.
             own = self._received.claim(position)
             others = [claim for claim in self._claims if claim.holder != HOLDER]
             self._claims = others if own is None else [*others, own]
@@ -356,12 +355,12 @@ class Capture:
         if there.history(there.current) is not None:
             timelines.grow(there)
         elif there.current > timelines.current:
-            # All that comes now is of the later one.
+            # Everything from here on belongs to the new timeline.
             timelines.grow(Timelines(there.current, [(timelines.current, furthest)], known=False))
         return replace(readied, position=replace(found, timelines=timelines))
 
     def _new(self, slices: list[Slice]) -> list[Slice]:
-        """What was not known before; while claims are open, known transactions are asked for again."""
+        """The slices that were not received before; open claims make the server repeat known transactions."""
         continuity = self._continuity
         if continuity is None:
             return slices

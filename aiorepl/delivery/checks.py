@@ -37,7 +37,7 @@ async def check(
 
     :param held: how far the journal goes, if there is one with anything in it.
     :param snapshot: whether the journal begins with an initial load.
-    :param selections: what sinks are to get, by their names.
+    :param selections: the selections by sink name.
     """
     try:
         connection = await source.open()

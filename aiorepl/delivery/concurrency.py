@@ -4,9 +4,9 @@ What is in order with what, ``Order`` says: the changes of a key, of a table, or
 of them (an update that changes the key) and then ties them together. A change that touches everything (a truncate among keys)
 parts the batch in stages: a stage is written when the one before it is done.
 
-Tables are told apart by oid, for names change. Partitions of one table share its keys, since a row that moves to another
-partition is deleted in one and inserted in the other. Two keys can be compared only if they are values of the same columns: where
-a table is described anew, or a partition has another replica identity than the one before, a new stage begins.
+Tables are identified by oid, because names change. Partitions of one table share its keys, because a row that moves to
+another partition is deleted in one and inserted in the other. Two keys are comparable only if they are values of the same
+columns: a new stage begins when a table is described anew, or when a partition has a different replica identity.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Places = tuple[Hashable, ...] | None
 Touched = Callable[[Change], Places]
 """Tells it of the changes of one batch, in order."""
 Order = Callable[[Lineage], Touched]
-# In place of a root that nobody knows: no table has it.
+# Stands for an unknown root; no table has this oid.
 _ANY: Final = (0,)
 ORDERS = ("key", "table", "routing_key")
 
@@ -115,7 +115,7 @@ class _Stage:
 
 
 def by_table(lineage: Lineage) -> Touched:
-    """Changes of a table are in order, and of all that descend from the same one."""
+    """Keep changes in order within a table and all tables with the same root."""
 
     def touched(change: Change) -> Places:
         if isinstance(change, RowChange):
@@ -128,12 +128,12 @@ def by_table(lineage: Lineage) -> Touched:
 
 
 def by_key(lineage: Lineage) -> Touched:
-    """Changes of a row are in order, by its replica identity; where there is none, those of its table."""
+    """Keep changes in order within a row, by its replica identity; without one, within its table."""
     return _ByKey(lineage).touched
 
 
 class _ByRoutingKey:
-    """Changes with one routing key are in order; a template may read otherwise once a table is described anew."""
+    """Keep changes with the same routing key in order. A template's result may differ once a table is described anew."""
 
     def __init__(self, routing_key: RoutingKey) -> None:
         self._routing_key = routing_key
@@ -150,10 +150,10 @@ class _ByRoutingKey:
 
 
 class _Keyed:
-    """How the rows of one description are told apart.
+    """The key columns of one description of a table.
 
-    :ivar places: where the key's columns stand, in the order of their names: partitions may have another order.
-    :ivar identity: what has to be the same for two keys to be compared.
+    :ivar places: indexes of the key's columns, sorted by name, because partitions may order columns differently.
+    :ivar identity: two keys are comparable only if their identities are equal.
     """
 
     __slots__ = ("identity", "places", "roots")
@@ -188,22 +188,22 @@ class _ByKey:
         if not places:
             return roots
         new, old = change.raw_new, change.raw_old
-        # Of an update whose key did not change, as of an insert, the new row alone.
+        # An insert, and an update that keeps the key, touch the new row only.
         first = _key(new if old is None else old, places)
         second = first if new is None or old is None else _key(new, places)
         if UNCHANGED in first or UNCHANGED in second:
-            # A key so large that it was not sent: nobody knows whose order it is in.
+            # The key was too large to be sent (unchanged TOAST), so the row is unknown.
             return None
         if first == second:
             return tuple([(root, first) for root in roots])
         return tuple([(root, key) for root in roots for key in (first, second)])
 
     def _parts(self, relation: Relation) -> bool:
-        """Take another description; whether its keys cannot be compared with those before it."""
+        """Take a new description; return whether its keys are not comparable with the earlier ones."""
         self._relation = relation
         keyed = self._known.get(relation)
         parts = False
-        # A table that was dropped may have been a partition of any other.
+        # A dropped table may have been a partition of any other table.
         unknown = self._lineage.unknown(relation.oid)
         if keyed is None:
             roots = _ANY if unknown else self._lineage.roots(relation.oid)

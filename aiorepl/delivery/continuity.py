@@ -1,10 +1,10 @@
 """Whether a slot continues the stream that a position was taken from. Pure.
 
-Neither the LSN of a position nor its timeline proves that: a server that was restored from a backup counts on from the
-same LSNs on the same timeline, and two standbys of one primary become the same timeline, perhaps from the same LSN on.
-But what a position has and the slot was not confirmed with, the server still has. So the last transaction before the
-position is asked for again, and has to come as it was; and where the slot was confirmed past that one, nothing may come
-between the slot and the position.
+Neither the LSN of a position nor its timeline proves that. A server that was restored from a backup reuses the same LSNs on
+the same timeline, and two promoted standbys of one primary get the same timeline number, perhaps at the same LSN. But the
+server still has every transaction that the slot has not confirmed. So the last transaction before the position is requested
+again and must be identical. If the slot has confirmed that transaction, no transaction may come between the slot's
+position and the claimed one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from aiorepl.transactions.transaction import Slice, Transaction
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What ``holder`` says that it has of the stream."""
+    """The position up to which ``holder`` says that it has the stream."""
 
     holder: str
     position: Position
 
 
 class Continuity:
-    """Told what a server sends, finds the claims that this refutes.
+    """Compares the received slices with the claims.
 
-    :param begins: where the server begins to send; what a claim has before it cannot be compared.
+    :param begins: where the server begins to send; earlier transactions cannot be compared.
     """
 
     def __init__(self, claims: Iterable[Claim], begins: LSN) -> None:
@@ -42,16 +42,16 @@ class Continuity:
 
     @property
     def open(self) -> list[Claim]:
-        """The claims that are neither proven nor refuted yet, by their LSN."""
+        """The claims that are neither proven nor refuted yet, sorted by LSN."""
         return self._open
 
     def since(self, after: LSN) -> LSN:
-        """From where the server has to send again, for a consumer that needs what is behind ``after``."""
+        """Where the server has to start sending for a consumer at ``after``, so that open claims can be compared."""
         lasts = (claim.position.last for claim in self._open)
         return min([after, *(last.commit_lsn for last in lasts if last is not None)])
 
     def take(self, part: Slice) -> list[Claim]:
-        """The server sends ``part``; returns the claims that it refutes."""
+        """Take the next received slice and return the claims that it refutes."""
         header = part.transaction
         at = part.end_lsn if header is None else header.commit_lsn
         refuted = []
@@ -69,5 +69,5 @@ class Continuity:
 
 
 def commits(part: Slice, header: Transaction) -> bool:
-    """Whether the slice is of a transaction at its commit, and not at its PREPARE or ROLLBACK PREPARED."""
+    """Whether the slice belongs to a committed transaction, not to a PREPARE or ROLLBACK PREPARED."""
     return not header.prepared or isinstance(part.two_phase, CommitPrepared)

@@ -85,12 +85,12 @@ class DeadLetters(SyncSink):
         file = self.path / f"{_name(changes[0])}{_SUFFIX}"
         if file.exists() and not file.is_symlink():
             self._require_own(file, refusal)
-        # A process that was killed comes to the same letter again after its restart.
+        # A killed process writes the same letter again after its restart.
         remove_partials(file)
         write_file(file, [_dump(part, changes, refusal, self._position)])
 
     def _require_own(self, file: Path, refusal: Refusal | None) -> None:
-        """Check that a letter may be replaced: what was refused before a restart is refused again.
+        """Check that a letter may be replaced: a change is refused again after a restart.
 
         :raises PermanentError: the letter is of another sink or slot.
         """
@@ -131,7 +131,7 @@ def _name(first: c.Change) -> str:
     if first.transaction is not None:
         return f"{first.transaction.commit_lsn:016X}-{first.ordinal:010}"
     assert isinstance(first, c.Message)
-    # The message ends at its LSN, and a commit record may begin there: the message comes before that.
+    # A message's LSN is its end, where a commit record may begin; the message sorts before that commit.
     return f"{first.lsn:016X}--message"
 
 

@@ -96,7 +96,7 @@ class Served:
 
     @property
     def needs_catalog(self) -> bool:
-        """Whether its choices depend on which tables are partitions of which."""
+        """Whether its selection or concurrency depends on the partition hierarchy."""
         ordered = self.concurrency > 1 and self.order in (by_key, by_table)
         return ordered or (self.selection is not None and bool(self.selection.rules))
 
@@ -109,8 +109,8 @@ def served(
 ) -> dict[str, Served]:
     """Every sink by its name, with the pipeline's policies where it has none of its own.
 
-    :raises ConfigurationError: for a sink that stands in two places, since each is opened and called by itself; and for a
-        folder of dead letters that two share.
+    :raises ConfigurationError: a sink is given twice, although each is opened and called by itself; or two sinks share a
+        folder of dead letters.
     """
     if isinstance(sinks, (Sink, SyncSink, Delivery, str)) or not isinstance(sinks, (Mapping, Iterable)):
         raise ConfigurationError("sinks are a list, or a mapping from their names to them")
@@ -129,7 +129,7 @@ def served(
 
 
 def _require_folders(named: Mapping[str, Given]) -> None:
-    """Check that no two sinks keep their dead letters in one folder, where letters of one would replace the other's."""
+    """Check that no two sinks share a folder of dead letters, where they would overwrite each other's."""
     owners: dict[Path, str] = {}
     for name, given in named.items():
         letters = given.dead_letters if isinstance(given, Delivery) else None

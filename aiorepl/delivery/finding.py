@@ -1,4 +1,4 @@
-"""What ``check`` finds: one line for each thing that was looked at."""
+"""The findings of ``check``, one line each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from aiorepl.errors import AioreplError
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     :param level: an error keeps a pipeline from starting, or from going on; a warning may become one.
-    :param about: what was looked at, in a word.
-    :param text: how it is, and what to do.
-    :param exit_code: of an error, that of the command which would end with it.
+    :param about: the checked thing, in a word.
+    :param text: its state, and what to do.
+    :param exit_code: of an error, the exit code of a command that fails with it.
     """
 
     level: Literal["ok", "warning", "error"]
@@ -25,5 +25,5 @@ class Finding:
 
 
 def error_found(about: str, error: AioreplError) -> Finding:
-    """The error that looking has ended with."""
+    """The finding for a check that raised ``error``."""
     return Finding("error", about, str(error), error.exit_code)

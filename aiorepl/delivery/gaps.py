@@ -107,11 +107,11 @@ class Gaps:
         return begin.at(until)
 
     def pruned(self, holder: str, stands: LSN, begins: LSN) -> None:
-        """``holder`` wants what the journal does not have any more.
+        """Refuse, or accept, that ``holder`` needs transactions that the journal no longer has.
 
-        :param stands: what ``holder`` has; 0 when it is new.
-        :param begins: what the journal has begins behind this.
-        :raises SlotError: unless gaps are accepted: then it is noted, and ``holder`` goes on where the journal begins.
+        :param stands: the position of ``holder``; 0 if it is new.
+        :param begins: the journal begins after this LSN.
+        :raises SlotError: gaps are not accepted. Otherwise the gap is logged and ``holder`` continues at ``begins``.
         """
         if not self._accept:
             where = f"stands at {stands}" if stands else "is new"
@@ -123,17 +123,17 @@ class Gaps:
         _log.warning("%s goes on at %s: what committed before is missing, as accepted", holder, begins)
 
     async def refuted(self, claim: Claim, begins: LSN) -> None:
-        """The server does not have what ``claim`` says; called before anything behind it is delivered.
+        """Refuse, or accept, a claim that the stream refutes; called before any later transaction is delivered.
 
         :param begins: where the server began to send.
-        :raises SlotError: unless gaps are accepted: then it is noted, and the holder goes on behind what it claims.
+        :raises SlotError: gaps are not accepted. Otherwise the gap is logged and the holder continues after its claim.
         """
         if not self._accept:
             raise SlotError(refutation(claim, begins))
         position, until = claim.position, claim.position.lsn
         self.accepted.append(Gap(claim.holder, begins, until))
         if position.trail is not None:
-            # What it has last is not in this stream.
+            # Its last transaction is not in this stream.
             position.trail.begin(replace(position, last=None))
         _log.warning(
             "%s goes on at %s, which it has not reached on this server: what committed there behind %s is missing, as "
@@ -143,7 +143,7 @@ class Gaps:
 
 
 def refutation(claim: Claim, begins: LSN) -> str:
-    """Why a claim is refused, and what to do."""
+    """The message for a refuted claim: the reason, and what to do."""
     position = claim.position
     last = position.last
     assert last is not None

@@ -75,16 +75,16 @@ class JournaledLanes(Lanes):
         self._journal = Served(self._sink, replace(batches, rows=None, seconds=0.0), retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
-        # Whether this start begins with an initial load: until the journal has all of it, it has nothing.
+        # Whether this start begins with an initial load; a partly loaded journal counts as empty.
         self._loads = False
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[_Follower] = []
         self._failed: dict[str, Exception] = {}
         self._begin = LSN(0)
-        # Where the journal goes on at this start.
+        # The journal's end at this start.
         self._reaches = LSN(0)
-        # Set once the journal will not grow any more.
+        # Set once nothing more will be appended to the journal.
         self._end: LSN | None = None
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
@@ -148,7 +148,7 @@ class JournaledLanes(Lanes):
         try:
             held = await asyncio.to_thread(JournalReader(self._url).position)
         except (AioreplError, OSError):
-            # Who cannot read it cannot tell that it is empty.
+            # An unreadable journal may hold data.
             return f"journal {self._url}"
         return None if held is None or held.lsn < lsn else f"journal {self._url}"
 
@@ -163,7 +163,7 @@ class JournaledLanes(Lanes):
     async def _without_gap(
         self, held: Position | None, readied: Readied
     ) -> tuple[Position | None, list[Claim]]:
-        """Where the journal goes on, and what it claims to have of the stream."""
+        """The position where the journal continues, and its claim on the stream."""
         holder = f"journal {self._url}"
         goes_on = self.gaps.check(holder, held, readied.position, readied.wal_end)
         if held is None or goes_on is None:
@@ -175,13 +175,13 @@ class JournaledLanes(Lanes):
 
     async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
         await self.gaps.refuted(claim, begins)
-        # Nothing was written yet: what comes first is what refutes it.
+        # A claim is refuted before anything is written: by the first slice that conflicts with it.
         await self._sink.skip(begins, begin.at(claim.position.lsn))
 
     async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
-        """Open a sink and serve it. Its failure is its own: the journal and the other sinks go on, and its cursor stays.
+        """Open a sink and serve it. If it fails, its cursor stays, and the journal and the other sinks continue.
 
-        :param at: where its cursor stands.
+        :param at: its cursor's position.
         """
         try:
             await self._outward(name, at, cleanup)
@@ -203,7 +203,7 @@ class JournaledLanes(Lanes):
             follower.end_at(self._end)
 
     async def _registered(self, name: str, begin: Position) -> Position | None:
-        """Where the sink's cursor stands, which holds the segments behind it from now on; ``None`` if it has failed."""
+        """Register the sink's cursor, which keeps the segments behind it, and return its position; ``None`` on failure."""
         cursors = Cursors(self._url)
         # A sink without a cursor begins where the journal does, which may be before the slot: with its initial load.
         try:
@@ -225,7 +225,7 @@ class JournaledLanes(Lanes):
         (own,) = opened
         start = await self._kept_from(name, own or at)
         progress = _AtCursor(Cursors(self._url), name, at, serve.retry)
-        # A sink that was fed without a journal before may be ahead of it: what it has comes again, and is skipped.
+        # A sink that ran without a journal before may be ahead of it; it skips the transactions that it already has.
         reads_from = min(start.lsn, self._reaches)
         await progress.durable(reads_from)
         window = self._window(name, self._memory)
@@ -238,15 +238,15 @@ class JournaledLanes(Lanes):
         await self._lane(window, follower.run, [runner], go_back=follower.go_back)
 
     async def _kept_from(self, name: str, start: Position) -> Position:
-        """Where a sink goes on that wants everything behind ``start``.
+        """Where a sink at ``start`` continues in the journal.
 
-        :raises SlotError: the journal does not have it, and no gap is accepted.
+        :raises SlotError: the journal begins later, and no gap is accepted.
         """
 
         def missing() -> LSN:
             reader = JournalReader(self._url)
             chain = reader.chain()
-            # A load makes up for whatever is missing before it.
+            # An initial load replaces everything before it.
             begins = chain.begins if self._loads or not start.lsn else reader.first_readable(chain)
             return begins if start.lsn < begins else LSN(0)
 
@@ -304,10 +304,10 @@ class JournaledLanes(Lanes):
 
 
 class _Follower:
-    """Reads the journal into a sink's window, until told where it ends.
+    """Reads the journal into a sink's window until its end is announced.
 
-    :param retry: how often to read again after an error of the file system that may pass.
-    :param tables: asked for the tables of what is read; ``None`` where nobody needs that.
+    :param retry: the policy for transient file system errors.
+    :param tables: look-ups of tables in the catalog; ``None`` if the sink needs none.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class _Follower:
                 raise
 
     async def _read(self) -> None:
-        # The sink's runner drops what comes twice of a transaction that was under way.
+        # The sink's runner drops the repeated slices of an unfinished transaction.
         async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
             async for part in parts:
                 if self._tables is not None:
@@ -382,7 +382,7 @@ class _Follower:
 
 
 def _may_pass(error: JournalError) -> bool:
-    """Whether reading failed by no fault of the journal, such as for want of file descriptors."""
+    """Whether the failure was transient, such as a lack of file descriptors."""
     return isinstance(error.__cause__, OSError) and transient(error.__cause__)
 
 

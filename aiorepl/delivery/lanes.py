@@ -82,7 +82,7 @@ class Lanes(ABC):
             filler.stop()
 
     async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> Readied:
-        """Connect. A slot that is created now is dropped again through ``cleanup``, unless somebody has begun with it."""
+        """Connect. ``cleanup`` drops a slot that this creates, unless a sink or the journal already depends on it."""
         readied = await self._capture.connect(**options)
         if self._capture.created is not None:
             cleanup.push_async_callback(self._undo, self._capture.created)
@@ -105,19 +105,19 @@ class Lanes(ABC):
 
     @property
     def _complete(self) -> bool:
-        """Whether the stream has begun, and nothing before it is missing."""
+        """Whether the stream has begun and its consumers have everything before it."""
         return self.started.is_set()
 
     @abstractmethod
     async def _holder(self, lsn: LSN) -> str | None:
-        """Who holds a position at or behind ``lsn``, once everything is closed."""
+        """The name of a sink or journal that holds a position at or behind ``lsn``, once everything is closed."""
 
     async def _open(
         self, name: str, serve: Served, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
         """Open the sink and its dead letters.
 
-        :raises AioreplError: it cannot be opened, or not as what it is configured to be.
+        :raises AioreplError: it cannot be opened, or does not support its configuration.
         """
         context = self._contexts[name] = SinkContext(name, begin.followed(), serve.routing_key)
         try:
@@ -160,7 +160,7 @@ class Lanes(ABC):
         return window
 
     def _claim(self, name: str, holder: str, held: Position) -> Claim:
-        """What a sink holds, to be compared with what comes."""
+        """The claim of a sink, to be compared with the stream."""
         return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
 
     def _runner(
@@ -175,8 +175,8 @@ class Lanes(ABC):
     ) -> SinkRunner:
         """The runner of an opened sink.
 
-        :param after: what the sink has, so that it is not given to it again.
-        :param held: of a sink that keeps its position, that.
+        :param after: the sink has everything up to here; it is not delivered again.
+        :param held: the position that the sink keeps, if it keeps one.
         """
         context = self._contexts[name]
         if held is not None and context.position.trail is not None:
@@ -248,7 +248,7 @@ class DirectLanes(Lanes):
 
     def __init__(self, capture: Capture, sinks: Mapping[str, Served], memory: int, gaps: Gaps) -> None:
         super().__init__(capture, sinks, memory, gaps)
-        # What the sinks have returned from ``open``.
+        # The positions that the sinks returned from ``open``.
         self._held: dict[str, Position | None] = {}
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
@@ -257,7 +257,7 @@ class DirectLanes(Lanes):
             await self._run(cleanup)
         except Exception:
             for statistics in self.statistics.values():
-                # If there is one sink only, the error itself tells.
+                # With one sink, the raised error is enough.
                 if len(self._sinks) > 1 and statistics.failed is not None:
                     _log.error(
                         "sink %s stops, and all others with it: %s", statistics.name, statistics.failed
