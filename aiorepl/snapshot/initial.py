@@ -93,7 +93,7 @@ class InitialLoad:
         :raises SlotError: a table was altered since.
         :raises ConnectionLost, ServerError: the server could not do it.
         """
-        with _told():
+        with _told(), _told_of_dropped():
             await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             await self._connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
             await self._connection.execute(_SETTINGS)
@@ -105,6 +105,10 @@ class InitialLoad:
                 await self._lock(table, role)
             names = {table.oid: str(table) for table in self._tables}
             await require_unaltered(self._connection, exporter, self._publications, names)
+            # The server lists what is published now, and not under the snapshot: also what was altered back before the
+            # locks may be missing in the list.
+            if self._tables != await published_tables(self._connection, self._publications):
+                raise altered("a published table was altered")
 
     async def _lock(self, table: PublishedTable, role: str) -> None:
         try:
@@ -204,6 +208,15 @@ def _insert(relation: Relation, line: bytes) -> m.Insert:
 
 def _unescape(match: re.Match[bytes]) -> bytes:
     return _ESCAPES.get(match[1], match[1])
+
+
+@contextlib.contextmanager
+def _told_of_dropped() -> Iterator[None]:
+    """What the server says where it has found a table under the snapshot that is gone."""
+    try:
+        yield
+    except asyncpg.InternalServerError as error:
+        raise altered(f"a published table was altered ({error.args[0]})") from None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ import asyncpg
 import pytest
 
 from aiorepl.errors import SlotError
+from aiorepl.snapshot import initial
+from aiorepl.snapshot.tables import published_tables
 
 TABLES = (
     "CREATE TABLE a (id int PRIMARY KEY, n int, note text); "
@@ -78,6 +80,51 @@ async def test_a_publication_altered_behind_the_slot_is_refused(loaded, meanwhil
 
     with pytest.raises(SlotError, match=r"publication chosen was altered, .*start again"):
         await loaded.load("chosen", meanwhile=meanwhile)
+
+
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        (
+            "ALTER TABLE parts ATTACH PARTITION single FOR VALUES FROM (10) TO (20)",
+            "ALTER TABLE parts DETACH PARTITION single",
+        ),
+        ("ALTER PUBLICATION rooted DROP TABLE b", "ALTER PUBLICATION rooted ADD TABLE b"),
+    ],
+    ids=["attached", "not published"],
+)
+async def test_a_table_that_is_away_while_tables_are_listed(loaded, monkeypatch, away, back):
+    """A table that the list lacks, though the snapshot and the stream have it, is no table to be left out."""
+    await loaded.connection.execute(
+        f"{TABLES}; CREATE PUBLICATION rooted FOR TABLE a, b, parts, single WITH (publish_via_partition_root = true)"
+    )
+    calls = []
+
+    async def listed(*given):
+        calls.append(given)
+        if len(calls) > 1:
+            return await published_tables(*given)
+        await loaded.connection.execute(away)
+        try:
+            return await published_tables(*given)
+        finally:
+            await loaded.connection.execute(back)
+
+    monkeypatch.setattr(initial, "published_tables", listed)
+    with pytest.raises(SlotError, match=r"was altered, .*start again"):
+        await loaded.load("rooted")
+
+
+async def test_a_table_that_disappears_while_tables_are_listed(loaded, monkeypatch):
+    """The server's internal error is told as what it is: somebody has altered the tables."""
+    await loaded.connection.execute(TABLES)
+
+    async def listed(*_):
+        raise asyncpg.InternalServerError("could not open relation with OID 1")
+
+    monkeypatch.setattr(initial, "published_tables", listed)
+    with pytest.raises(SlotError, match=r"altered \(could not open relation with OID 1\), .*start again"):
+        await loaded.load("chosen")
 
 
 async def test_a_table_created_behind_the_slot(loaded):
