@@ -1,4 +1,4 @@
-"""Calls that asyncio's cancellation must not cut short.
+"""Helpers that protect calls from asyncio's cancellation.
 
 ``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while nobody waits for it.
 ``uninterrupted`` is for cleanup that has to finish: its caller ends as cancelled, but not before.
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class Resumable(Generic[T]):
     """Calls ``work`` once at a time, and gives each result to one waiter. One task may use it at a time.
 
-    A call that waits several times cannot consume what it has read and be cancelled between two of them. Here it runs in
-    a task of its own. Whoever waits for it may be cancelled, and the next one waits for the same task.
+    A call with several awaits would lose consumed data if it were cancelled between two of them. So it runs in its own
+    task. A waiter may be cancelled; the next waiter waits for the same task.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], name: str) -> None:
@@ -29,7 +29,7 @@ class Resumable(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     async def result(self) -> T:
-        """The result of the call in progress, or of a new one; what it raises is raised here."""
+        """Return the result of the call in progress, or of a new one, or raise its exception."""
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name=self._name)
         task = self._task
@@ -53,9 +53,9 @@ class Resumable(Generic[T]):
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T], *, patience: float = math.inf) -> T:
-    """Run ``work`` to its end. A cancellation meanwhile is raised after it, and an error of ``work`` is dropped then.
+    """Run ``work`` to its end. A cancellation is raised afterwards, in place of an error of ``work``.
 
-    :param patience: seconds until ``work`` is cancelled all the same, from the first cancellation on.
+    :param patience: seconds after the first cancellation until ``work`` is cancelled, too.
     """
     clock = asyncio.get_running_loop().time
     task = asyncio.ensure_future(work)
@@ -79,6 +79,6 @@ async def uninterrupted(work: Coroutine[Any, Any, T], *, patience: float = math.
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    # Else asyncio reports an exception that nobody has looked at.
+    # Otherwise asyncio logs that the exception was never retrieved.
     if not task.cancelled():
         task.exception()

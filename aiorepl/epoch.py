@@ -10,5 +10,5 @@ _LAST: Final = 2**63 - 1
 
 
 def since_1970(timestamp: int) -> int:
-    """Microseconds since 2000 as those since 1970, in 64 bits: what PostgreSQL can say and they cannot is their last."""
+    """Convert microseconds since 2000 to microseconds since 1970, clamped to 64 bits."""
     return min(timestamp + EPOCH_MICROSECONDS, _LAST)

@@ -1,7 +1,7 @@
 """The index of a segment: what any reader, also on another machine, needs to verify and decode one block alone.
 
-LSNs are PostgreSQL's text, messages base64. Descriptions (a Relation message with the Type messages it leans on) and types
-stand once in an index, and blocks refer to descriptions by number. Pure.
+LSNs are PostgreSQL's text, messages base64. An index holds each description (a Relation message with the Type messages that
+it uses) and each type once; blocks refer to descriptions by number. Pure.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class Description:
 
 @dataclass(frozen=True)
 class SegmentIndex:
-    """Everything about one segment but its blocks' contents.
+    """Everything about one segment except its blocks' contents.
 
-    :param after: the end LSN of the segment before it; 0 of the first.
-    :param begins: what a reader must have had to miss nothing: everything up to ``after``, or for the first segment up to
-        where the journal begins; 0 when it begins with an initial load.
-    :param end: what a consumer of the whole segment has; at or behind its last transaction's end.
-    :param prepared: all transactions that are prepared and not decided at ``end``.
+    :param after: the end LSN of the previous segment; 0 for the first.
+    :param begins: the position that a reader needs in order to miss nothing: ``after``, or for the first segment the
+        beginning of the journal; 0 if that is an initial load.
+    :param end: the position of a consumer of the whole segment; at or behind the end of its last transaction.
+    :param prepared: the transactions that are prepared and undecided at ``end``.
     :param binary: whether rows may hold columns in binary form.
     :param types: the types that are not built in, with all they are made of.
     """
@@ -96,9 +96,9 @@ class SegmentIndex:
 
     @cached_property
     def relations(self) -> tuple[Relation, ...]:
-        """The descriptions, decoded, in their numbers' order.
+        """The decoded descriptions, in order of their numbers.
 
-        :raises JournalError: when one of them is no Relation message; not after ``load``.
+        :raises JournalError: one of them is not a Relation message; ``load`` has already verified that.
         """
         return tuple(_relation(description) for description in self.descriptions)
 
@@ -137,7 +137,7 @@ def dump(index: SegmentIndex) -> bytes:
 
 
 def load(data: bytes, place: str) -> SegmentIndex:
-    """Read what ``dump`` wrote; every field is checked, also against the others.
+    """Parse the output of ``dump``; verifies every field, and that the fields are consistent.
 
     :param place: the file, for errors.
     :raises JournalError: when it is damaged, or of another format.
@@ -165,9 +165,9 @@ def _index(fields: Mapping[str, Any]) -> SegmentIndex:
 
 
 def _require_consistent(index: SegmentIndex) -> None:
-    """Check what holds between the fields of every index.
+    """Check that the fields are consistent with each other.
 
-    :raises Exception: when it does not.
+    :raises Exception: they are not.
     """
     if index.end.lsn < max(index.after, index.begins):
         raise ValueError(f"the segment ends at {index.end.lsn}, before it begins")
@@ -247,9 +247,9 @@ def dump_type(info: TypeInfo) -> dict[str, Any]:
 
 
 def load_type(fields: Mapping[str, Any]) -> TypeInfo:
-    """Read what ``dump_type`` made.
+    """Parse the output of ``dump_type``.
 
-    :raises Exception: when a field is wrong.
+    :raises Exception: a field is wrong.
     """
     return TypeInfo(
         oid=integer(fields, "oid", _UINT32),

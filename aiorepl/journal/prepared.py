@@ -1,13 +1,12 @@
 """Prepared transactions, kept beside the segments until they are decided.
 
-Once a PREPARE is confirmed, the server does not send its rows again, and COMMIT PREPARED brings none. So the rows are
-made durable here before that, in the form of a segment with one transaction. When it commits they are appended to
-the journal under its commit, as if they had come then. Segments hold nothing but what is committed, and their readers
-know nothing of two-phase commit.
+Once a PREPARE is confirmed, the server does not send its rows again, and COMMIT PREPARED carries none. So the rows are
+made durable here first, in a file like a segment with one transaction. On COMMIT PREPARED they are appended to the journal
+as a transaction of that commit. Segments hold committed transactions only, so their readers need not know two-phase commit.
 
-A transaction is identified by its xid and the LSN of its PREPARE, never by its gid, which may be used again at once.
-Which ones are undecided is noted in the index of every segment and in ``position.json``: a file that is not named there
-is a leftover, and one that is named there and missing is an error.
+A transaction is identified by its xid and the LSN of its PREPARE, never by its gid, which may be used again at once. The
+index of every segment and ``position.json`` list the undecided transactions. A file that is not listed is a leftover; a
+listed file that is missing is an error.
 
 Blocking, and used by the writer alone.
 """
@@ -36,7 +35,7 @@ INDEX: Final = ".prepared-index"
 
 
 class PreparedTransactions:
-    """Those of one journal."""
+    """The prepared transactions of one journal."""
 
     def __init__(self, store: Store, block_bytes: int) -> None:
         self._store = store
@@ -47,13 +46,13 @@ class PreparedTransactions:
 
     @property
     def undecided(self) -> tuple[KeptPrepared, ...]:
-        """All that are kept, in the order of their PREPAREs."""
+        """The kept transactions, in the order of their PREPAREs."""
         return tuple(self._undecided)
 
     def open(self, kept: Iterable[KeptPrepared]) -> None:
-        """Take over what the journal keeps, and delete the files of all others.
+        """Load the kept transactions, and delete the files of all others.
 
-        :raises JournalError: when one is missing or damaged.
+        :raises JournalError: a kept transaction's file is missing or damaged.
         """
         self._undecided, self._decided = list(kept), []
         for transaction in self._undecided:
@@ -64,9 +63,9 @@ class PreparedTransactions:
                 self._store.delete(file)
 
     def add(self, part: Slice, header: Transaction, source: Position) -> None:
-        """A slice of a transaction that is being prepared; with the last slice all of it is durable on return.
+        """Add a slice of a prepared transaction. After the last slice, the transaction is durable on return.
 
-        After an error the same slice, or the transaction from its beginning, may be given again.
+        After an error, the caller may repeat the slice or the whole transaction.
         """
         kept = KeptPrepared(header.commit_lsn, header.xid, header.gid or "")
         preparing = self._preparing
@@ -80,8 +79,8 @@ class PreparedTransactions:
             self._preparing = None
 
     def committed(self, header: Transaction, end_lsn: LSN) -> Iterator[Slice]:
-        """The slices of what was prepared, as the transaction that it became; one slice without changes if it is not
-        kept: PostgreSQL 15 and 16 do not send the PREPARE of an empty transaction.
+        """The slices of the prepared transaction under its commit's header; one slice without changes if it is not
+        kept, because PostgreSQL 15 and 16 do not send the PREPARE of an empty transaction.
 
         :raises JournalError: when it is damaged.
         """
@@ -98,19 +97,19 @@ class PreparedTransactions:
         yield replace(held, end_lsn=end_lsn)
 
     def decide(self, xid: int, decided_at: LSN) -> None:
-        """It committed or rolled back. Its files stay until ``forget``."""
+        """Mark a transaction as committed or rolled back. Its files stay until ``forget``."""
         kept = self._find(xid, decided_at)
         if kept is not None:
             self._decided.append(kept)
             self._undecided.remove(kept)
 
     def void(self) -> None:
-        """A new slot was made: the server sends what is still prepared again, when it commits."""
+        """Drop all of them, because a new slot sends their rows again when they commit."""
         self._decided += self._undecided
         self._undecided.clear()
 
     def forget(self) -> None:
-        """What was decided is durable: delete the files. Those that cannot be deleted are tried again with the next."""
+        """Delete the files of decided transactions, once the decision is durable. Failed deletions are retried later."""
         left = []
         for kept in self._decided:
             try:
@@ -121,19 +120,19 @@ class PreparedTransactions:
         self._decided = left
 
     def discard(self) -> None:
-        """Throw away a transaction that is not whole; it comes again."""
+        """Discard an incomplete transaction; the server sends it again."""
         if self._preparing is not None:
             self._preparing.discard()
             self._preparing = None
 
     def _find(self, xid: int, before: LSN) -> KeptPrepared | None:
-        """The last transaction of this xid that was prepared before ``before``."""
+        """The latest transaction with this xid that was prepared before ``before``."""
         found = [kept for kept in self._undecided if kept.xid == xid and kept.lsn < before]
         return max(found, key=lambda kept: kept.lsn, default=None)
 
 
 class _Preparing:
-    """A transaction whose rows are being written. Bytes are let go of when the store has taken them."""
+    """A transaction whose rows are being written. Its buffer is cleared once the store has taken the bytes."""
 
     def __init__(self, store: Store, transaction: KeptPrepared, block_bytes: int) -> None:
         self.transaction = transaction
@@ -175,9 +174,9 @@ class _Preparing:
 
 
 def load_prepared_index(store: Store, kept: KeptPrepared) -> SegmentIndex:
-    """The index of a prepared transaction that is kept.
+    """Read the index of a kept transaction.
 
-    :raises JournalError: when it is missing or damaged.
+    :raises JournalError: it is missing or damaged.
     """
     place = f"{kept.name}{INDEX} in the journal {store.url}"
     try:
@@ -189,9 +188,9 @@ def load_prepared_index(store: Store, kept: KeptPrepared) -> SegmentIndex:
 
 
 def read_prepared(store: Store, kept: KeptPrepared) -> Iterator[Slice]:
-    """The slices of a prepared transaction that is kept.
+    """Read the slices of a kept transaction.
 
-    :raises JournalError: when it is missing or damaged.
+    :raises JournalError: its file is missing or damaged.
     """
     index = load_prepared_index(store, kept)
     place = f"{kept.name}{CONTENT} in the journal {store.url}"

@@ -1,7 +1,7 @@
 """Reads a journal, while it is written or after; takes no lock and changes nothing.
 
-Blocking, but for ``follow``. Everything it returns comes from immutable files, so asking again gives the same. Whatever is
-read is verified first: the chain of segments, every index and every block, and the position that a reader begins at.
+Blocking, except ``follow``. Everything comes from immutable files, so repeated reads return the same. Everything is
+verified first: the chain of segments, every index and block that is read, and the position where a reader begins.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JournalReader:
     def chain(self) -> Chain:
         """The journal as it is now, verified.
 
-        :raises JournalError: when there is no journal here, or it is damaged.
+        :raises JournalError: there is no journal here, or it is damaged.
         """
         with reading(self._store):
             chain = read_chain(self._store)
@@ -70,7 +70,7 @@ class JournalReader:
         return chain
 
     def source(self) -> Position:
-        """Whose transactions these are, at LSN 0.
+        """The slot and cluster that the transactions come from, at LSN 0.
 
         :raises JournalError: as ``chain``.
         """
@@ -89,7 +89,7 @@ class JournalReader:
         return reached if reached is not None and reached.lsn else None
 
     def reached(self, chain: Chain) -> Position:
-        """How far ``chain`` goes; LSN 0 while there is nothing in it."""
+        """The end of ``chain`` as a position; LSN 0 while it is empty."""
         if chain.last is not None and chain.last.last_end_lsn > chain.state.position.lsn:
             return self.index(chain.last).end
         return chain.state.position
@@ -99,21 +99,21 @@ class JournalReader:
         return [(gap.after, gap.until) for gap in self.chain().state.gaps]
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
-        """The segments with anything behind ``after``, in commit order; with ``until`` those that end by then.
+        """The segments that end after ``after``, in commit order; with ``until``, only those that end by then.
 
         :raises JournalError: as ``chain``.
         """
         return self.chain().segments(after, until)
 
     def readable(self, lsn: LSN, holder: str, remedy: str = "") -> Chain:
-        """Verify that all that is behind ``lsn`` is here, or will be. 0 is the journal's own beginning.
+        """Verify that the journal continues from ``lsn`` without a hole. 0 is the journal's own beginning.
 
-        :param holder: whose position ``lsn`` is, for errors.
-        :param remedy: what its owner can do, for errors.
-        :raises JournalError: when it was pruned, or the journal does not go that far, or misses what is there.
+        :param holder: the reader at ``lsn``, for errors.
+        :param remedy: what the user can do, for errors.
+        :raises JournalError: the segments behind ``lsn`` were pruned, or ``lsn`` is beyond the journal or in a gap.
         """
         chain = self.chain()
-        # While it is empty, an initial load may come first, which needs nothing before it.
+        # An empty journal may begin with an initial load, which needs nothing before it.
         begins = self.first_readable(chain) if lsn and chain.names else chain.begins
         if lsn < begins:
             what = f"{lsn}" if lsn else "its beginning"
@@ -136,7 +136,7 @@ class JournalReader:
         raise JournalError(f"{problem}. {remedy or _ANEW}")
 
     def first_readable(self, chain: Chain) -> LSN:
-        """What a reader must have had to miss nothing that was in ``chain``; 0 when it begins with an initial load."""
+        """The lowest LSN from which ``chain`` can be read without a hole; 0 if it begins with an initial load."""
         if chain.begins or not chain.names:
             return chain.begins or chain.manifest.begins
         return self.index(Segment.named(chain.names[0])).begins
@@ -176,7 +176,7 @@ class JournalReader:
 
         :param after: an end LSN; 0 is the journal's own beginning.
         :param poll: how often to look for what other processes wrote, in seconds. This process's writer tells us.
-        :raises JournalError: when the journal is damaged, or does not have what follows ``after``.
+        :raises JournalError: the journal is damaged, or does not continue from ``after``.
         """
         return Following(self.url, self._blocks(after), poll)
 
@@ -217,7 +217,7 @@ class JournalReader:
             return load_index(self._store, name)
 
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
-        """The error to raise where a block's contents make no sense."""
+        """The error for a block whose contents are invalid."""
         return DamagedJournal(f"{_place(self._store, segment.name + SEGMENT, block)} is damaged: {error}")
 
 
@@ -226,12 +226,12 @@ def _reopen(store: Store) -> JournalReader:
 
 
 def read_block(store: Store, file: str, block: Block) -> bytes:
-    """The bytes of a block, verified.
+    """Read and verify the bytes of a block.
 
-    :raises JournalError: naming file and block, when they are damaged or gone.
-    :raises OSError: when they cannot be read.
+    :raises JournalError: the block is damaged or gone; the message names file and block.
+    :raises OSError: the file cannot be read.
     """
-    # The first block is read with the magic number that stands before it.
+    # The first block is read together with the magic number before it.
     before = len(MAGIC) if block.offset == len(MAGIC) else 0
     try:
         data = store.read(file, block.offset - before, block.length + before)

@@ -1,9 +1,9 @@
-"""What a journal's two own files say: ``journal.json``, whose transactions these are, and ``position.json``, its state.
+"""The contents of ``journal.json``, the journal's source, and of ``position.json``, its state. Pure.
 
-``journal.json`` is written when a journal is first opened for writing and never changes once there is anything in it.
-``position.json`` is replaced whenever something becomes durable: a segment, a prepared transaction or how it ended, or
-WAL that holds nothing for us, which is confirmed to the slot as well. It names the last segment, so that a segment lost
-from the end is noticed, and what else has to be there. Pure.
+``journal.json`` is written when a journal is first opened for writing and never changes once the journal has content.
+``position.json`` is replaced whenever something becomes durable: a segment, a prepared transaction or its outcome, or the
+end of WAL without published changes, which is confirmed to the slot as well. It names the last segment, so that the loss of
+a segment at the end is noticed, and the other files that must exist.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _UINT32 = 2**32 - 1
 
 
 def segment_name(after: LSN, last_end: LSN) -> str:
-    """The name of a segment's files without their endings: the end LSN of the segment before it (0 of the first) and
-    its own. Names sort in commit order, and a listing shows whether one is missing in between.
+    """The name of a segment's files without their suffixes: the end LSN of the previous segment (0 for the first) and
+    its own. Names sort in commit order, and a listing shows whether one is missing.
     """
     return f"{after:016X}-{last_end:016X}"
 
 
 def segment_range(name: str) -> tuple[LSN, LSN]:
-    """The end LSN of the segment before ``name``, and its own.
+    """Parse a segment's name into the end LSN of the previous segment and its own.
 
-    :raises ValueError: when it is not a name that ``segment_name`` gave.
+    :raises ValueError: ``segment_name`` cannot have made this name.
     """
     first, _, last = name.partition("-")
     after, last_end = LSN(int(first, 16)), LSN(int(last, 16))
@@ -40,7 +40,7 @@ def segment_range(name: str) -> tuple[LSN, LSN]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Whose transactions a journal holds.
+    """The source of a journal's transactions.
 
     :param source: the slot and its cluster, at LSN 0.
     :param begins: where the slot stood when the journal was made.
@@ -52,11 +52,11 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch that the slot had lost and that somebody chose to go on without.
+    """A range of the stream that the slot had lost and the user has accepted as lost.
 
-    :param after: what committed behind this is missing.
-    :param until: up to here.
-    :param segment: the segment before it, ``None`` without one.
+    :param after: transactions that committed after this are missing.
+    :param until: the end of the gap.
+    :param segment: the segment before the gap; ``None`` if there is none.
     """
 
     after: LSN
@@ -65,13 +65,13 @@ class Gap:
 
     @property
     def begins(self) -> LSN:
-        """Where the journal has nothing: after a promotion it may hold what only the old server had behind ``after``."""
+        """Where the hole begins: after a promotion, the journal may hold transactions beyond ``after``."""
         return self.after if self.segment is None else max(self.after, segment_range(self.segment)[1])
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPrepared:
-    """A prepared transaction that is kept beside the segments, because it is not decided yet.
+    """An undecided prepared transaction, kept beside the segments.
 
     Its identity is xid and PREPARE LSN: a gid may be used again at once, and an xid after 4 billion others.
     """
@@ -82,18 +82,18 @@ class KeptPrepared:
 
     @property
     def name(self) -> str:
-        """The name of its files without their endings."""
+        """The name of its files without their suffixes."""
         return f"{self.lsn:016X}-{self.xid:08X}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is durable in a journal.
+    """The durable state of a journal.
 
-    :param position: how far it goes, WAL without transactions included; LSN 0 while it is empty.
-    :param segment: the name of the last segment, ``None`` without one.
-    :param gaps: all that was ever accepted.
-    :param prepared: what has to be there beside the segments.
+    :param position: its end, including WAL without transactions; LSN 0 while it is empty.
+    :param segment: the name of the last segment; ``None`` if there is none.
+    :param gaps: all gaps that were ever accepted.
+    :param prepared: the undecided prepared transactions, whose files must exist.
     """
 
     position: Position
@@ -103,7 +103,7 @@ class State:
 
     @property
     def end(self) -> LSN:
-        """Where the last segment ends."""
+        """The end of the last segment."""
         return ZERO if self.segment is None else segment_range(self.segment)[1]
 
 
@@ -113,7 +113,7 @@ def dump_manifest(manifest: Manifest) -> bytes:
 
 
 def load_manifest(data: bytes, place: str) -> Manifest:
-    """Read what ``dump_manifest`` wrote.
+    """Parse the output of ``dump_manifest``.
 
     :param place: the file, for errors.
     :raises JournalError: when it is damaged, or of another format.
@@ -145,19 +145,19 @@ def dump_state(state: State) -> bytes:
 
 
 def load_state(data: bytes, place: str) -> State:
-    """Read what ``dump_state`` wrote; as ``load_manifest``."""
+    """Parse the output of ``dump_state``; parameters and errors as ``load_manifest``."""
     return unseal(data, place, _state)
 
 
 def dump_prepared(kept: KeptPrepared) -> dict[str, Any]:
-    """A kept transaction as JSON; ``load_prepared`` reads it."""
+    """Convert a kept transaction to JSON, for ``load_prepared``."""
     return {"lsn": str(kept.lsn), "xid": kept.xid, "gid": kept.gid}
 
 
 def load_prepared(fields: Mapping[str, Any]) -> KeptPrepared:
-    """Read what ``dump_prepared`` made.
+    """Parse the output of ``dump_prepared``.
 
-    :raises Exception: when a field is wrong.
+    :raises Exception: a field is wrong.
     """
     return KeptPrepared(lsn(fields, "lsn"), integer(fields, "xid", _UINT32), text(fields, "gid"))
 

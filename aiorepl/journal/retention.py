@@ -80,7 +80,7 @@ def prune(
     :param retain: keep this much of it; nothing unless given.
     :returns: the names of the segments that are gone, oldest first.
     :raises OSError: when a file cannot be deleted; those before it are gone.
-    :raises JournalError: when the journal or a cursor is damaged: then nothing is deleted.
+    :raises JournalError: the journal or a cursor is damaged; nothing was deleted.
     """
     store = open_store(url) if store is None else store
     with reading(store):
@@ -101,7 +101,7 @@ def prune(
         store.delete(segment.name + SEGMENT)
         gone.append(segment.name)
     for segment in unindexed(store):
-        # Pruning was cut short between the two files.
+        # An earlier pruning was interrupted between the two files.
         if segment.last_end_lsn <= min(chain.begins, passed):
             store.delete(segment.name + SEGMENT)
     return gone

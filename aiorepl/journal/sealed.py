@@ -1,7 +1,7 @@
-"""The form of a journal's small files: one line of JSON, and in a second line the CRC-32 of the first. Pure.
+"""The format of a journal's small files: one line of JSON, and a second line with its CRC-32. Pure.
 
-``unseal`` is the only way to read one. It verifies the checksum, the format's number and, through the caller's function,
-every field, so that no file is believed because it happens to parse.
+``unseal`` is the only way to read one. It verifies the checksum, the format number and, through the caller's function,
+every field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiorepl.journal.format import checksum
 from aiorepl.lsn import LSN
 
 FORMAT: Final = 2
-"""The format of a journal's files. A file of another format is refused."""
+"""The format number of a journal's files. A file with another number is refused."""
 
 _UINT64: Final = 2**64 - 1
 
@@ -32,12 +32,12 @@ def seal(fields: Mapping[str, Any]) -> bytes:
 def unseal(
     data: bytes, place: str, read: Callable[[Mapping[str, Any]], T], *, remedy: str | None = None
 ) -> T:
-    """Verify what ``seal`` made and return what ``read`` makes of its fields.
+    """Verify the output of ``seal`` and return ``read(fields)``.
 
     :param place: the file, for errors.
-    :param read: may raise anything that wrong fields cause; it becomes a DamagedJournal.
-    :param remedy: what to do about a damaged file, unless the usual.
-    :raises JournalError: when the file is damaged, or of another format.
+    :param read: parses the fields; any exception that it raises becomes a DamagedJournal.
+    :param remedy: what to do about a damaged file, instead of the default text.
+    :raises JournalError: the file is damaged, or has another format.
     """
     body, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % checksum(body):

@@ -62,7 +62,7 @@ class JournalSink(Sink):
             await to_thread.run_sync(self._writer.skip, after, until)
 
     async def void_prepared(self) -> None:
-        """Forget all prepared transactions: a new slot was made, which sends them again when they commit. Between
+        """Forget all prepared transactions, because a new slot sends them again when they commit. Call it between
         ``open`` and ``write``.
         """
         with self._errors("forget prepared transactions"):
@@ -90,7 +90,7 @@ class JournalSink(Sink):
 
     async def close(self) -> None:
         """Release the journal. What was not flushed is thrown away: it comes again."""
-        # Cancelled, even before the thread begins, this releases the lock all the same.
+        # Releases the lock even if this is cancelled before the thread begins.
         with self._errors("close"):
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._writer.close))
 

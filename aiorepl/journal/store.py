@@ -87,7 +87,7 @@ class LocalStore:
     """A folder of a local (or properly locking network) file system.
 
     A file is written under another name, fsynced and renamed, and the folder is fsynced: a reader that sees the name sees
-    the whole file, also after a power cut. Files and folders are for their owner alone: they hold rows.
+    the whole file, also after a power cut. Files hold rows, so only their owner may read them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -55,18 +55,18 @@ class JournalWriter:
         self._closed = False
         self._source: Position | None = None
         self._begins = ZERO
-        # As it is on disk.
+        # The state on disk.
         self._state: State | None = None
-        # Up to where slices were taken in; they are durable up to the state's position.
+        # The end of the slices accepted so far; they are durable up to the state's position.
         self._accepted = ZERO
         self._message = ZERO
         self._builder: SegmentBuilder | None = None
         self._upload: Upload | None = None
         self._ready: list[bytes | bytearray] = []
-        # Of a segment that is complete, while it is published.
+        # The index of a complete segment that is being published.
         self._index: SegmentIndex | None = None
         self._prepared = PreparedTransactions(store, block_bytes)
-        # Segments without an index, left by a crash; deleted once what they hold is durable in others.
+        # Segments without an index, left by a crash; deleted once their transactions are durable in other segments.
         self._leftovers: list[Segment] = []
 
     def open(self, source: Position, holder: str = "journal") -> Position | None:
@@ -81,7 +81,7 @@ class JournalWriter:
             try:
                 self._take_over(source, f"{holder} in {store.url}")
             except BaseException:
-                # The call may be made again.
+                # So that open may be called again.
                 store.unlock()
                 raise
             return self._state.position if self._state is not None and self._state.position.lsn else None
@@ -97,7 +97,7 @@ class JournalWriter:
         self._prepared.open(state.prepared)
         self._begins = source.lsn if chain is None else chain.manifest.begins
         if not state.position.lsn:
-            # Nothing is in it yet, so it begins where the slot stands now.
+            # An empty journal begins at the slot's current position.
             self._begins = source.lsn
             write_manifest(store, Manifest(source.at(ZERO), self._begins))
         if not state.position.lsn or (chain is not None and state is not chain.state):
@@ -108,7 +108,7 @@ class JournalWriter:
         self._source, self._state, self._accepted = source, state, state.position.lsn
 
     def _recovered(self, chain: Chain) -> State:
-        """The state, also after a crash between a segment's index and ``position.json``."""
+        """The state, corrected after a crash between a segment's index and ``position.json``."""
         last = chain.last
         if last is None or last.last_end_lsn <= chain.state.end:
             return chain.state
@@ -152,7 +152,7 @@ class JournalWriter:
             self._accepted = until.lsn
 
     def void_prepared(self) -> None:
-        """Forget all prepared transactions: a new slot was made, which sends them again when they commit."""
+        """Forget all prepared transactions, because a new slot sends them again when they commit."""
         with self._working():
             self._prepared.void()
             self._advance(replace(self._opened(), prepared=()))
@@ -198,14 +198,14 @@ class JournalWriter:
                 self._add(part)
 
     def _write_prepared(self, part: Slice, header: Transaction) -> None:
-        """A slice of a prepared transaction, or how one ended."""
+        """Take a slice of a prepared transaction, or its outcome."""
         message = part.two_phase
         if isinstance(message, (CommitPrepared, RollbackPrepared)) and part.end_lsn is not None:
             if part.end_lsn > self._accepted and isinstance(message, CommitPrepared):
                 for committed in self._prepared.committed(header, part.end_lsn):
                     self._add(committed)
                     self._push()
-            # Also when the call is made again after the last push failed.
+            # Also on a repeated call after the last push failed.
             self._prepared.decide(header.xid, header.commit_lsn)
             self._accepted = max(self._accepted, part.end_lsn)
         elif header.commit_lsn >= self._accepted:
@@ -231,7 +231,7 @@ class JournalWriter:
             builder.add(_without(part, known) if known else part)
             self._ready += builder.take()
         if isinstance(part.two_phase, CommitPrepared) and part.transaction is not None:
-            # Prepared before the slot was made, and sent as a whole now: what an older slot sent of it is void.
+            # Prepared before this slot was created, so it is sent whole now; the rows from the older slot are void.
             self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
         if part.end_lsn is not None and (self._builder is None or self._builder.open is None):
             self._accepted = max(self._accepted, part.end_lsn)
@@ -271,7 +271,7 @@ class JournalWriter:
         self._ready = []
 
     def _seal(self) -> None:
-        """Publish the open segment, and note what is durable. After an error, the same call goes on where it was."""
+        """Publish the open segment, and write the state. After an error, a repeated call continues where it failed."""
         builder, state = self._builder, self._opened()
         end, prepared = self._from().at(self._accepted), self._prepared.undecided
         if builder is None:
@@ -297,11 +297,11 @@ class JournalWriter:
         notify.grown(self._store.url)
 
     def _advance(self, state: State) -> None:
-        """Make a state durable, and then delete what it has no use for any more."""
+        """Make a state durable, then delete the files that it no longer needs."""
         write_state(self._store, state)
         self._state = state
         self._prepared.forget()
-        with contextlib.suppress(OSError):  # tried again with the next
+        with contextlib.suppress(OSError):  # retried with the next state
             for segment in self._leftovers[:]:
                 if segment.last_end_lsn <= state.end:
                     self._store.delete(segment.name + SEGMENT)
