@@ -14,6 +14,7 @@ from aiorepl.delivery.readying import Readied
 from aiorepl.delivery.reporting import Reporting
 from aiorepl.delivery.source import Source
 from aiorepl.delivery.tables import Tables
+from aiorepl.delivery.type_watch import TypeWatch
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -60,6 +61,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._source = source
         self._types = types
+        self._watch = TypeWatch(source)
         self._ledger = ledger
         self._until = until
         self._resume = resume
@@ -143,6 +145,8 @@ class Session:
         if self._described and self._tables is not None:
             await self._tables.learn(self._described)
             self._described = set()
+        self._waiting = await self._watch.settle(self._assembler, self._waiting)
+        self._types = self._assembler.layouts.types
         slices, self._waiting = self._waiting, None
         return slices
 
@@ -280,4 +284,5 @@ class Session:
             raise missing_publication(notice.message or "a publication is missing")
 
     async def _stop_tasks(self) -> None:
+        self._watch.close()
         await asyncio.gather(self._reporting.stop(), return_exceptions=True)

@@ -10,7 +10,7 @@ lengths and messages that were joined in the end, in plain Python, it was 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from aiorepl import octets
 from aiorepl.errors import PermanentError
@@ -22,6 +22,7 @@ from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
@@ -74,6 +75,15 @@ class SegmentBuilder:
             self._end(part.end_lsn)
         if len(self._block.data) >= self._block_bytes:
             self._close_block()
+
+    def redefines(self, part: Slice) -> bool:
+        """Whether a type of this slice's rows was another one in the segment so far, which has one description of each."""
+        if isinstance(part.changes, SpooledChanges) and len(part.changes):
+            changes: Sequence[Change] = (part.changes[0],)
+        else:
+            changes = part.changes
+        types = next((change.layout.types for change in changes if isinstance(change, RowChange)), None)
+        return types is not None and self._descriptions.redefined(types)
 
     def take(self) -> list[bytes | bytearray]:
         """The bytes that are complete, in order, and not taken yet."""
@@ -250,6 +260,7 @@ class _Descriptions:
         self._numbers: dict[Description, int] = {}
         self._known: dict[Relation, int] = {}
         self._typed: set[Relation] = set()
+        self._last: Types | None = None
 
     def number(self, relation: Relation, types: Types | None) -> int:
         """The number of ``relation``; with ``types``, what is known of its columns' types is kept too."""
@@ -271,6 +282,13 @@ class _Descriptions:
             number = self._numbers[description] = len(self.all)
             self.all.append(description)
         return number
+
+    def redefined(self, types: Types) -> bool:
+        """Whether one of the types is another one there."""
+        if types is self._last:
+            return False
+        self._last = types
+        return any(types.info(oid) not in (None, info) for oid, info in self.types.items())
 
     def _gather(self, oids: Iterable[int], types: Types) -> None:
         """Keep what is known of types that are not built in, down to what they are made of."""

@@ -225,6 +225,8 @@ class JournalWriter:
         elif part.transaction.commit_lsn < self._accepted:
             return  # an earlier slice of a transaction that we have
         self._require_one_timeline(part)
+        if self._builder is not None and self._builder.open is None and self._builder.redefines(part):
+            self._seal()
         if part.changes or part.transaction is not None:
             builder = self._built()
             known = builder.ordinal if builder.open is not None and _same(builder, part) else 0

@@ -2,26 +2,21 @@ cimport cython
 
 from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.transactions.changes cimport RowChange, row_change
-from aiorepl.transactions.rows cimport Layout
+from aiorepl.transactions.rows cimport Layout, Layouts
 
 cdef Py_ssize_t _OVERHEAD, _SLICE_BYTES
 
 
 cdef class Assembler:
-    cdef public object types
-    cdef public bint binary
     cdef public object waiting
     cdef public Py_ssize_t unknown_prepared
     cdef readonly object _state  # for tests of the table of transitions
     cdef object _resume, _begin, _transaction, _origin, _pending, _preparing
     cdef bint _deliver_prepared, _first, _skip
-    cdef dict _layouts, _handlers
+    cdef readonly Layouts layouts
+    cdef dict _handlers
     cdef list _fresh, _slices, _gathered
     cdef Py_ssize_t _size, _ordinal, _known
-    cdef object _swells_by
 
     @cython.locals(row=RowMessage, layout=Layout, swelling=Py_ssize_t)
     cpdef list feed(self, object messages)
-
-    @cython.locals(layout=Layout)
-    cpdef Layout _layout(self, object relation)

@@ -18,7 +18,7 @@ from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
-from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
 from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
@@ -71,16 +71,13 @@ class Assembler:
         budget: int = WAITING_BYTES,
         spool: Spool | None = None,
     ) -> None:
-        self.types = types
-        self.binary = binary
         self.waiting = Waiting(budget, Spool() if spool is None else spool)
         self.unknown_prepared = 0
         """COMMIT and ROLLBACK PREPARED of transactions we never saw: empty ones, from PostgreSQL 15 and 16."""
         self._resume = resume
         self._deliver_prepared = deliver_prepared
         self._state = State.BETWEEN
-        self._layouts: dict[int, Layout] = {}
-        self._swells_by = -1
+        self.layouts = Layouts(types, binary=binary)
         self._fresh: list[Relation] = []
         self._slices: list[Slice] = []
         # The plain transaction that passes through.
@@ -120,6 +117,14 @@ class Assembler:
         """Whether the stream stands within a unit: what came of it so far is not whole."""
         return self._state is not State.BETWEEN
 
+    def retype(self, types: Types) -> Layouts:
+        """Read rows by these types from here on, and what waits as well; what was given out stays as it is.
+
+        :returns: the layouts of before.
+        """
+        before, self.layouts = self.layouts, Layouts(types, binary=self.layouts.binary)
+        return before
+
     def take_fresh(self) -> list[Relation]:
         """The relations described since the last call, for whoever has to look up their types."""
         fresh = self._fresh[:]
@@ -132,10 +137,7 @@ class Assembler:
         :raises ProtocolError: when their order makes no sense; ``rescue`` has what came before.
         :raises SpoolError: when transactions in progress fit neither memory nor disk.
         """
-        if self.binary and self._swells_by != self.types.version:
-            self._swells_by = self.types.version
-            for known in self._layouts.values():
-                known.swells()
+        self.layouts.refresh()
         legal = TRANSITIONS[self._state]
         for message in messages:
             kind = type(message)
@@ -147,7 +149,7 @@ class Assembler:
                     row = message  # known to be one in the compiled form, too
                     if self._transaction is None:
                         self._open()
-                    layout = self._layout(row.relation)
+                    layout = self.layouts.of(row.relation)
                     self._gathered.append(row_change(self._transaction, self._ordinal, layout, row))
                     self._ordinal += 1
                     self._size += len(row.payload) + _OVERHEAD
@@ -196,7 +198,7 @@ class Assembler:
         if self._pending is not None:
             self.waiting.add(self._pending, message)
             return
-        self._gathered.append(c.change_of(self._open(), self._ordinal, message, self._layout))
+        self._gathered.append(c.change_of(self._open(), self._ordinal, message, self.layouts))
         self._ordinal += 1
         self._size += len(message.payload) + _OVERHEAD
 
@@ -335,7 +337,7 @@ class Assembler:
         first = known == 0
         # One part is held back, so that the last can carry the end.
         held: Slice | None = None
-        for changes, size in pending.slices(transaction, self._layout, known=known):
+        for changes, size in pending.slices(transaction, self.layouts, known=known):
             if held is not None:
                 self._slices.append(held)
             held = Slice(transaction, changes, first, None, size)
@@ -360,13 +362,6 @@ class Assembler:
     def _fresh_type(self, described: Relation | Type) -> None:
         if self._pending is not None:
             self.waiting.describe(self._pending, described)
-
-    def _layout(self, relation: Relation) -> Layout:
-        layout = self._layouts.get(relation.oid)
-        if layout is None or layout.relation is not relation:
-            layout = self._layouts[relation.oid] = Layout(relation, self.types, binary=self.binary)
-            layout.swells()
-        return layout
 
 
 _NAMES: Final[dict[type, str]] = {

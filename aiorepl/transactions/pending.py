@@ -276,6 +276,15 @@ class SpooledChanges(Sequence[c.Change]):
         self._layout = layout
         self._skip = skip
 
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """Whose rows there may be."""
+        return self._chunk.relations
+
+    def by(self, layout: LayoutOf) -> SpooledChanges:
+        """The same, laid out by others."""
+        return SpooledChanges(self._chunk, self._transaction, layout, self._skip)
+
     def __len__(self) -> int:
         return self._chunk.count - self._skip
 

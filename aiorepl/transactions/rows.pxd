@@ -33,6 +33,16 @@ cdef class Layout:
     cdef Py_ssize_t _swelling_of(self, bytes payload, Py_ssize_t position) except -1
 
 
+cdef class Layouts:
+    cdef readonly object types
+    cdef readonly bint binary
+    cdef dict _known
+    cdef object _version
+
+    @cython.locals(layout=Layout)
+    cpdef Layout of(self, object relation)
+
+
 cdef class _Columns:
     cdef Layout _layout
     cdef list _columns

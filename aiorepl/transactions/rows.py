@@ -132,6 +132,36 @@ class Layout:
         return form if isinstance(form, Binary) and form.swells() else None
 
 
+class Layouts:
+    """The layout of each relation as it was described last, by the same types. A function of the relation."""
+
+    __slots__ = ("_known", "_version", "binary", "types")
+
+    def __init__(self, types: Types, *, binary: bool = False) -> None:
+        self.types = types
+        self.binary = binary
+        self._known: dict[int, Layout] = {}
+        self._version = -1
+
+    def of(self, relation: Relation) -> Layout:
+        """The relation's."""
+        layout = self._known.get(relation.oid)
+        if layout is None or layout.relation is not relation:
+            layout = self._known[relation.oid] = Layout(relation, self.types, binary=self.binary)
+            layout.swells()
+        return layout
+
+    def __call__(self, relation: Relation) -> Layout:
+        return self.of(relation)
+
+    def refresh(self) -> None:
+        """Types may have become known since."""
+        if self.binary and self._version != self.types.version:
+            self._version = self.types.version
+            for layout in self._known.values():
+                layout.swells()
+
+
 class _Columns:
     """Of a row what is C's in the compiled form, so that one is made in 0.15 µs, not in 0.26."""
 

@@ -95,6 +95,7 @@ class Types:
 
     def __init__(self, infos: Iterable[TypeInfo] = ()) -> None:
         self._added: dict[int, TypeInfo] = {}
+        self._any_composites = False
         self._codecs: dict[int, Codec] = {}
         self._decoders: dict[tuple[int, int], Reader] = {}
         self._encoders: dict[tuple[int, int, bool], Encoder] = {}
@@ -133,10 +134,36 @@ class Types:
         if info.oid in BUILTIN or info == known or (info.kind == NAME_ONLY and known is not None):
             return
         self._added[info.oid] = info
+        self._any_composites |= info.kind == COMPOSITE
         self.version += 1
         # Any type may be made of this one, so none of the others can stay.
         for cache in (self._codecs, self._decoders, self._encoders, self._printers):
             cache.clear()
+
+    @property
+    def any_composites(self) -> bool:
+        """Whether a composite type was added."""
+        return self._any_composites
+
+    def composites(self, oids: Iterable[int]) -> set[int]:
+        """The composite types among these and what they are made of."""
+        found: set[int] = set()
+        seen: set[int] = set()
+        pending = [oid for oid in oids if oid not in BUILTIN]
+        while pending:
+            oid = pending.pop()
+            info = None if oid in seen or oid in BUILTIN else self._added.get(oid)
+            seen.add(oid)
+            if info is None:
+                continue
+            if info.kind == COMPOSITE:
+                found.add(oid)
+            pending += [info.element, *(field for _, field in info.fields)]
+        return found
+
+    def altered(self, infos: Iterable[TypeInfo]) -> Types:
+        """The same types but for these; this one stays as it is, for rows of before."""
+        return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
     def known(self, oid: int) -> bool:
         """Whether this type and all that it is made of are known; if not, ``missing`` says what to look up."""

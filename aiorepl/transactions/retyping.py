@@ -1,0 +1,46 @@
+"""Rows of a table with composite values, laid out by one of two descriptions of their types.
+
+The server does not tell when a composite type is altered: the catalog has to be asked, and what it says holds from some
+moment on between two questions. A row is read by the description that its time speaks for, if its values have as many
+fields, in binary of the same types; else by the other one, if they fit that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aiorepl.errors import DataError
+from aiorepl.transactions.changes import Change, RowChange, row_change
+from aiorepl.transactions.pending import SpooledChanges
+from aiorepl.transactions.rows import Layouts
+from aiorepl.transactions.transaction import Slice
+
+
+def reread(part: Slice, likely: Layouts, other: Layouts) -> Slice:
+    """The slice with each such row laid out by the likely types, or by the others where only they fit."""
+    changes = part.changes
+    if isinstance(changes, SpooledChanges):
+        return replace(part, changes=changes.by(likely))
+    return replace(part, changes=[_reread(change, likely, other) for change in changes])
+
+
+def _reread(change: Change, likely: Layouts, other: Layouts) -> Change:
+    if not isinstance(change, RowChange) or not likely.types.composites(
+        column.type_oid for column in change.relation.columns
+    ):
+        return change
+    first, second = (
+        row_change(change.transaction, change.ordinal, layouts.of(change.relation), change.message)
+        for layouts in (likely, other)
+    )
+    return second if not _fits(first) and _fits(second) else first
+
+
+def _fits(change: RowChange) -> bool:
+    try:
+        for row in (change.new, change.old):
+            if row is not None:
+                row.read_all()
+    except DataError:
+        return False
+    return True
