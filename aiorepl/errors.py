@@ -205,9 +205,9 @@ class DataError(AioreplError):
 
 
 class SpoolError(AioreplError):
-    """Transactions in progress do not fit in memory, and their spool file cannot take them. Nothing is lost.
+    """Transactions in progress do not fit in memory, and the spool file cannot be used. Nothing is lost.
 
-    ``permanent`` tells whether it takes more than room on the disk to go on.
+    ``permanent`` is false if a retry may succeed, such as after disk space was freed.
     """
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
@@ -220,10 +220,10 @@ class JournalError(AioreplError):
 
 
 class DamagedJournal(JournalError):
-    """A file of the journal is missing, or is not what was written.
+    """A file of the journal is missing, or was changed after it was written.
 
-    :param problem: which file, where in it, and what is wrong.
-    :param remedy: what to do, unless the usual.
+    :param problem: the file, the place in it, and the problem.
+    :param remedy: what to do, instead of the default text.
     """
 
     def __init__(self, problem: str, remedy: str | None = None) -> None:
@@ -259,7 +259,7 @@ class TransientError(SinkError):
 class PermanentError(SinkError):
     """Raised by a sink: this batch will never succeed as it is.
 
-    :param refused: if the sink can tell, the changes of the batch that never will be taken; then all others were.
+    :param refused: the changes that the target will never accept, if the sink can tell; it has then accepted all others.
     :param final: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
     """
 

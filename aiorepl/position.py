@@ -1,9 +1,9 @@
 """A position in a stream of transactions: where, and of which slot on which server.
 
-An LSN alone says little: after a restore, a failover or a recreated slot the same number means something else. A
-timeline's number says little more: two standbys of one primary that are promoted both count on from it. So a position
-also has its timeline's history, and the last transaction before it, which the server has to send again if it has the
-same stream (``delivery.continuity``).
+An LSN alone does not identify a place in a stream: after a restore, a failover or a recreated slot the same LSN is another
+place. Nor does the timeline's number: two promoted standbys of one primary get the same number. So a position also has its
+timeline's history and the last transaction before it. A server with the same stream can send that transaction again
+(``delivery.continuity``).
 
 Pure vocabulary, like ``lsn`` and ``errors``.
 """
@@ -18,7 +18,7 @@ from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 
 History = tuple[tuple[int, LSN], ...]
-"""A timeline's ancestors, the oldest first, and where each was left."""
+"""A timeline's ancestors, the oldest first, each with the LSN where the next timeline branched off."""
 
 
 class Timelines:
@@ -27,8 +27,8 @@ class Timelines:
     All positions of a running stream share one of these: when a standby is promoted under the stream, it grows,
     and from then on each LSN has the timeline that it was reached on.
 
-    :param left: the ancestors, and where each was left.
-    :param known: whether ``left`` is what the server says. If not, it may be a guess, or empty.
+    :param left: the ancestors, each with the LSN where the next timeline branched off.
+    :param known: whether the server reported ``left``. If not, it may be a guess, or empty.
     """
 
     __slots__ = ("_current", "_known", "_left")
@@ -91,7 +91,7 @@ class Commit:
 
 
 class Trail:
-    """The transactions that one sink was given last, for the positions that it keeps."""
+    """The recent transactions that one sink was given, for the positions that it keeps."""
 
     __slots__ = ("_ends",)
 
@@ -99,15 +99,15 @@ class Trail:
         self._ends: list[tuple[LSN, Header | None]] = []
 
     def begin(self, held: Position) -> None:
-        """Begin behind ``held``."""
+        """Start at the position ``held``."""
         self._ends = [(held.lsn, held.last)]
 
     def add(self, end_lsn: LSN, header: Header) -> None:
-        """The transaction ``header``, which ended at ``end_lsn``, was given to the sink."""
+        """Record that the sink was given the transaction ``header``, which ended at ``end_lsn``."""
         self._ends.append((end_lsn, header))
 
     def forget(self, before: LSN) -> None:
-        """No position before ``before`` will be asked for."""
+        """Drop the entries that only positions before ``before`` need."""
         if (place := self._place(before)) > 0:
             del self._ends[:place]
 
@@ -118,7 +118,7 @@ class Trail:
         return header if header is None or isinstance(header, Commit) else Commit.of(header)
 
     def _place(self, lsn: LSN) -> int:
-        # From behind: what is asked for is nearly always the last.
+        # Search backwards, because look-ups are nearly always for the last entry.
         place = len(self._ends) - 1
         while place >= 0 and self._ends[place][0] > lsn:
             place -= 1
@@ -135,8 +135,8 @@ class Position:
     :param lsn: the end LSN of the last transaction it covers.
     :param history: the timeline's ancestors; ``None`` when the server did not tell.
     :param last: the last transaction it covers; ``None`` when it is not known.
-    :param timelines: the running stream's; ``None`` in a position that was read back.
-    :param trail: of the sink that keeps positions of this stream.
+    :param timelines: the running stream's timelines; ``None`` in a position that was read back.
+    :param trail: the recent transactions of the sink that keeps this position.
     :param database: the database that the slot is in; ``None`` in a position that was read back.
     """
 
@@ -152,14 +152,14 @@ class Position:
 
     def __post_init__(self) -> None:
         if self.timeline == 1 and self.history is None:
-            # The first timeline has no ancestors, whoever says so.
+            # The first timeline has no ancestors, so its history is always known.
             object.__setattr__(self, "history", ())
 
     def at(self, lsn: LSN) -> Position:
-        """The same stream at another LSN, with the timeline of that and the last transaction before it.
+        """The position at another LSN of the same stream, with its timeline and the last transaction before it.
 
-        Call it on the position of the sink's context, not on one that was read back: only the former knows of promotions
-        and of the transactions that were delivered.
+        Call it on the position of the sink's context, not on one that was read back: only the former has the stream's
+        timelines and the delivered transactions.
         """
         timeline, history = self.timeline, self.history
         if self.timelines is not None:

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Secret(Generic[T]):
-    """Holds a value that only ``reveal`` gives. It cannot be pickled; a copy is the same object."""
+    """Wraps a value that only ``reveal`` returns. It cannot be pickled; copying returns the same object."""
 
     __slots__ = ("_value",)
 
@@ -17,11 +17,11 @@ class Secret(Generic[T]):
 
     @classmethod
     def of(cls, value: T | Secret[T]) -> Secret[T]:
-        """The value as a secret, which it may be already."""
+        """Wrap ``value`` unless it is a Secret already."""
         return value if isinstance(value, Secret) else cls(value)
 
     def reveal(self) -> T:
-        """The value."""
+        """Return the value."""
         return self._value
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Whether tables and publications still are what an exported snapshot says of them.
+"""Detects tables and publications that were altered after an exported snapshot was taken.
 
-Under a snapshot that is older than a rewrite a table looks empty, and names are those of now. So what the catalog says
-under the snapshot is compared with what it says now, once the tables are locked and nobody can alter them any more.
+Under a snapshot from before a rewrite, a table looks empty, although its name resolves to the current table. So once the
+tables are locked against alterations, the catalog under the snapshot is compared with the current catalog.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 from aiorepl.errors import SlotError
 from aiorepl.wire.commands import literals
 
-# A row an object: what it is called, and in one text all that matters. Of a table that is the files of it and of its
-# partitions, which are others after a rewrite, and its columns. Only tables and joins, no functions: those look at the
-# catalog as it is now, whatever the snapshot.
+# One row per object: its name, and its state as text. A table's state is its columns and the file numbers of it and its
+# partitions, which a rewrite changes. The query uses no catalog functions: those ignore the snapshot and read the current
+# catalog.
 _TABLES: Final = """
 WITH RECURSIVE tree(root, part) AS (
   SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
@@ -40,7 +40,7 @@ _SCHEMAS: Final = ", ARRAY(SELECT s::text FROM pg_catalog.pg_publication_namespa
 
 
 class Queried(Protocol):
-    """A connection whose answers are all text."""
+    """A connection that returns all columns as text."""
 
     async def query(self, sql: str) -> list[dict[str, str | None]]: ...
 
@@ -48,12 +48,11 @@ class Queried(Protocol):
 async def require_unaltered(
     connection: Any, now: Queried, publications: Iterable[str], tables: dict[int, str]
 ) -> None:
-    """Compare.
-
+    """Compare the catalog under the snapshot with the current one.
     :param connection: an asyncpg connection under the snapshot, where the tables are locked.
     :param now: a connection to the same server without the snapshot.
     :param tables: the names of the tables by oid.
-    :raises SlotError: naming what was altered.
+    :raises SlotError: a table or publication was altered; the message names it.
     """
     schemas = _SCHEMAS if connection.get_server_version().major >= 15 else ""
     parts = [_TABLES.format(oids=", ".join(map(str, tables)))] if tables else []
@@ -68,7 +67,7 @@ async def require_unaltered(
 
 
 def altered(what: str) -> SlotError:
-    """The refusal of a load whose snapshot does not tell any more what the tables hold."""
+    """The error for a load whose snapshot no longer matches the tables."""
     return SlotError(
         f"{what}, truncated or dropped after the slot's snapshot was taken: start again, if the slot is still there with "
         "resnapshot=True (--resnapshot)"

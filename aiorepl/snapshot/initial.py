@@ -5,8 +5,8 @@ fit together without gap or overlap. They take the form of the stream itself, in
 where the slot begins, so that nothing downstream has to know of two kinds of rows. No real commit record can start
 one byte before the slot's begin, which makes that the transaction's commit LSN. Its xid is 0.
 
-A snapshot is no lock. All tables are locked ACCESS SHARE before the first is read, as pg_dump does, and compared with
-what the snapshot says of them; until the load is done they can be written to, but not altered or truncated.
+A snapshot does not lock anything. So all tables are locked ACCESS SHARE before the first is read, as pg_dump does, and
+compared with their state under the snapshot. Until the load is done they can be written to, but not altered or truncated.
 
 A load that comes behind an older history, of which the end is missing, begins with a truncate of all its tables: what
 was deleted unseen has no other way out of a mirror.
@@ -39,8 +39,8 @@ from aiorepl.wire.opening import keeps_any_bytes, translated
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
 
-# Row-level security is an error, not a filter: some of the rows are no copy, and policies are other people's code.
-# How long a role's statements may take is meant for others.
+# Row-level security is an error, not a filter: a load must copy all rows, and policies may run untrusted code.
+# A role's timeouts are not meant for a long load.
 _SETTINGS: Final = """
 SET LOCAL row_security = off;
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
@@ -60,7 +60,7 @@ class InitialLoad:
     """Reads under an exported snapshot, on a connection of its own. Use: ``begin``, then ``run``.
 
     :param connection: an asyncpg connection under the text settings.
-    :param publications: whose tables are loaded.
+    :param publications: the publications whose tables are loaded.
     :param consistent_point: where the slot begins.
     :param truncate: begin with a truncate.
     """
@@ -86,7 +86,7 @@ class InitialLoad:
         self._emit: Emit | None = None
 
     async def begin(self, snapshot: str, exporter: Queried) -> None:
-        """Enter the exported snapshot and lock the tables; from here on the exporter is free to go on.
+        """Enter the exported snapshot and lock the tables. Afterwards the exporting connection may be used again.
 
         :param exporter: the connection that exported it.
         :raises ConfigurationError: the role may not read all rows of a table.
@@ -131,7 +131,7 @@ class InitialLoad:
             await self._feed([m.Begin(commit_lsn, now, 0)])
             relations = await self._described()
             if self._truncate and self._tables:
-                # All at once, as of tables that refer to each other.
+                # One truncate for all tables, because they may refer to each other.
                 oids = b"".join(_OID(table.oid) for table in self._tables)
                 truncate = _TRUNCATE(b"T", len(self._tables), 0) + oids
                 await self._feed([self._decoder.decode(truncate)])
@@ -160,7 +160,7 @@ class InitialLoad:
         return catalog.parse(rows)
 
     async def _require_same_types(self, relations: Iterable[Relation]) -> None:
-        """That the values were printed by the types that they are read by: those of now, which no lock keeps."""
+        """Check that no type was altered during the load. Values are decoded by the current types, which cannot be locked."""
         now = {info.oid: info for info in await self._look_up(relations)}
         for info in self._looked_up:
             if now.get(info.oid) != info:
@@ -221,7 +221,7 @@ def _told_of_dropped() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Errors of asyncpg as ours."""
+    """Translate asyncpg's errors."""
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError) as error:

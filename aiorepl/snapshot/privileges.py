@@ -1,4 +1,4 @@
-"""What the role of an initial load may not read."""
+"""Checks that a role may read the tables of an initial load."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.wire.commands import identifier
 
-# For looking without a transaction: as the load itself has it, and not waiting behind an ALTER TABLE.
+# For a check outside a transaction: the load's row_security, and no waiting behind an ALTER TABLE.
 _SETTINGS = "SET row_security = off; SET lock_timeout = '2s'"
 
 
 async def require_readable(connection: Any, table: PublishedTable, role: str) -> None:
-    """Read nothing of a table, which locks what the load will read, partitions included, for the transaction.
+    """Run the load's query with LIMIT 0, which locks the table and its partitions for the transaction.
 
-    It asks for the privileges that the load needs and no more: LOCK TABLE wants SELECT on the whole table, also where only
-    some columns are published.
+    This needs exactly the load's privileges. LOCK TABLE would need SELECT on the whole table even if only some columns are
+    published.
 
-    :param role: as whom the connection reads.
+    :param role: the connection's role.
     :raises ConfigurationError: the role may not read all rows of the table; says what to grant.
     :raises asyncpg.PostgresError: the table cannot be read for another reason.
     """
@@ -39,9 +39,9 @@ async def require_readable(connection: Any, table: PublishedTable, role: str) ->
 
 
 async def unreadable(connection: Any, publications: tuple[str, ...]) -> tuple[int, list[ConfigurationError]]:
-    """Look whether an initial load could read its tables, without one.
+    """Check whether an initial load could read its tables, without loading them.
 
-    :returns: how many tables there are, and what keeps the load from reading some of them.
+    :returns: the number of tables, and an error for each one that the load could not read.
     :raises asyncpg.PostgresError: a table cannot be read for another reason.
     """
     await connection.execute(_SETTINGS)

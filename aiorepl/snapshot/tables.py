@@ -34,7 +34,7 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
 class PublishedTable:
     """A table, what to read of it, and the Relation message that describes the rows read.
 
-    :param secured: whether row-level security applies to the role that asks.
+    :param secured: whether row-level security applies to the connection's role.
     """
 
     oid: int

@@ -51,9 +51,9 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Blocks of one segment, by their numbers.
+    """Some blocks of one segment, by number.
 
-    :param after: leave out the transactions that ended by then; 0: leave out none.
+    :param after: skip the transactions that ended at or before this LSN; 0 skips none.
     """
 
     segment: Segment

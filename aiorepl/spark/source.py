@@ -194,9 +194,9 @@ class _Reading:
             self._shape = Typed(options.table, arrow, options.keys, options.null)
 
     def _begin(self, reader: JournalReader) -> Position:
-        """Where a new query begins.
+        """The position where a new query begins.
 
-        :raises JournalError: when the journal does not have what comes behind that.
+        :raises JournalError: the journal does not continue from there.
         """
         starting = self._options.starting
         if starting == "latest":
@@ -246,14 +246,14 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._until: LSN | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the options say. The cursor is there before anything was read, and so nothing is pruned from then on.
+        """The position that the options name. The cursor is registered before any read, so nothing behind it is pruned.
 
-        :raises JournalError: when the journal does not have what comes behind that.
+        :raises JournalError: the journal does not continue from there.
         """
         begin = self._begin(self._journal)
         if self._options.consumer is not None:
             Cursors(self._options.journal).begin(self._options.consumer, begin)
-            # It may have been pruned before the cursor was there.
+            # Segments may have been pruned before the cursor was registered.
             self._journal.readable(begin.lsn, "a new query", _CHOOSE)
         return dict(begin.to_json())
 
@@ -266,7 +266,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         """The end of the last segment that the limit lets in; the first one always is.
 
         :raises SlotError: when the query's checkpoint is of another source than the journal.
-        :raises JournalError: when the journal is damaged, or does not have what comes behind ``start``.
+        :raises JournalError: the journal is damaged, or does not continue from ``start``.
         """
         after = self._position(start).lsn
         segments = self._journal.readable(after, _CHECKPOINT, _ANEW).segments(after, self._until)
@@ -291,7 +291,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The blocks between two offsets.
 
-        :raises JournalError: when the journal is damaged, or does not have all of them.
+        :raises JournalError: the journal is damaged, or does not have all of the segments.
         """
         after, until = self._position(start).lsn, self._position(end).lsn
         chain = self._journal.readable(after, _CHECKPOINT, _ANEW)

@@ -33,7 +33,7 @@ class Walk:
     """One block, read once.
 
     :param wanted: whether the rows of a relation are.
-    :param after: leave out the transactions that ended by then; 0: leave out none.
+    :param after: skip the transactions that ended at or before this LSN; 0 skips none.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Walk:
     def rows(self) -> Iterator[Row]:
         """Header, ordinal, relation and payload of each wanted row; of every truncate and message with no relation.
 
-        :raises JournalError: when the block's contents make no sense.
+        :raises JournalError: the block's contents are invalid.
         """
         return self._behind() if self._after else self._rows()
 
     def _behind(self) -> Iterator[Row]:
         for row in self._rows():
             header = row[0]
-            # A transaction ends behind its commit record, a message between transactions where it stands.
+            # A transaction ends behind its commit record; a message between transactions ends at its own LSN.
             if header.commit_lsn >= self._after and (
                 header.xid is not None or header.commit_lsn > self._after
             ):
@@ -108,7 +108,7 @@ class Walk:
                         assert isinstance(message, m.Message)
                         yield Header(None, message.lsn, None), 0, None, payload
                 elif kind != _COMMIT:
-                    # Relation, Type, Origin: what the decoder has to know.
+                    # Relation, Type and Origin messages update the decoder's state.
                     decode(payload)
                     relations = {}
         except (ProtocolError, JournalError, IndexError, struct.error) as error:

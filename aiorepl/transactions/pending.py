@@ -1,6 +1,6 @@
 """Transactions that are not committed yet: streamed ones in progress, and prepared ones.
 
-Their content waits in memory, all of them together within a byte budget; past it the largest goes to the spool.
+Their content waits in memory within one byte budget for all; when it is exceeded, the largest content goes to the spool.
 What a subtransaction sent is dropped when it aborts by cutting the tail off at its first change: everything behind
 that is its own, or of subtransactions inside it, or a message that the server sends under the name of the top-level
 transaction. (PostgreSQL's apply worker cuts at the same place: ``stream_abort_internal`` in worker.c.)
@@ -29,11 +29,11 @@ from aiorepl.transactions.transaction import Transaction
 
 LayoutOf = Callable[[Relation], Layout]
 
-# A slice of a delivered transaction, and a chunk in the spool, are about this large.
+# The approximate size of a slice, and of a chunk in the spool.
 SLICE_BYTES: Final = 1024 * 1024
 # What a change costs in memory beside its message's bytes: the message, the change, their places in lists.
 OVERHEAD: Final = 400
-# What a subtransaction costs whose changes are in memory.
+# Memory for each subtransaction with changes in memory.
 SUBTRANSACTION: Final = 160
 # C's own numbers in the compiled form.
 _SLICE_BYTES, _OVERHEAD, _SUBTRANSACTION = SLICE_BYTES, OVERHEAD, SUBTRANSACTION
@@ -64,9 +64,7 @@ class _Chunk:
 
 
 class Pending:
-    """The content of one transaction. ``memory`` is what it takes while it is not in the spool, ``fixed`` what is counted
-    for it beside that.
-    """
+    """The content of one transaction. ``memory`` is the size of the content in memory, ``fixed`` that of the bookkeeping."""
 
     def __init__(self, xid: int) -> None:
         self.xid = xid
@@ -74,11 +72,11 @@ class Pending:
         self.memory = 0
         self.fixed = 0
         self._messages: list[c.Content] = []
-        # Changes before the first message in memory: those that are in the spool.
+        # The number of changes in the spool, which come before those in memory.
         self._spooled = 0
         self._chunks: list[_Chunk] = []
-        # For each subtransaction in memory the number of its first change there. What is in the spool says it itself: a
-        # transaction may have millions of them.
+        # The number of the first change of each subtransaction in memory. For the spool, this is read from the chunks: a
+        # transaction may have millions of subtransactions.
         self._firsts: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -86,12 +84,12 @@ class Pending:
 
     @property
     def chunks(self) -> int:
-        """In how many parts it lies in the spool."""
+        """The number of its chunks in the spool."""
         return len(self._chunks)
 
     @property
     def spooled_bytes(self) -> int:
-        """How much of it is in the spool."""
+        """Its bytes in the spool."""
         return sum(chunk.extent.length for chunk in self._chunks)
 
     def add(self, message: c.Content) -> int:
@@ -106,9 +104,9 @@ class Pending:
         return cost
 
     def abort(self, subxid: int) -> None:
-        """A subtransaction rolled back; one that never sent a change leaves no trace.
+        """Drop a subtransaction that rolled back; it may have no changes.
 
-        :raises SpoolError: when its beginning cannot be read back.
+        :raises SpoolError: its beginning cannot be read back.
         """
         if self._chunks and self._abort_spooled(subxid):
             return
@@ -127,7 +125,7 @@ class Pending:
             self.memory -= SUBTRANSACTION
 
     def spill(self, spool: Spool) -> None:
-        """Move what is in memory to the spool, a chunk at a time.
+        """Move the content in memory to the spool, a chunk at a time.
 
         :raises SpoolError: when there is no room; everything is still here.
         """
@@ -174,7 +172,7 @@ class Pending:
         return _Chunk(xid, first, place - first, spool.write(data), size, 1 << 32, 0, 0, tuple(relations))
 
     def _distance(self, subxid: int) -> int:
-        """How much later than the transaction's own an xid was given out; they are counted round."""
+        """The distance of an xid from the transaction's own, modulo 2**32."""
         return subxid - self.xid & 0xFFFF_FFFF
 
     def _abort_spooled(self, subxid: int) -> bool:

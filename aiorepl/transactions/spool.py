@@ -1,11 +1,11 @@
-"""Content that does not fit in memory, in one file without a name for all transactions in progress.
+"""The spool: one unnamed file for the content of transactions in progress that does not fit in memory.
 
-The only file of this folder that does I/O. The spool file is open and already deleted, so nothing is left behind by any
-way in which the process ends, and nobody else can open it. It is divided into blocks. A block is free again once nobody
-holds the ``Extent`` that it belongs to: it is written again, or cut off where nothing stands behind it. So the file is
-never larger than what it held at one time, and takes one descriptor.
+The only module of this folder that does I/O. The spool file is deleted as soon as it is open, so no file is left behind
+however the process ends, and no other process can open it. It is divided into blocks. The blocks of an ``Extent`` are free
+once the extent is garbage collected: they are reused, or truncated at the end of the file. So the file is never larger than
+its peak content, and needs one descriptor.
 
-What is read back is compared with its checksum.
+Every read verifies a checksum.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Spool:
         # How many blocks the file has, and those of them that are free: in order, and none beside another.
         self._blocks = 0
         self._free: list[_Run] = []
-        # Extents are let go of in any thread, and at any point of this one: the garbage collector may do it.
+        # The garbage collector may release extents in any thread, at any point.
         self._released: deque[list[_Run]] = deque()
         self._lock = threading.Lock()
 
@@ -81,10 +81,10 @@ class Spool:
         return extent
 
     def release(self, runs: list[_Run]) -> None:
-        """These blocks are free."""
+        """Release blocks, from any thread."""
         if runs:
             self._released.append(runs)
-        # Never waited for. Who has the lock looks again when it is free.
+        # Does not block: the holder of the lock looks again after releasing it.
         while self._released and self._lock.acquire(blocking=False):
             try:
                 self._gather()
@@ -107,7 +107,7 @@ class Spool:
         return self._handle
 
     def _take(self, count: int) -> list[_Run]:
-        """``count`` blocks, those in front first, so that the file can end early."""
+        """Take ``count`` free blocks, the lowest first, so that the file can be truncated."""
         runs: list[_Run] = []
         used = 0
         for first, length in self._free:
@@ -132,7 +132,7 @@ class Spool:
         return runs
 
     def _gather(self) -> None:
-        """Put what was released among the free blocks, and cut off those at the end of the file."""
+        """Add the released blocks to the free ones, and truncate free blocks at the end of the file."""
         free, size = self._free, self._blocks
         while self._released:
             for run in self._released.popleft():
@@ -157,7 +157,7 @@ class Spool:
 
 
 class Extent:
-    """Bytes in the spool, for as long as somebody holds this."""
+    """Bytes in the spool; its blocks are freed when this object is garbage collected."""
 
     __slots__ = ("_checksum", "_handle", "_runs", "_spool", "length")
 
@@ -189,7 +189,7 @@ class Extent:
         return data
 
     def shorten(self, kept: bytes) -> None:
-        """Forget everything behind ``kept``, with which it begins."""
+        """Keep only the first ``len(kept)`` bytes, which are ``kept``."""
         runs, released = [], []
         left = -(-len(kept) // BLOCK)
         for first, count in self._runs:
