@@ -32,7 +32,7 @@ INITDB = (
     "--auth-host=scram-sha-256",
     "--no-sync",
 )
-BACKUP = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+BACKUP = ("--checkpoint=fast", "--no-sync")
 INITDB_SECONDS = 180.0
 START_SECONDS = 120.0
 FAST_SECONDS = 10.0
@@ -147,8 +147,15 @@ class Guardian:
             primary = f"host=127.0.0.1 port={command['primary']} user=postgres dbname=postgres"
             backup = str(backup_dir / "pg_basebackup")
             self._finish(backup, *BACKUP, place, f"--dbname={primary}", PGPASSWORD=command["password"])
+            # pg_basebackup would write options that an older server's libpq does not know.
+            wanted = folder / "data" / "standby.signal"
+            wanted.touch()
+            self._own(wanted)
+            conninfo = f"{primary} password={command['password']}"
         password.unlink()
         with (folder / "data" / "postgresql.conf").open("a") as file:
+            if command["primary"] is not None:
+                file.write(f"primary_conninfo = '{conninfo}'\n")
             file.write(command["configuration"])
 
     def _finish(self, program: str, *options: str, **settings: str) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
+from aiorepl.wire.commands import literal
 
 # The text forms that every reader of values relies on, set in the startup packet, where they beat
 # ALTER DATABASE and ALTER ROLE.
@@ -35,6 +36,9 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
 # that is not valid in it: one such value would end the stream. So it is taken as it is, and each value is read as UTF-8.
 AS_IT_IS: Final = "SET client_encoding = 'SQL_ASCII'"
 GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role that has it"
+
+# As asyncpg asks it for target_session_attrs.
+_STANDBY: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 
 # What is asked beside the stream is answered at once, by a server that is there.
 ANSWER_SECONDS: Final = 60.0
@@ -63,6 +67,19 @@ class Opened(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
         super().__init__(protocol, transport, loop, *rest)
         self.handed_over = transport
         _keep_alive(transport)
+
+    async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:
+        """As asyncpg's, also for its question whether a server before 14 is a standby, which a walsender would refuse."""
+        if query != _STANDBY or "replication" not in self._params.server_settings:
+            return await super().fetchval(query, *args, **kwargs)
+        # It takes the simple protocol alone, by which asyncpg gives no rows; settings that change it tells.
+        name = self.get_settings().application_name
+        await self.execute(
+            "SELECT pg_catalog.set_config('application_name', pg_catalog.pg_is_in_recovery()::text, false)"
+        )
+        found = self.get_settings().application_name
+        await self.execute(f"SET application_name = {literal(name)}")
+        return found == "true"
 
     def retire(self) -> None:
         """Make asyncpg believe that this connection is closed."""

@@ -35,6 +35,7 @@ def with_hosts(dsn, *ports, **options):
     return parts._replace(netloc=f"{user}@{hosts}", query=query).geturl()
 
 
+@pytest.mark.parametrize("server", [13, 14, 18], indirect=True)
 @pytest.mark.parametrize("open_one", [connect_sql, ReplicationConnection.open, SqlConnection.open])
 async def test_the_next_host_is_tried(database, refusing, open_one):
     """One that refuses is passed over, also when a primary is asked for."""
@@ -66,10 +67,12 @@ async def test_connect_takes_them(published, refusing):
         assert [1] == [change.key["id"] async for transaction in stream async for change in transaction]
 
 
-async def test_no_host_is_what_is_asked_for(database):
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+@pytest.mark.parametrize("open_one", [connect_sql, ReplicationConnection.open, SqlConnection.open])
+async def test_no_host_is_what_is_asked_for(database, open_one):
     """It may pass, for a standby may be promoted: not a mistake in the configuration."""
     with pytest.raises(ConnectionFailed, match="target_session_attrs") as caught:
-        await connect_sql(with_hosts(database, target_session_attrs="standby"))
+        await open_one(with_hosts(database, target_session_attrs="standby"))
     assert not caught.value.permanent
 
 

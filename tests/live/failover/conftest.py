@@ -13,13 +13,15 @@ import pytest
 
 from aiorepl.testing import EmbeddedServer
 
-STANDBY = {
-    "primary_slot_name": "standby",
-    "hot_standby_feedback": "on",
-    "sync_replication_slots": "on",
-    # Copied from the primary; this one has no standby that it could wait for.
-    "synchronized_standby_slots": "",
-}
+
+def settings_of(primary: EmbeddedServer, slot: str) -> dict[str, str]:
+    """The settings of a standby that gets the primary's WAL by ``slot``."""
+    settings = {"primary_slot_name": slot, "hot_standby_feedback": "on"}
+    if primary.version >= 17:
+        settings["sync_replication_slots"] = "on"
+        # Copied from the primary; a standby has no standby that it could wait for.
+        settings["synchronized_standby_slots"] = ""
+    return settings
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ async def published(publish: Any, primary: EmbeddedServer) -> Any:
 @pytest.fixture
 def standby(published: Any, primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
     """The primary's standby, which synchronizes failover slots."""
-    with EmbeddedServer(settings=STANDBY, standby_of=primary) as server:
+    with EmbeddedServer(settings=settings_of(primary, "standby"), standby_of=primary) as server:
         yield server
 
 
@@ -62,7 +64,7 @@ def standby(published: Any, primary: EmbeddedServer) -> Iterator[EmbeddedServer]
 async def sibling(published: Any, primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
     """Another standby of the primary."""
     await published.execute("SELECT pg_create_physical_replication_slot('sibling', true)")
-    with EmbeddedServer(settings=STANDBY | {"primary_slot_name": "sibling"}, standby_of=primary) as server:
+    with EmbeddedServer(settings=settings_of(primary, "sibling"), standby_of=primary) as server:
         yield server
 
 
@@ -130,6 +132,10 @@ class Pair:
         self.there.terminate()
         self.there = await asyncpg.connect(self.standby.dsn)
         await self.there.fetchval("SELECT pg_promote()")
+
+    async def wal(self) -> str:
+        """The end of the promoted server's WAL."""
+        return str(await self.there.fetchval("SELECT pg_current_wal_lsn()::text"))
 
     async def rows(self) -> list[int]:
         """The keys that the promoted server has."""

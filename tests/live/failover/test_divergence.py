@@ -95,6 +95,7 @@ async def siblings(pair, sibling):
     there.terminate()
 
 
+@pytest.mark.parametrize("version", [17, 18], indirect=True)
 @pytest.mark.parametrize("journal", [False], ids=["direct"])
 async def test_another_standby_with_the_same_timeline(published, pair, siblings, tmp_path, journal):
     """Both are on timeline 2 from the same LSN on: a position on the one is none on the other; each way on leads on."""
@@ -174,6 +175,7 @@ class Backup:
         await self._stopped(["rm", "-r", data], ["cp", "-a", self._copy, data])
 
 
+@pytest.mark.parametrize("version", [13, 14, 17, 18], indirect=True)
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("slot", ["copied", "made anew"])
 @pytest.mark.parametrize("journal", [False], ids=["direct"])

@@ -109,6 +109,7 @@ async def test_a_promotion_between_two_runs(published, pair, tmp_path):
     assert 2 == sink.position.timeline == JournalReader(tmp_path).position().timeline
 
 
+@pytest.mark.parametrize("version", [13, 14, 16, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False])
 async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journal):
     """The promoted server has none, and what it has written cannot be had: told with what to do, then and later."""
@@ -138,6 +139,7 @@ def keys_of_last(sink, count):
     return sorted(change.key["id"] for change in sink.changes[-count:])
 
 
+@pytest.mark.parametrize("version", [17, 18], indirect=True)
 async def test_what_the_promoted_server_never_had(published, pair):
     """The standby was away when the last transactions were delivered: to go on from there would lose what it writes now."""
     sink = MemorySink()
