@@ -19,9 +19,10 @@ batch is durable when ``write`` returns.
 **Duplicates.** Delivery is at least once: after a failure, what was not flushed comes again, the same changes with
 the same identities, though perhaps cut into other batches. A sink that can keep ``context.position.at(batch.end_lsn)``
 *in the same atomic step* as the data returns that position from ``open``, and gets every change exactly once; only of a
-large transaction that broke off do its first slices come again. It is the context's position that is asked, not one that
-was read back, for that learns the timeline of a standby that is promoted meanwhile. A ``SchemaChange`` has the identity
-of the row behind it.
+large transaction that broke off do its first slices come again. Keep all of it (``to_json``, ``from_json``). Ask the
+context's position, not one that was read back: only the former knows the timeline of a standby that is promoted meanwhile,
+and the last transaction, by which the next start finds out whether the server still has the same stream. A
+``SchemaChange`` has the identity of the row behind it.
 
 **Whole transactions.** A batch holds whole transactions, with one exception: a transaction larger than the batch
 limit, or than the memory there is, comes as several batches of slices, of which only the last has ``slice.last``

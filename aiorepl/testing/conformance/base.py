@@ -162,7 +162,7 @@ class Conformance:
         if (held.system_identifier, held.slot) != (begin.system_identifier, begin.slot):
             raise ContractBroken(
                 "open returned a position of another cluster or slot than it was given and has written",
-                "a position is kept whole: system identifier, timeline, slot and LSN",
+                "a position is kept whole, as Position.to_json has it",
             )
         return held
 

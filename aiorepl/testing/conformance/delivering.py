@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from aiorepl.lsn import LSN
-from aiorepl.position import Timelines
+from aiorepl.position import Position, Timelines
 from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken, cancelled
@@ -171,6 +172,40 @@ class Batches(Conformance):
         self.live(life)
         if not running:
             self.live(life)
+        self.live(again)
+
+    def test_a_position_is_kept_whole(self) -> None:
+        """What it says beside the LSN is there again: the next start compares it with the server."""
+        skip_without(self.exactly_once, "exactly_once = True")
+        story = Story()
+        context = replace(story.context, position=story.context.position.followed())
+        trail = context.position.trail
+        assert trail is not None
+        trail.begin(context.position)
+        kept: list[Position] = []
+
+        async def life() -> None:
+            sink = self.new_sink()
+            try:
+                await sink.open(context)
+                slices = story.items(2)
+                (header,) = (part.transaction for part in slices if part.last)
+                assert header is not None
+                trail.add(story.stream.ends[-1], header)
+                await self.write(sink, slices)
+                kept.append(context.position.at(story.stream.ends[-1]))
+            finally:
+                await sink.close()
+
+        async def again() -> None:
+            async with self.opened(story) as (_, held):
+                if held != kept[0]:
+                    raise ContractBroken(
+                        f"{kept[0]} was flushed, and open returned {held}",
+                        "keep all that context.position.at(batch.end_lsn).to_json() has, and read it by Position.from_json",
+                    )
+
+        self.live(life)
         self.live(again)
 
     def _cut(self, story: Story, limit: int) -> list[Slice]:

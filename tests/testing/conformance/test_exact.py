@@ -259,6 +259,15 @@ class GoesOnFromWhatWasReadBack(Exact):
         return held
 
 
+class KeepsHalfThePosition(Exact):
+    """Without what the next start compares with the server."""
+
+    async def flush(self):
+        await super().flush()
+        if self.target.position is not None:
+            self.target.position = dataclasses.replace(self.target.position, last=None)
+
+
 class PositionOnlyWithChanges(Exact):
     """Does not keep up with WAL that has nothing for it."""
 
@@ -375,6 +384,7 @@ def case_of(sink: type, base: type) -> type:
             "test_a_promotion",
             "of timeline 2 was flushed, and open returned 1",
         ),
+        (KeepsHalfThePosition, TestExact, "test_a_position_is_kept_whole", "was flushed, and open returned"),
         (
             PositionOnlyWithChanges,
             TestExact,
