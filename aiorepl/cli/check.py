@@ -100,7 +100,7 @@ async def _found(
         from aiorepl.journal.reader import JournalReader
 
         try:
-            held = JournalReader(journal).position()
+            held = JournalReader(journal).held()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
     return findings + [

@@ -16,7 +16,7 @@ from aiorepl.delivery.continuity import Claim, Continuity
 from aiorepl.delivery.gaps import refutation
 from aiorepl.delivery.ledger import Ledger
 from aiorepl.delivery.overview import WaitingStatistics
-from aiorepl.delivery.readying import Readied, ready
+from aiorepl.delivery.readying import Readied, make_failover, ready
 from aiorepl.delivery.received import HOLDER, Received
 from aiorepl.delivery.retry import RetryPolicy, may_pass
 from aiorepl.delivery.session import Session
@@ -262,6 +262,9 @@ class Capture:
         return self._connection, self._readied
 
     async def _start(self, connection: Connection, readied: Readied) -> None:
+        if readied.becomes_failover:
+            # Only now: everybody who holds a position has found it to be of this slot.
+            await make_failover(connection, self.source.slot)
         until = self._until if isinstance(self._until, LSN) else None
         continuity = Continuity(self._claims, readied.position.lsn)
         session = Session(

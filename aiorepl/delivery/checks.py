@@ -35,7 +35,7 @@ async def check(
 ) -> AsyncIterator[Finding]:
     """Look at everything that a start would look at, and at what it would trip over later.
 
-    :param held: how far the journal goes, if there is one with anything in it.
+    :param held: how far the journal goes, if there is one.
     :param snapshot: whether the journal begins with an initial load.
     :param selections: the selections by sink name.
     """
@@ -235,7 +235,7 @@ async def _journal(connection: Connection, source: Source, held: Position) -> Fi
         found = await find_slot(connection, source.slot)
         begin = await _begin(connection, system, source, found)
         held.require_same_source(begin, "the journal")
-        if found is not None:
+        if found is not None and held.lsn:
             Gaps(accept=False).check("the journal", held, begin, max(system.xlogpos, begin.lsn))
     except AioreplError as error:
         return error_found("journal", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from aiorepl.delivery.continuity import Claim
 from aiorepl.delivery.timelines import leaves, parted
@@ -122,38 +123,43 @@ class Gaps:
         self.accepted.append(Gap(holder, stands, begins))
         _log.warning("%s goes on at %s: what committed before is missing, as accepted", holder, begins)
 
-    async def refuted(self, claim: Claim, begins: LSN) -> None:
+    async def refuted(self, claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot") -> None:
         """Refuse, or accept, a claim that the stream refutes; called before any later transaction is delivered.
 
-        :param begins: where the server began to send.
+        :param begins: where the stream began.
+        :param source: where the stream comes from.
         :raises SlotError: gaps are not accepted. Otherwise the gap is logged and the holder continues after its claim.
         """
         if not self._accept:
-            raise SlotError(refutation(claim, begins))
+            raise SlotError(refutation(claim, begins, source))
         position, until = claim.position, claim.position.lsn
         self.accepted.append(Gap(claim.holder, begins, until))
         if position.trail is not None:
             # Its last transaction is not in this stream.
             position.trail.begin(replace(position, last=None))
         _log.warning(
-            "%s goes on at %s, which it has not reached on this server: what committed there behind %s is missing, as "
-            "accepted",
-            *(claim.holder, until, begins),
+            "%s goes on at %s of a %s in which it has not come there: what committed there behind %s is missing, as accepted",
+            *(claim.holder, until, source, begins),
         )
 
 
-def refutation(claim: Claim, begins: LSN) -> str:
+def refutation(claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot") -> str:
     """The message for a refuted claim: the reason, and what to do."""
     position = claim.position
     last = position.last
     assert last is not None
     proof = (
-        f"the transaction {last.xid} at {last.commit_lsn} as the last before that, which the slot does not send again"
+        f"the transaction {last.xid} at {last.commit_lsn} as the last before that, and the {source} does not have it there"
         if last.commit_lsn >= begins
-        else f"nothing behind the transaction {last.xid} at {last.commit_lsn}, and the slot sends more"
+        else f"nothing behind the transaction {last.xid} at {last.commit_lsn}, and the {source} has more there"
+    )
+    why = (
+        "this server was restored from a backup, or is another promoted standby"
+        if source == "slot"
+        else "the journal is of a server that was restored from a backup, or of another promoted standby"
     )
     return (
-        f"{claim.holder} stands at {position.lsn} with {proof}: this server was restored from a backup, or is another "
-        f"promoted standby, and what it wrote up to there would be taken for what {claim.holder} has; {HOW}. If only the "
-        "publications or options of this source were changed, start once with the old ones"
+        f"{claim.holder} stands at {position.lsn} with {proof}: {why}, and what that wrote up to there would be taken for "
+        f"what {claim.holder} has; {HOW}. If only the publications or options of this source were changed, start once with "
+        "the old ones"
     )

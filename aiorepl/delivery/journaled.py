@@ -12,28 +12,26 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.capture import Capture
-from aiorepl.delivery.continuity import Claim
+from aiorepl.delivery.continuity import Claim, Continuity
 from aiorepl.delivery.delivery import Served
 from aiorepl.delivery.filling import unless
+from aiorepl.delivery.following import AtCursor, Follower
 from aiorepl.delivery.gaps import Gaps
 from aiorepl.delivery.lanes import JOURNAL, SOURCE, InLedger, Lanes, first_of, lag
 from aiorepl.delivery.overview import Lag
 from aiorepl.delivery.pruning import keep_pruned
 from aiorepl.delivery.readying import Readied
-from aiorepl.delivery.retry import Resends, RetryPolicy
+from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.runner import SinkRunner
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.tables import Tables
 from aiorepl.delivery.watchdog import held_responsible
 from aiorepl.delivery.window import Window
-from aiorepl.durable import storage_error, transient
-from aiorepl.errors import AioreplError, ConfigurationError, JournalError, SlotError
+from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention
@@ -44,9 +42,6 @@ from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.transactions.transaction import Slice
 
 _log = logging.getLogger("aiorepl.sink")
-
-# The writer of this process rings when the journal has grown, and no other process can write it.
-_LOOK_AGAIN_SECONDS = 30.0
 
 
 class JournaledLanes(Lanes):
@@ -79,8 +74,9 @@ class JournaledLanes(Lanes):
         self._loads = False
         self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
-        self._followers: list[_Follower] = []
+        self._followers: list[Follower] = []
         self._failed: dict[str, Exception] = {}
+        self._readied: Readied | None = None
         self._begin = LSN(0)
         # The journal's end at this start.
         self._reaches = LSN(0)
@@ -97,9 +93,9 @@ class JournaledLanes(Lanes):
             cleanup,
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
-            kept=await asyncio.to_thread(JournalReader(self._url).position),
+            kept=await asyncio.to_thread(JournalReader(self._url).held),
         )
-        begin = readied.position
+        self._readied, begin = readied, readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
         if readied.created is not None:
             await self._sink.void_prepared()
@@ -209,7 +205,7 @@ class JournaledLanes(Lanes):
         try:
             kept = await asyncio.to_thread(cursors.get, name)
             at = begin.at(LSN(0) if kept is None else kept.lsn)
-            await _AtCursor(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
+            await AtCursor(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
         except AioreplError as error:
             self._failed_alone(name, error)
             return None
@@ -223,39 +219,70 @@ class JournaledLanes(Lanes):
         if opened is None:
             return
         (own,) = opened
-        start = await self._kept_from(name, own or at)
-        progress = _AtCursor(Cursors(self._url), name, at, serve.retry)
-        # A sink that ran without a journal before may be ahead of it; it skips the transactions that it already has.
+        start, continuity = await self._place(name, own, at)
         reads_from = min(start.lsn, self._reaches)
+        progress = AtCursor(Cursors(self._url), name, at, serve.retry)
         await progress.durable(reads_from)
         window = self._window(name, self._memory)
-        runner = self._runner(name, serve, window, progress, after=start.lsn, held=own)
-        reader, tables = JournalReader(self._url), self._capture.tables
-        follower = _Follower(name, reader, window, reads_from, serve.retry, tables)
+        held = None if own is None else start
+        runner = self._runner(name, serve, window, progress, after=start.lsn, held=held)
+        follower = Follower(
+            name,
+            JournalReader(self._url),
+            window,
+            # A sink may be ahead of its cursor or of the journal. Its last transaction is read again, compared and skipped.
+            max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
+            serve.retry,
+            self._capture.tables,
+            continuity,
+            partial(self.gaps.refuted, source="journal"),
+        )
         self._followers.append(follower)
         if self._end is not None:
             follower.end_at(self._end)
-        await self._lane(window, follower.run, [runner], go_back=follower.go_back)
+        failed = partial(self._failed_alone, name)
+        await self._lane(window, follower.run, [runner], go_back=follower.go_back, failed=failed)
 
-    async def _kept_from(self, name: str, start: Position) -> Position:
-        """Where a sink at ``start`` continues in the journal.
+    async def _place(self, name: str, own: Position | None, at: Position) -> tuple[Position, Continuity]:
+        """Where a sink continues in the journal, and its claim on the journal's stream.
 
-        :raises SlotError: the journal begins later, and no gap is accepted.
+        :param own: the position that the sink keeps, LSN 0 while it is empty; ``None`` if it keeps none.
+        :param at: its cursor's position. The sink has read everything before it from this journal.
+        :raises SlotError: the sink is behind the beginning of the journal or ahead of the server, and no gap is accepted.
         """
+        reader = JournalReader(self._url)
+        chain = await asyncio.to_thread(reader.chain)
+        first = await asyncio.to_thread(reader.first_readable, chain)
+        start = own or at
+        # A load that begins with a truncate replaces everything before it.
+        truncates = self._loads and self._resnapshot
+        begins = max(first, chain.manifest.begins) if start.lsn and not truncates else chain.begins
+        if start.lsn < begins:
+            if not truncates:
+                self.gaps.pruned(f"sink {name}", start.lsn, begins)
+            return start.at(begins), Continuity((), begins)
+        if own is None or not own.lsn:
+            return start, Continuity((), begins)
+        goes_on = self._fitting(f"sink {name}", own)
+        compared = goes_on == own and not truncates
+        claims = [self._claim(name, f"sink {name}", own)] if compared else []
+        return goes_on, Continuity(claims, max(begins, at.lsn))
 
-        def missing() -> LSN:
-            reader = JournalReader(self._url)
-            chain = reader.chain()
-            # An initial load replaces everything before it.
-            begins = chain.begins if self._loads or not start.lsn else reader.first_readable(chain)
-            return begins if start.lsn < begins else LSN(0)
+    def _fitting(self, holder: str, own: Position) -> Position:
+        """Where a sink continues that may be ahead of the journal.
 
-        begins = await asyncio.to_thread(missing)
-        if not begins:
-            return start
-        if not self._loads:
-            self.gaps.pruned(f"sink {name}", start.lsn, begins)
-        return start.at(begins)
+        :raises SlotError: it is ahead of the initial load, or of the server.
+        """
+        assert self._readied is not None
+        slot = self._readied.position
+        if self._loads and own.lsn >= slot.lsn:
+            raise SlotError(
+                f"{holder} stands at {own.lsn}, ahead of the initial load at {slot.lsn}, so that it would skip the load: begin "
+                "anew with an empty one"
+            )
+        if own.lsn <= self._reaches:
+            return own
+        return self.gaps.check(holder, own, slot, self._readied.wal_end) or own
 
     async def _opened_at(
         self, name: str, serve: Served, at: Position, cleanup: contextlib.AsyncExitStack
@@ -286,7 +313,7 @@ class JournaledLanes(Lanes):
             self._capture.types,
             source.options().publications,
             readied.position.lsn,
-            truncate=held is not None,
+            truncate=self._resnapshot,
         )
         await load.begin(readied.created.snapshot_name, self._capture)
         return load
@@ -301,120 +328,6 @@ class JournaledLanes(Lanes):
 
             await load.run(emit)
         await self._read(window)
-
-
-class _Follower:
-    """Reads the journal into a sink's window until its end is announced.
-
-    :param retry: the policy for transient file system errors.
-    :param tables: look-ups of tables in the catalog; ``None`` if the sink needs none.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        reader: JournalReader,
-        window: Window,
-        after: LSN,
-        retry: RetryPolicy,
-        tables: Tables | None,
-    ) -> None:
-        self.window = window
-        self._name = name
-        self._rereads = Resends(retry)
-        self._reader = reader
-        self._tables = tables
-        self._reached = after
-        self._end: LSN | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._stopped = False
-
-    async def run(self) -> None:
-        """Until ``end_at``'s position is in the window."""
-        self._task = asyncio.current_task()
-        if self._done():
-            return None
-        try:
-            while True:
-                try:
-                    return await self._read()
-                except JournalError as error:
-                    pause = self._rereads.pause(self._reached) if _may_pass(error) else None
-                    if pause is None:
-                        raise
-                    _log.warning(
-                        "sink %s reads the journal again from %s: %s", self._name, self._reached, error
-                    )
-                    await asyncio.sleep(pause)
-        except asyncio.CancelledError:
-            if not self._stopped:
-                raise
-
-    async def _read(self) -> None:
-        # The sink's runner drops the repeated slices of an unfinished transaction.
-        async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
-            async for part in parts:
-                if self._tables is not None:
-                    await self._tables.require(part)
-                self.window.extend((part,))
-                if part.end_lsn is not None:
-                    self._reached = part.end_lsn
-                    if self._done():
-                        return
-                await self.window.room()
-
-    def end_at(self, end: LSN) -> None:
-        """The journal will not grow past ``end``."""
-        self._end = end
-        if self._done() and self._task is not None:
-            # It waits for more, or for room that nothing depends on any longer.
-            self._stopped = True
-            self._task.cancel()
-
-    async def go_back(self, lsn: LSN) -> None:
-        """Have the next ``run`` begin behind ``lsn``."""
-        self._reached = lsn
-        self._stopped = False
-        self._task = None
-
-    def _done(self) -> bool:
-        return self._end is not None and self._reached >= self._end
-
-
-def _may_pass(error: JournalError) -> bool:
-    """Whether the failure was transient, such as a lack of file descriptors."""
-    return isinstance(error.__cause__, OSError) and transient(error.__cause__)
-
-
-class _AtCursor:
-    """The progress of a sink that reads the journal: nothing waits for it but its own next start."""
-
-    def __init__(self, cursors: Cursors, name: str, at: Position, retry: RetryPolicy) -> None:
-        self._cursors = cursors
-        self._name = name
-        self._at = at
-        self._retry = retry
-
-    async def accepted(self, end_lsn: LSN) -> None:
-        """Nobody asks."""
-
-    async def stands(self, lsn: LSN) -> None:
-        """Nobody asks. A cursor does not move back: what is still kept behind it is read again all the same."""
-
-    async def durable(self, end_lsn: LSN) -> None:
-        """Keep the position.
-
-        :raises SinkError: the journal's folder cannot be written, and retries are spent or pointless.
-        """
-        async for attempt in self._retry.sink(f"sink {self._name}: moving its cursor"):
-            with attempt:
-                await asyncio.to_thread(self._advance, self._at.at(end_lsn))
-
-    def _advance(self, position: Position) -> None:
-        try:
-            self._cursors.advance(self._name, position)
-        except OSError as error:
-            raise storage_error(error, f"cursor {self._name!r} of journal {self._cursors.url}") from error
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

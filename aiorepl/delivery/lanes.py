@@ -199,9 +199,10 @@ class Lanes(ABC):
         runners: list[SinkRunner],
         *,
         go_back: Callable[[LSN], Awaitable[None]] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            filler = Filler(group, window, read, go_back, self._reading_failed)
+            filler = Filler(group, window, read, go_back, failed or self._reading_failed)
             self._fillers.append(filler)
             filler.start()
             if self._stopped.is_set():

@@ -36,6 +36,7 @@ class Readied:
     :param wal_end: how far the server's WAL goes.
     :param started: when the server was started; ``None`` when it does not tell.
     :param standby: the process that serves this connection, if the server is a standby; else ``None``.
+    :param becomes_failover: whether the slot is to be made a failover slot, once it is known to be ours.
     """
 
     position: Position
@@ -45,6 +46,7 @@ class Readied:
     wal_end: LSN
     started: str | None = None
     standby: int | None = None
+    becomes_failover: bool = False
 
 
 async def ready(
@@ -62,7 +64,8 @@ async def ready(
 
     :param create: whether a missing slot may be created now; never so after a reconnect.
     :param replace: whether one that is there is to be dropped first, also when it is lost.
-    :param kept: what the journal holds: of this source, or no slot is made; and one that replaces another comes after it.
+    :param kept: what the journal holds, at LSN 0 while that is nothing: of this source, or no slot is made or dropped; and
+        one that replaces another comes after it.
     :param followed: after a reconnect, how far the slot was followed before.
     :param tables: what is to be loaded from the catalog, and checked, before a slot is made.
     :raises ConfigurationError: the server or a publication is not as it must be.
@@ -86,8 +89,8 @@ async def ready(
         for row in await connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
     )
     found = await find_slot(connection, source.slot)
-    if kept is not None and (replace or found is None):
-        # Before a slot is made that nobody would use.
+    if kept is not None:
+        # Before anything is changed on a server that may be another's.
         here = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)
         kept.require_same_source(here, "the journal")
         if replace:
@@ -130,8 +133,6 @@ async def ready(
         _log.info("created slot %s at %s", source.slot, begin)
     else:
         begin = require_usable(found, source, system.database)
-        if source.failover and found["failover"] != "true":
-            await _make_failover(connection, source.slot)
         if create and source.create_slot:
             _log.warning("slot %s exists: using it from %s", source.slot, begin)
     timelines = parse(history, system.timeline)
@@ -147,6 +148,7 @@ async def ready(
         max(system.xlogpos, begin),
         started=started,
         standby=None if standby is None else int(standby),
+        becomes_failover=source.failover and found is not None and found["failover"] != "true",
     )
 
 
@@ -176,12 +178,16 @@ async def _make_failover_beside(source: Source) -> None:
     # On another connection: a command on this one would end an exported snapshot.
     other = await source.open()
     try:
-        await _make_failover(other, source.slot)
+        await make_failover(other, source.slot)
     finally:
         await other.close()
 
 
-async def _make_failover(connection: Connection, slot: str) -> None:
+async def make_failover(connection: Connection, slot: str) -> None:
+    """Have standbys synchronize the slot, which nobody reads now.
+
+    :raises ConfigurationError: not by this source, or not on this server.
+    """
     if not isinstance(connection, ReplicationConnection):
         raise ConfigurationError(
             f"slot {slot!r} is no failover slot, and no SQL function makes it one: use the walsender source once"

@@ -81,12 +81,18 @@ class JournalReader:
         chain = self.chain()
         return chain.manifest.source if chain.last is None else self.index(chain.last).end
 
-    def position(self) -> Position | None:
-        """How far the journal goes, WAL without transactions included; ``None`` while there is nothing in it."""
+    def held(self) -> Position | None:
+        """How far the journal goes, WAL without transactions included; LSN 0 while there is nothing in it, ``None`` while
+        there is no journal here.
+        """
         with reading(self._store):
             chain = read_chain(self._store)
-        reached = None if chain is None else self.reached(chain)
-        return reached if reached is not None and reached.lsn else None
+        return None if chain is None else self.reached(chain)
+
+    def position(self) -> Position | None:
+        """As ``held``; ``None`` also while there is nothing in it."""
+        held = self.held()
+        return held if held is not None and held.lsn else None
 
     def reached(self, chain: Chain) -> Position:
         """The end of ``chain`` as a position; LSN 0 while it is empty."""

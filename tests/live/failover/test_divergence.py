@@ -15,7 +15,7 @@ from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
-ANOTHER = "restored from a backup, or is another promoted standby"
+ANOTHER = "restored from a backup, or (is|of) another promoted standby"
 
 
 def keys(sink):
@@ -96,7 +96,7 @@ async def siblings(pair, sibling):
 
 
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
-@pytest.mark.parametrize("journal", [False], ids=["direct"])
+@pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
 async def test_another_standby_with_the_same_timeline(published, pair, siblings, tmp_path, journal):
     """Both are on timeline 2 from the same LSN on: a position on the one is none on the other; each way on leads on."""
     sink = MemorySink(keeps_position=True)
@@ -178,7 +178,7 @@ class Backup:
 @pytest.mark.parametrize("version", [13, 14, 17, 18], indirect=True)
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("slot", ["copied", "made anew"])
-@pytest.mark.parametrize("journal", [False], ids=["direct"])
+@pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
 async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, route):
     """It counts on from the same LSNs on the same timeline: what it has written since is not what was delivered."""
     sink = MemorySink(keeps_position=True)
@@ -206,6 +206,9 @@ async def test_a_backup_that_was_restored(published, primary, tmp_path, journal,
 
     with pytest.raises(SlotError, match=ANOTHER):
         await Pipeline(source, [sink], until="now", **options).run()
+    # The sink says so as well, where somebody has emptied the journal.
+    with pytest.raises(SlotError, match=f"sink memorysink .*{ANOTHER}"):
+        await Pipeline(source, [sink], until="now", journal=str(tmp_path / "new")).run()
     assert [1, 2, 3] == keys(sink)
     await there.close()
 

@@ -215,3 +215,44 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
     assert isinstance(gap, Gap)
     if journal:
         assert [(gap.after, gap.until)] == JournalReader(tmp_path).gaps()
+
+
+@pytest.mark.parametrize("waits", [True], indirect=True)
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
+async def test_open_streamed_transactions(published, pair, tmp_path, route, journal):
+    """What had not committed is forgotten with the old server; what had is there once, and room is made for what comes."""
+    for connection in (published.connection, pair.there):
+        await connection.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
+        await connection.execute("SELECT pg_reload_conf()")
+    sink = MemorySink(keeps_position=True)
+    source = published.source(
+        pair.dsn, failover=True, source=route, streaming="on", waiting_bytes=100_000, spool=tmp_path
+    )
+    options = {"journal": str(tmp_path / "journal")} if journal else {}
+    rows = "INSERT INTO items SELECT i, repeat('x', 300) FROM generate_series({}, {}) i"
+    async with AsyncExitStack() as stack:
+        pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON, **options)
+        await stack.enter_async_context(pipeline)
+        await published.execute("INSERT INTO items VALUES (0)")
+        await sink.wait_for_changes(1)
+        await pair.synchronized()
+        for number in (1, 2):
+            connection = await asyncpg.connect(pair.primary.dsn)
+            stack.callback(connection.terminate)
+            await connection.execute("BEGIN; SAVEPOINT first")
+            await connection.execute(rows.format(number * 10_000, number * 10_000 + 1999))
+            await connection.execute("ROLLBACK TO first")
+            await connection.execute(rows.format(number * 10_000 + 5000, number * 10_000 + 6999))
+        await connection.execute("COMMIT")
+        await sink.wait_for_changes(2001)
+        await pair.caught_up()
+        await pair.promote()
+        expected = await pair.rows()
+        await pair.there.execute(rows.format(50_000, 51_999))
+        await sink.wait_for_changes(4001)
+        waiting = pipeline.statistics().waiting
+    assert sorted([*expected, *range(50_000, 52_000)]) == sorted(keys(sink))
+    assert 2001 == len(expected)
+    # The SQL route peeks again at what is not confirmed yet.
+    assert route == "sql" or (0, 0) == (waiting.memory, waiting.spooled)

@@ -1,0 +1,205 @@
+"""With a journal, a sink's own position is compared with the journal, the slot and the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import asyncpg
+import pytest
+
+from aiorepl import LSN, BatchPolicy, Pipeline, Position, SinkContext, SlotError
+from aiorepl.journal.sink import JournalSink
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+
+SOON = BatchPolicy(flush_seconds=0.1)
+
+
+def keys(sink):
+    """The keys of the rows that came, in the order in which they did."""
+    return [change.key["id"] for change in sink.changes if change.kind == "insert"]
+
+
+def journal(folder, name="journal"):
+    """The options of a pipeline with a journal."""
+    return {"journal": str(folder / name), "batches": SOON}
+
+
+async def fed(published, sink, **options):
+    """A first row is delivered, and durable."""
+    async with Pipeline(published.source(), [sink], **options):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+
+
+async def without(published, tmp_path, sink):
+    """A second row goes to another sink, the slot is past it, and the journal is lost."""
+    await fed(published, sink, **journal(tmp_path))
+    other = MemorySink()
+    async with Pipeline(published.source(), {"other": other}, **journal(tmp_path)):
+        await published.execute("INSERT INTO items VALUES (2)")
+        await other.wait_for_changes(2, durable=True)
+        await published.confirmed_past(other.durable)
+    await published.execute("INSERT INTO items VALUES (3)")
+
+
+async def test_behind_an_empty_journal(published, tmp_path):
+    """What lies between the sink and the slot is in no journal: the sink stops alone, and may go on without."""
+    sink, plain = MemorySink(keeps_position=True), MemorySink()
+    await without(published, tmp_path, sink)
+    options = journal(tmp_path, "new")
+    with pytest.raises(
+        SlotError, match=r"sink keeping stands at .*, but the journal begins at .*--accept-gap"
+    ):
+        await Pipeline(published.source(), {"keeping": sink, "plain": plain}, until="now", **options).run()
+    assert ([1], [3]) == (keys(sink), keys(plain))
+
+    pipeline = Pipeline(published.source(), {"keeping": sink}, until="now", accept_gap=True, **options)
+    await pipeline.run()
+    assert [1, 3] == keys(sink)
+    assert ["sink keeping"] == [gap.holder for gap in pipeline.statistics().gaps]
+
+
+async def test_behind_an_initial_load(published, tmp_path):
+    """A load that does not empty the tables leaves rows that are gone meanwhile: refused; one that does goes on."""
+    sink = MemorySink(keeps_position=True)
+    await without(published, tmp_path, sink)
+    options = journal(tmp_path, "new")
+    await published.connection.fetch("SELECT pg_drop_replication_slot($1)", published.slot)
+    with pytest.raises(SlotError, match=r"sink memorysink stands at .*, but the journal begins at "):
+        await Pipeline(published.source(), [sink], until="now", snapshot=True, **options).run()
+    # Nor by the next start, for which the journal begins with that load.
+    with pytest.raises(SlotError, match=r"sink memorysink stands at .*, but the journal begins at "):
+        await Pipeline(published.source(), [sink], until="now", **options).run()
+    assert [1] == keys(sink)
+
+    await Pipeline(published.source(), [sink], until="now", resnapshot=True, **options).run()
+    assert ["insert", "truncate"] == [change.kind for change in sink.changes][:2]
+    assert [1, 2, 3] == sorted(keys(sink)[1:])
+
+
+async def test_a_load_into_an_empty_journal_empties_the_tables(published, tmp_path):
+    """What was asked to be loaded anew is, whatever became of the journal."""
+    sink = MemorySink(keeps_position=True)
+    await without(published, tmp_path, sink)
+    await Pipeline(published.source(), [sink], until="now", resnapshot=True, **journal(tmp_path, "new")).run()
+    assert ["insert", "truncate"] == [change.kind for change in sink.changes][:2]
+    assert [1, 2, 3] == sorted(keys(sink)[1:])
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "empty journal"])
+async def test_ahead_of_the_server(published, tmp_path, kept):
+    """What the server writes next would be taken for what the sink has."""
+    sink = MemorySink(keeps_position=True)
+    await fed(published, sink, **journal(tmp_path))
+    sink.position = replace(sink.position, lsn=LSN(sink.position.lsn + 0x10000000), last=None)
+    await published.execute("INSERT INTO items VALUES (2)")
+    with pytest.raises(SlotError, match=r"sink memorysink stands at .*, but the server's WAL ends at "):
+        await Pipeline(
+            published.source(), [sink], until="now", **journal(tmp_path, "journal" if kept else "new")
+        ).run()
+    assert [1] == keys(sink)
+
+
+async def test_ahead_of_the_slot(published, tmp_path):
+    """A sink that was fed without a journal goes on with one: what it has comes again, is the same, and is skipped."""
+    await published.create_slot()
+    sink, hang = MemorySink(keeps_position=True), Hang()
+    async with Pipeline(published.source(), [FaultySink(sink, flush=[None, hang])], batches=SOON, grace=0):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1, durable=True)
+        await published.execute("INSERT INTO items VALUES (2)")
+        await hang.reached.wait()
+    await published.execute("INSERT INTO items VALUES (3)")
+    assert await published.confirmed() < sink.position.last.commit_lsn
+    await Pipeline(published.source(), {"s": sink}, until="now", **journal(tmp_path)).run()
+    assert [1, 2, 3] == keys(sink)
+
+
+async def test_ahead_of_its_cursor(published, tmp_path):
+    """It was committed before the cursor moved: what it has comes again, is the same, and is skipped."""
+    sink = MemorySink(keeps_position=True)
+    await fed(published, sink, **journal(tmp_path))
+    hang = Hang()
+    async with Pipeline(
+        published.source(), {"memorysink": FaultySink(sink, flush=[hang])}, grace=0, **journal(tmp_path)
+    ):
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(2)
+        await hang.reached.wait()
+    await published.execute("INSERT INTO items VALUES (3)")
+    await Pipeline(published.source(), [sink], until="now", **journal(tmp_path)).run()
+    assert [1, 2, 3] == keys(sink)
+
+
+async def test_another_transaction_than_the_journals(published, tmp_path):
+    """A sink that says to have what the journal has not, in the middle of what it has, is of another stream."""
+    sink = MemorySink(keeps_position=True)
+    await fed(published, sink, **journal(tmp_path))
+    begun = sink.position
+    await published.execute("INSERT INTO items VALUES (2)")
+    between = await published.wal()
+    await published.execute("INSERT INTO items VALUES (3)")
+    await Pipeline(published.source(), {"other": MemorySink()}, until="now", **journal(tmp_path)).run()
+    sink.position = replace(begun, lsn=between, last=replace(begun.last, commit_lsn=begun.lsn, xid=1))
+    with pytest.raises(
+        SlotError, match=r"sink memorysink stands at .* transaction 1 at .* the journal does not have"
+    ):
+        await Pipeline(published.source(), [sink], until="now", **journal(tmp_path)).run()
+    assert [1] == keys(sink)
+
+
+@pytest.fixture
+async def foreign(published, servers):
+    """A database of another cluster, with a publication and a slot of the same name that is somebody else's."""
+    server = servers(17)
+    database = published.dsn.rpartition("/")[2]
+    connection = await asyncpg.connect(server.dsn)
+    await connection.execute(f'CREATE DATABASE "{database}"')
+    await connection.close()
+    connection = await asyncpg.connect(server.dsn_for(database))
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
+    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    await connection.execute(f"SELECT pg_create_logical_replication_slot('{published.slot}', 'pgoutput')")
+    await connection.execute("INSERT INTO items VALUES (7)")
+    yield server.dsn_for(database), connection
+    await connection.execute(f"SELECT pg_drop_replication_slot('{published.slot}')")
+    await connection.close()
+    connection = await asyncpg.connect(server.dsn)
+    await connection.execute(f'DROP DATABASE "{database}"')
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"resnapshot": True}, {"accept_gap": True}, {}], ids=["resnapshot", "accept", "plain"]
+)
+@pytest.mark.parametrize("loaded", [True, False], ids=["journal", "load that was cut short"])
+async def test_a_slot_of_another_cluster(published, foreign, tmp_path, options, loaded):
+    """It is neither dropped nor altered for a journal of this one, be that empty or not."""
+    if loaded:
+        await fed(published, MemorySink(), **journal(tmp_path))
+    else:
+        system = await published.connection.fetchval(
+            "SELECT system_identifier::text FROM pg_control_system()"
+        )
+        sink = JournalSink(tmp_path / "journal")
+        await sink.open(SinkContext("journal", Position(system, 1, published.slot, await published.wal())))
+        await sink.close()
+    dsn, there = foreign
+    query = "SELECT confirmed_flush_lsn, failover FROM pg_replication_slots WHERE slot_name = $1"
+    before = await there.fetchrow(query, published.slot)
+    source = published.source(dsn, failover=True)
+    with pytest.raises(SlotError, match="the journal holds a position of the cluster"):
+        await Pipeline(source, [MemorySink()], until="now", **journal(tmp_path), **options).run()
+    assert before == await there.fetchrow(query, published.slot)
+
+
+async def test_a_slot_of_another_cluster_and_a_sink(published, foreign):
+    """Nor for a sink that keeps its position."""
+    sink = MemorySink(keeps_position=True)
+    await fed(published, sink)
+    dsn, there = foreign
+    query = "SELECT confirmed_flush_lsn, failover FROM pg_replication_slots WHERE slot_name = $1"
+    before = await there.fetchrow(query, published.slot)
+    with pytest.raises(SlotError, match="sink memorysink holds a position of the cluster"):
+        await Pipeline(published.source(dsn, failover=True), [sink], until="now").run()
+    assert before == await there.fetchrow(query, published.slot)
