@@ -55,10 +55,10 @@ more, the sink stops. Other sinks do not get anything twice.
 
 **Poison.** A batch that will never succeed stops the sink, unless the user has chosen dead letters or skipping for it.
 Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
-that can tell the changes apart raises ``PermanentError(text, refused=changes)``: the target will never take these, and
-has taken all others of the batch. The engine finds them in the batch by their identity; one that is not there stops the
-sink. What a sink refuses it must not have half done. A sink that will take nothing more from anybody, such as one whose
-receiver is gone, says ``final=True`` and stops; otherwise all the stream would become dead letters.
+that can tell the changes apart raises ``PermanentError(text, refused=changes)``: the target will never accept these, and
+has accepted all others of the batch. The engine finds them in the batch by object identity; an unknown one stops the
+sink. A refused change must not be partly written. A sink that can accept nothing more, such as one whose receiver is
+gone, sets ``final=True`` and stops; otherwise the whole stream would become dead letters.
 
 **Position and poison.** A sink that returned a position from ``open`` must not move it past a change that it refuses. With
 ``halt`` the next start reads from that position: it would neither deliver the change nor report it. So refuse the whole

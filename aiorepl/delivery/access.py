@@ -28,8 +28,8 @@ async def tls(connection: Connection, source: Source) -> list[Finding]:
     if connection.exposure is None:
         return []
     text = (
-        f"the connection {connection.exposure}, so that somebody on its way could take the password and read or alter the "
-        "rows: set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
+        f"the connection {connection.exposure}, so that an attacker on the network could take the password and read or "
+        "alter the rows: set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
     )
     return [Finding("warning", "TLS", text)]
 

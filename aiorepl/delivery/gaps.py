@@ -117,8 +117,8 @@ class Gaps:
         if not self._accept:
             where = f"stands at {stands}" if stands else "is new"
             raise SlotError(
-                f"{holder} {where}, but the journal begins at {begins}: what came before was pruned, or is of another "
-                f"journal; {HOW}"
+                f"{holder} {where}, but the journal begins at {begins}: earlier transactions were pruned, or belong to "
+                f"another journal; {HOW}"
             )
         self.accepted.append(Gap(holder, stands, begins))
         _log.warning("%s goes on at %s: what committed before is missing, as accepted", holder, begins)

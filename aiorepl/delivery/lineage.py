@@ -1,10 +1,10 @@
-"""What the catalog says of tables beside their descriptions: columns, and which tables they are partitions of. Pure.
+"""The catalog's information about tables: columns, and the tables that they are partitions of. Pure.
 
-Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a partition by its own name and says nothing of
-the partitioned table. So the catalog is asked: for the published tables at the start, for others when they are described.
+Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a partition by its own name and does not name
+the partitioned table. So the catalog is queried: for published tables at the start, for others when they are described.
 
-What is known only grows. A partition that is detached stays one until the next start, since rows from before may still come.
-A table that was dropped before the catalog was asked is unknown for good.
+Tables are added and never removed. A detached partition counts as one until the next start, since rows from before may
+still arrive. A table that was dropped before the catalog was queried stays unknown.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BEGIN_PUBLISHED: Final = """
    WHERE t.pubname IN ({names})"""
 _BEGIN_OIDS: Final = """
   SELECT pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) AS oid"""
-# By way of JSON, for the replication protocol has no other values than text. pg_attribute tells of generated columns since
-# 12, so that this is asked by way of JSON as well.
+# The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
+# read through to_jsonb.
 _FAMILIES: Final = """
 WITH RECURSIVE family AS ({begin}
    UNION
@@ -53,7 +53,7 @@ class CatalogTable:
 
     :param columns: in their order.
     :param parents: the tables that it is a partition of, or inherits from.
-    :param partitioned: whether its rows are its partitions'.
+    :param partitioned: whether it is a partitioned table.
     :param generated: of a partitioned table, the columns that may not be published.
     """
 
@@ -100,10 +100,10 @@ def _table(described: str) -> CatalogTable:
 
 
 class Lineage:
-    """The tables that the catalog was asked for, and what they descend from."""
+    """The tables that were looked up in the catalog, and their ancestors."""
 
     def __init__(self, tables: Iterable[CatalogTable] = ()) -> None:
-        # As each was found first: what its columns and name become later, its descriptions say.
+        # As first found in the catalog; later names and columns come from the descriptions.
         self._tables: dict[int, CatalogTable] = {}
         self._names: dict[Name, CatalogTable] = {}
         self._partitioned: list[CatalogTable] = []
@@ -115,9 +115,9 @@ class Lineage:
         return iter(self._tables.values())
 
     def learn(self, tables: Iterable[CatalogTable], asked: Iterable[int]) -> None:
-        """Take what the catalog answered.
+        """Add the result of a look-up.
 
-        :param asked: the oids that it was asked for.
+        :param asked: the oids that were looked up.
         """
         for table in tables:
             self._unknown.discard(table.oid)
@@ -129,7 +129,7 @@ class Lineage:
         self._unknown.update(oid for oid in asked if oid not in self._tables)
 
     def find(self, oid: int) -> CatalogTable | None:
-        """The table of this oid, as it was found first."""
+        """The table with this oid, as it was found first."""
         return self._tables.get(oid)
 
     def named(self, names: Name) -> CatalogTable | None:
@@ -137,11 +137,11 @@ class Lineage:
         return self._names.get(names)
 
     def asked(self, oid: int) -> bool:
-        """Whether the catalog was asked for the table."""
+        """Whether the table was looked up in the catalog."""
         return oid in self._tables or oid in self._unknown
 
     def unknown(self, oid: int) -> bool:
-        """Whether the catalog was asked for the table, and had it no more."""
+        """Whether the table was looked up and did not exist any more."""
         return oid in self._unknown
 
     def ancestors(self, oid: int) -> tuple[Name, ...]:
@@ -149,18 +149,18 @@ class Lineage:
         return tuple(self._tables[each].names for each in self._above(oid) if each in self._tables)
 
     def roots(self, oid: int) -> tuple[int, ...]:
-        """The uppermost of them; the table itself if it descends from none."""
+        """The oids of its topmost ancestors; its own oid if it has none."""
         above = self._above(oid)
         return tuple(each for each in above if not self._parents.get(each)) or (oid,)
 
     def descendants(self, oid: int) -> Iterator[CatalogTable]:
-        """Tables that were found by themselves and descend from this one."""
+        """The known tables that descend from this one."""
         table = self._tables.get(oid)
         if table is not None and table.partitioned:
             yield from (each for each in self._tables.values() if oid in self._above(each.oid))
 
     def alike(self, columns: Iterable[str]) -> Iterator[CatalogTable]:
-        """Partitioned tables that a table of these columns may have been a partition of."""
+        """The partitioned tables that a table with these columns may have been a partition of."""
         given = frozenset(columns)
         for table in self._partitioned:
             if given - table.generated == frozenset(table.columns) - table.generated:

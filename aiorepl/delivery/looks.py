@@ -1,8 +1,8 @@
-"""What a selection makes of one description of a table, and whether that can be believed after the one before. Pure.
+"""Applies a selection to one description of a table, and detects renames that put it in doubt. Pure.
 
-Patterns go by names, and names change: a masked column that is renamed matches its mask no more. PostgreSQL sends no DDL, so
-all there is to go by are two descriptions of a table, of which the second has other names. Where what must not be seen may
-be seen under another name, or rows that were selected would be missing, the user has to say what is meant.
+Patterns match names, and names change: the mask of a renamed column no longer matches. PostgreSQL sends no DDL, so a rename
+shows only as a difference between two descriptions of a table. If a hidden column may be visible under another name, or
+selected rows would be missing, the sink stops and the user has to correct the patterns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiorepl.delivery.patterns import Names, Patterns, written
 
 
 class Fate(enum.Enum):
-    """What becomes of a column."""
+    """Whether a column is passed on, dropped or masked."""
 
     KEPT = enum.auto()
     DROPPED = enum.auto()
@@ -27,7 +27,7 @@ class Fate(enum.Enum):
 class Rules:
     """A selection's patterns.
 
-    :param keep: columns that are neither dropped nor masked, and none of those under another name.
+    :param keep: columns that are neither dropped nor masked, and are not renamed columns that should be.
     """
 
     tables: Patterns
@@ -39,11 +39,11 @@ class Rules:
         return any((self.tables, self.drop, self.mask))
 
     def wanted(self, family: Sequence[Name]) -> bool:
-        """Whether the table of these names, its own and its ancestors', is selected."""
+        """Whether the table with these names, its own and its ancestors', is selected."""
         return not self.tables or self.tables.match(*family)
 
     def fate(self, family: Sequence[Name], column: str) -> Fate:
-        """What becomes of a column of the table of these names."""
+        """The fate of a column in the table with these names."""
         of = [(*names, column) for names in family]
         if self.keep.match(*of):
             return Fate.KEPT
@@ -58,7 +58,7 @@ class Look:
 
     :param family: its name and those of its ancestors.
     :param fates: of its columns, in their order.
-    :param gone: columns that it had before and that were hidden, with the others that were there at the time.
+    :param gone: hidden columns that have disappeared, each with the other columns of its time.
     """
 
     family: tuple[Name, ...]
@@ -75,9 +75,9 @@ class Look:
 def look(
     rules: Rules, family: Sequence[Name], columns: Sequence[str], relatives: Sequence[Name] = ()
 ) -> Look:
-    """What the rules make of a table of these names and columns.
+    """Apply the rules to a table with these names and columns.
 
-    :param relatives: tables that it may have been a partition of: what would be hidden there is hidden.
+    :param relatives: tables that it may have been a partition of; columns that are hidden there are hidden here.
     """
     names = (*family, *relatives)
     return Look(
@@ -86,7 +86,7 @@ def look(
 
 
 def doubt_of_kin(rules: Rules, seen: Look, relatives: Sequence[Name]) -> str | None:
-    """Why it matters whether a table was a partition of one of ``relatives``; ``None`` if it does not."""
+    """The problem, if the selection depends on whether the table was a partition of ``relatives``; else ``None``."""
     for names in relatives:
         family = (*seen.family, names)
         if rules.wanted(family) != seen.wanted and not rules.tables.decide(seen.family, [names]):
@@ -98,7 +98,7 @@ def doubt_of_kin(rules: Rules, seen: Look, relatives: Sequence[Name]) -> str | N
 
 
 def gone(before: Look, after: Look) -> dict[str, frozenset[str]]:
-    """Columns that were hidden once and have disappeared, with the others that were there at the time."""
+    """Hidden columns that have disappeared, each with the other columns of its time."""
     moved = _moved(list(before.fates), list(after.fates))
     hidden = {column for column, fate in before.fates.items() if fate is not Fate.KEPT}
     missing = {column for column in hidden if column not in after.fates or column in moved}
@@ -107,7 +107,7 @@ def gone(before: Look, after: Look) -> dict[str, frozenset[str]]:
 
 
 def doubt(rules: Rules, before: Look, after: Look) -> str | None:
-    """Why the patterns may mean something else in ``after``, the next description of the same table; ``None`` if not."""
+    """The problem, if the patterns may mean something else in ``after``, the table's next description; else ``None``."""
     if after.wanted != before.wanted and not rules.tables.decide(after.family, before.family):
         does = "lets through" if after.wanted else "leaves out"
         return (
@@ -143,7 +143,7 @@ def _is_kept(rules: Rules, after: Look, column: str) -> bool:
 
 
 def _moved(before: Sequence[str], after: Sequence[str]) -> set[str]:
-    """Columns of both that stand in another order: one was renamed to another's name, or dropped and added again.
+    """Columns of both descriptions whose order changed: one got another's name, or was dropped and added again.
 
     An ALTER TABLE never moves a column, and a new one comes last.
     """

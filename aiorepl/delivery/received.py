@@ -1,4 +1,4 @@
-"""What of the stream was given out by this process, from which a reconnect goes on and by which a server is judged. Pure."""
+"""Tracks the slices that this process has given out, to resume after a reconnect and to verify the server. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HOLDER = "this pipeline"
 
 
 class Received:
-    """Told every slice that is given out.
+    """The progress of this process in the stream.
 
     :param after: where the stream began.
-    :param last: the last transaction before that, if it is known.
+    :param last: the last transaction before ``after``, if it is known.
     """
 
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
@@ -35,7 +35,7 @@ class Received:
 
     @property
     def furthest(self) -> LSN:
-        """How far a server's WAL has to go to have all this: a commit record that begins before it is whole there."""
+        """The LSN that a server's WAL must reach to contain everything received, including a partly received commit."""
         return max(self._end, LSN(self._begun + 1))
 
     @property
@@ -44,20 +44,20 @@ class Received:
         return self._begun if self._begun >= self._end else None
 
     def resume(self, since: LSN) -> Resume:
-        """What an assembler has to know, where the server sends everything behind ``since``."""
+        """The state for an assembler whose server sends everything behind ``since``."""
         commit_lsn, ordinals = self._partial or (None, 0)
         return Resume(since, commit_lsn, ordinals)
 
     def claim(self, position: Position) -> Claim | None:
-        """What has to be found on a server that may not be the one it was; ``position`` is of the stream."""
+        """The claim that a server, perhaps another one, has to prove; ``position`` is any position of the stream."""
         if self._last is None:
             return None
         return Claim(HOLDER, replace(position.at(self._end), last=Commit.of(self._last)))
 
     def remember(self, slices: Iterable[Slice]) -> None:
-        """These are given out.
+        """Record slices that are given out.
 
-        :raises SlotError: another transaction follows where one has no end yet.
+        :raises SlotError: a transaction follows another one that has not ended.
         """
         for part in slices:
             header, end = part.transaction, part.end_lsn
@@ -68,7 +68,7 @@ class Received:
                         f"{self._partial[0]} only a part has come: the server lost it, by a failover or a restore; {HOW}"
                     )
                 if end is None or header.commit_lsn < end:
-                    # A ROLLBACK PREPARED is known by where its record ends.
+                    # A ROLLBACK PREPARED is identified by the end of its record.
                     self._begun = max(self._begun, header.commit_lsn)
                 if end is None:
                     before = 0 if self._partial is None else self._partial[1]
@@ -82,7 +82,7 @@ class Received:
                 self._end = max(self._end, end)
 
     def go_back(self, lsn: LSN) -> None:
-        """What is behind ``lsn`` will be received again."""
-        # Whoever went back before may not have come so far yet.
+        """Receive everything behind ``lsn`` again."""
+        # An earlier go_back may not have reached ``lsn`` yet.
         self.after = min(self.after, lsn)
         self._partial = None

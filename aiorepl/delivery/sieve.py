@@ -1,4 +1,4 @@
-"""A selection at work on the stream of one sink. Pure."""
+"""Applies a selection to the stream of one sink. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.transaction import Slice
 
 Described = tuple[int, str, str, tuple[Column, ...]]
-"""What of a description counts here."""
+"""The parts of a description that matter for a selection."""
 
 
 class _Table:
-    """What a selection makes of one relation."""
+    """The selection's result for one relation."""
 
     __slots__ = ("relation", "rewriting", "wanted")
 
@@ -38,12 +38,12 @@ class _Table:
 
 
 class Sieve:
-    """Gives a sink what its selection says. Keeps a little for each table it has seen.
+    """Applies a selection to a sink's slices. Keeps a few bytes for each table.
 
-    Use one for each reading of a stream: descriptions are compared with those before.
+    Use a new one for each reading of a stream, because it compares each description with the previous one.
 
     :param sink: its name, for errors.
-    :param lineage: what the catalog says of the tables.
+    :param lineage: the catalog's information about the tables.
     """
 
     def __init__(self, selection: Selection, sink: str = "", lineage: Lineage | None = None) -> None:
@@ -54,20 +54,20 @@ class Sieve:
         self._secret = Secret.of(selection.secret or "").reveal().encode()
         # By oid, so that what is kept does not grow as tables are described anew.
         self._current: dict[int, _Table] = {}
-        # What was looked at before is not doubted again: changes may be walked more than once.
+        # Each description is checked once, although changes may be walked more than once.
         self._accepted: dict[Described, Look] = {}
         self._latest: dict[int | Name, Look] = {}
         self.filters = bool(rules.tables) or len(self._kinds) < len(KINDS)
         self.open = not (self.filters or rules.drop or rules.mask)
 
     def apply(self, part: Slice) -> Slice:
-        """The slice as the sink gets it: the same one, when that makes no difference.
+        """The slice with the selected changes; the same object if nothing is left out.
 
-        Changes that are read from disk when they are walked stay there, and are selected then. Their slice keeps its
-        ``size``, which would take a walk to tell.
+        Spooled changes stay on disk and are selected when they are iterated over. Their slice keeps its ``size``, since
+        a new one would need an iteration.
 
-        :raises DataError: when a column to be masked is not what its type says; from disk, when it is walked.
-        :raises PermanentError: when a table was described in a way that puts the selection in doubt; likewise.
+        :raises DataError: a column to be masked is not valid for its type; for spooled changes, on iteration.
+        :raises PermanentError: a new description puts the selection in doubt; for spooled changes, on iteration.
         """
         changes = part.changes
         if self.open:
@@ -132,13 +132,13 @@ class Sieve:
         return _Table(relation, True, Rewriting(relation, fates, self._secret))
 
     def _look(self, relation: Relation) -> Look:
-        """Look at a description that is new.
+        """Check a new description.
 
-        :raises PermanentError: the selection may mean something else by now.
+        :raises PermanentError: the selection may mean something else for it.
         """
         rules, lineage, oid = self._rules, self._lineage, relation.oid
         own: Name = relation.schema, relation.name
-        # A table that was dropped may have been a partition of any that has its columns.
+        # A dropped table may have been a partition of any table with its columns.
         relatives = [table.names for table in lineage.alike(relation.names)] if lineage.unknown(oid) else []
         seen = look(rules, (own, *lineage.ancestors(oid)), relation.names, relatives)
         told = doubt_of_kin(rules, seen, relatives)
@@ -148,7 +148,7 @@ class Sieve:
                 told = told or doubt(rules, before, seen)
                 lost |= gone(before, seen)
         for table in lineage.descendants(oid):
-            # The publication has got publish_via_partition_root: what came from the partitions comes from here now.
+            # publish_via_partition_root was set: rows of the partitions now arrive under this table.
             told = told or doubt(rules, self._as_found(table), seen)
         if told is not None:
             raise PermanentError(f"sink {self._sink}: {told}", final=True)
@@ -157,7 +157,7 @@ class Sieve:
         return seen
 
     def _before(self, known: int | Name) -> Look | None:
-        """The look at this table that came last: at its latest description, or else at what the catalog had."""
+        """The look at the table's latest description, or at the catalog's if there is none."""
         if known in self._latest:
             return self._latest[known]
         lineage = self._lineage
@@ -169,7 +169,7 @@ class Sieve:
 
 
 class SelectedChanges(Sequence[Change]):
-    """Changes that are selected each time they are walked; none is kept."""
+    """Changes that are selected on each iteration; none is kept in memory."""
 
     __slots__ = ("_count", "_sieve", "_source")
 
@@ -179,7 +179,7 @@ class SelectedChanges(Sequence[Change]):
         self._count = None if sieve.filters else len(source)
 
     def __len__(self) -> int:
-        # Counting takes a walk, so it is done once, and without rewriting.
+        # Counting needs an iteration, so it is done once, without rewriting.
         if self._count is None:
             self._count = sum(map(self._sieve.wants, self._source))
         return self._count
@@ -201,7 +201,7 @@ class SelectedChanges(Sequence[Change]):
         if isinstance(place, int) and place >= 0:
             for change in islice(self, place, None):
                 return change
-            raise IndexError("there are not so many changes")
+            raise IndexError("change index out of range")
         return list(self)[place]
 
     def __repr__(self) -> str:
@@ -209,5 +209,5 @@ class SelectedChanges(Sequence[Change]):
 
 
 def _cost(change: Any) -> int:
-    """What the change counts for in the size of its slice."""
+    """The change's share of its slice's size."""
     return len(change.message.payload) + OVERHEAD

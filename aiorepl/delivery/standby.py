@@ -1,7 +1,7 @@
-"""Notices that a standby which the stream is read from was promoted, or follows another primary now.
+"""Detects that the standby which sends the stream was promoted, or follows another primary now.
 
-The stream goes on as if nothing had happened, so the server is asked on a connection of its own. A position needs the
-timeline of its LSN: whatever has come is given out only once the server was found on the same timeline after that.
+The stream itself does not show this, so the server is asked on another connection. A position needs the timeline of its
+LSN: received slices are given out only after a later check has found the server on the same timeline.
 
 Source: ``logical_read_xlog_page`` in walsender.c, which changes the timeline in silence; ``IdentifySystem``.
 """
@@ -15,7 +15,7 @@ from aiorepl.wire.routes import Connection
 
 
 class TimelineChanged(ConnectionLost):
-    """The standby is on another timeline: connecting again, which reads its history, goes on there."""
+    """The standby is on another timeline. A reconnect reads the timeline's history and continues there."""
 
 
 class StandbyWatch:
@@ -32,9 +32,9 @@ class StandbyWatch:
         self._connection: Connection | None = None
 
     async def require_same_timeline(self) -> None:
-        """Check that everything that has come until now is of the stream's timeline.
+        """Check that everything received so far belongs to the stream's timeline.
 
-        :raises TimelineChanged: it may be of another.
+        :raises TimelineChanged: some of it may belong to another timeline.
         :raises ConnectionLost, ConnectionFailed: the standby cannot be asked.
         """
         if self._connection is None:
@@ -42,11 +42,11 @@ class StandbyWatch:
         try:
             system = await self._connection.identify_system()
         except BaseException:
-            # Cancelled, too: the answer to come would be taken for the next one's.
+            # Also on cancellation: the next query would read this query's answer.
             self.abort()
             raise
         if system.timeline != self._timeline:
-            raise TimelineChanged(f"the standby has come to timeline {system.timeline} from {self._timeline}")
+            raise TimelineChanged(f"the standby changed from timeline {self._timeline} to {system.timeline}")
 
     def abort(self) -> None:
         """Drop the connection."""
@@ -62,7 +62,7 @@ class StandbyWatch:
                 f"WHERE slot_name = {literal(self._source.slot)}"
             )
             if [row["process"] for row in rows] != [str(self._process)]:
-                # Of several hosts in the DSN, another one has answered.
+                # The DSN has several hosts, and another one has answered.
                 raise ConnectionLost("the standby's timeline cannot be asked for: another server answers")
         except BaseException:
             connection.abort()

@@ -43,13 +43,13 @@ _CONTENT: Final = frozenset(b"IUDTM")
 
 @dataclass(slots=True)
 class _Chunk:
-    """A stretch of the content that lies in the spool and decodes alone: ``count`` changes from the ``first`` on.
+    """A part of the content in the spool that can be decoded alone: ``count`` changes, beginning with number ``first``.
 
-    :param xid: of the stream block that they came in, ``None`` if they did not.
-    :param low, high: the least and the greatest of the subtransactions in it that are not known to be in an earlier one, as
-        distances from the transaction's xid; those between them may be in it or not.
-    :param reach: the greatest ``high`` up to here.
-    :param relations: whose rows there may be in it.
+    :param xid: the xid of the changes' stream block; ``None`` if they were not streamed.
+    :param low, high: the least and the greatest subtransaction that may begin in this chunk, as distances from the
+        transaction's xid; those in between may be in it or not.
+    :param reach: the greatest ``high`` of this and all earlier chunks.
+    :param relations: the tables whose rows the chunk may contain.
     """
 
     xid: int | None
@@ -176,7 +176,7 @@ class Pending:
         return subxid - self.xid & 0xFFFF_FFFF
 
     def _abort_spooled(self, subxid: int) -> bool:
-        """Drop everything from the first change of a subtransaction on, if that lies in the spool."""
+        """Drop everything from the first change of a subtransaction on, if that change is in the spool."""
         distance = self._distance(subxid)
         for number in range(
             bisect_left(self._chunks, distance, key=lambda chunk: chunk.reach), len(self._chunks)
@@ -190,7 +190,7 @@ class Pending:
         return False
 
     def _cut(self, number: int, subxid: int) -> bool:
-        """Drop everything from the first change of a subtransaction on, if that lies in this chunk."""
+        """Drop everything from the first change of a subtransaction on, if that change is in this chunk."""
         chunk, sought = self._chunks[number], subxid.to_bytes(4, "big")
         data = chunk.extent.read()
         count, at, size = 0, 0, 0

@@ -31,7 +31,7 @@ BLOCK: Final = 4096
 _RESERVE: Final = 64 * 1024 * 1024
 
 _Run = tuple[int, int]
-"""Consecutive blocks: the first, and how many."""
+"""Consecutive blocks: the number of the first, and their count."""
 
 
 class Spool:

@@ -13,23 +13,23 @@ from aiorepl.transactions.pending import Pending
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import UNKNOWN
 
-# What stays in memory of a transaction, whether it has content or not: with us, and with the decoder.
+# Memory for each transaction, here and in the decoder, even if it has no content.
 TRANSACTION: Final = 800
-# Of each part of it that is in the spool.
+# Memory for each chunk in the spool.
 _CHUNK: Final = 400
-# Of a description, for each byte of its message.
+# Memory for a description, per byte of its message.
 _DESCRIPTION: Final = 16
-# Allowed for all that, however small the budget.
+# The minimum allowed for all of these, however small the budget.
 _LEAST: Final = 8 * 1024 * 1024
 
 
 class Waiting:
     """Keeps what is not committed yet.
 
-    What cannot go to the spool counts as well: transactions that are empty, descriptions of tables, where the parts in the
-    spool lie. The content's budget is what that leaves, but half of the whole at least.
+    Data that cannot go to the spool counts as well: empty transactions, descriptions of tables, and the index of chunks in
+    the spool. Content gets the rest of the budget, and at least half of it.
 
-    :param budget: bytes in memory for all of it; past that the largest content goes to the spool.
+    :param budget: bytes in memory for everything; when it is exceeded, the largest content goes to the spool.
     """
 
     def __init__(self, budget: int, spool: Spool) -> None:
@@ -48,7 +48,7 @@ class Waiting:
 
     @property
     def fixed(self) -> int:
-        """Those of them that cannot go to the spool."""
+        """The bytes that cannot go to the spool."""
         return self._fixed
 
     @property
@@ -60,7 +60,7 @@ class Waiting:
         return len(self._streams) + len(self._prepared)
 
     def clear(self) -> None:
-        """Forget everything: it comes again, by another connection."""
+        """Forget everything; the server sends it again on the next connection."""
         self._streams.clear()
         self._prepared.clear()
         self._preparing = None
@@ -71,7 +71,7 @@ class Waiting:
         """A block begins.
 
         :raises ProtocolError: when it says to be the first and is not, or the other way round.
-        :raises SpoolError: when there are too many transactions at once.
+        :raises SpoolError: too many transactions are in progress.
         """
         known = self._streams.get(message.xid)
         if message.first_segment != (known is None):
@@ -95,9 +95,9 @@ class Waiting:
             self._relieve()
 
     def describe(self, pending: Pending, described: Relation | Type) -> None:
-        """A description in a block, which holds for its transaction alone.
+        """Take a description from a stream block; it applies to that transaction only.
 
-        :raises SpoolError: when there are too many.
+        :raises SpoolError: the descriptions take too much memory.
         """
         self._charge(pending, _DESCRIPTION * len(described.payload))
 
@@ -108,7 +108,7 @@ class Waiting:
         that the whole had rolled back (``ReorderBufferCheckAndTruncateAbortedTXN``): these are passed over.
 
         :raises ProtocolError: when no such transaction streams.
-        :raises SpoolError: when the spool does not give back what it was given.
+        :raises SpoolError: the spool cannot be read, or its content is damaged.
         """
         if message.subxid != message.xid and message.xid not in self._streams:
             return
@@ -180,7 +180,7 @@ class Waiting:
         self._fix(cost)
 
     def _fix(self, cost: int) -> None:
-        """Count what cannot go to the spool."""
+        """Count bytes that cannot go to the spool."""
         self._fixed += cost
         half = self._budget // 2
         self._room = max(self._budget - self._fixed, half)
