@@ -219,6 +219,8 @@ class Lanes(ABC):
     async def _read(self, window: Window) -> None:
         while (slices := await self._capture.receive()) is not None:
             window.extend(slices)
+            # Or they would be held, and their spool with them, until something else comes.
+            del slices
             if window.held_back:
                 await self._room(window)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl import LSN, Slice
+from aiorepl.delivery.gaps import Gaps
+from aiorepl.delivery.lanes import DirectLanes
 from aiorepl.delivery.window import Window
 
 LIMIT = 100
@@ -135,3 +139,34 @@ async def test_waiting_can_be_cancelled():
     window.extend([part(1)])
     await asyncio.wait_for(cursor.news(), 60)
     assert cursor.take() is not None
+
+
+async def test_what_was_delivered_last_is_not_kept():
+    """While nothing else comes: changes on disk would keep their place there."""
+
+    class Changes(list):
+        pass
+
+    class Capture:
+        def __init__(self):
+            self.asked = asyncio.Event()
+            self.waiting = [Slice(None, Changes(), True, LSN(20), 10)]
+
+        async def receive(self):
+            if self.waiting:
+                return [self.waiting.pop()]
+            self.asked.set()
+            await asyncio.Event().wait()
+            return None
+
+    capture, window = Capture(), Window(100)
+    cursor = window.cursor("s")
+    kept = weakref.ref(capture.waiting[0].changes)
+    reading = asyncio.create_task(DirectLanes(capture, {}, 100, Gaps(accept=False))._read(window))
+    await capture.asked.wait()
+    assert cursor.take() is not None
+    cursor.release(1)
+    gc.collect()
+    assert kept() is None
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
