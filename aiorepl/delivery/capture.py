@@ -227,9 +227,9 @@ class Capture:
                 f"what a sink has lost cannot be read again: slot {self.source.slot!r} is temporary and would be gone with "
                 "its connection; use one that stays, or a journal"
             )
-        await self._abandon()
         self._received.go_back(lsn)
         self._going_back = True
+        await self._abandon()
 
     async def stop(self) -> None:
         """Send the last status, end the stream in order and close. Safe to call in any state."""

@@ -35,6 +35,7 @@ async def messages(connection, received):
         received += [frame.payload for frame in frames if isinstance(frame, XLogData)]
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize("route", ROUTES)
 async def test_receiving(written, watched, cancelling, route):
     """``receive`` gives out what a call that was cancelled has not."""
@@ -86,6 +87,7 @@ async def test_from_opening_to_closing(written, watched, cancelling, route):
     assert number > 10
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_looking_types_up(served, watched, cancelling, route):
     """A look-up that is cancelled leaves no session on the server."""

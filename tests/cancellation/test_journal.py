@@ -49,6 +49,7 @@ async def journal(tmp_path):
     await made.close()
 
 
+@pytest.mark.both_loops
 async def test_following_goes_on_after_any_await(journal, watched, cancelling):
     """Whichever await is cancelled, the next calls return what the cancelled one had not."""
     number, cancelled = 0, True

@@ -51,7 +51,7 @@ async def test_run(written, watched, cancelling, tmp_path, route, journal):
     """The second start delivers what the first one had not made durable, and the server has nothing left of either."""
     for number in numbers():
         async with written.copied_slot() as slot:
-            source = Source(written.dsn, slot=slot, publication="p", source=route)
+            source = Source(written.dsn, slot=slot, publication="p", source=route, heartbeat=60)
             folder = str(tmp_path / str(number)) if journal else None
             sink = MemorySink(keeps_position=True)
             attempt = cancelling(number, everywhere=True)

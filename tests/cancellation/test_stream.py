@@ -88,6 +88,7 @@ async def test_reading_goes_on_after_any_await(written, watched, cancelling, rou
     assert number > 10
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize("route", ROUTES)
 async def test_reading_goes_on_after_every_await(written, watched, cancelling, route):
     """A consumer whose every call is cancelled at its first await gets everything all the same."""
@@ -133,6 +134,7 @@ async def test_beginning_anew_after_any_await(written, watched, cancelling, rout
     assert number > 10
 
 
+@pytest.mark.both_loops
 async def test_reading_goes_on_over_lost_connections(watched, cancelling):
     """Connecting again is cancelled at any await, and every row comes once."""
     number, cancelled = 0, True

@@ -1,0 +1,47 @@
+"""Replaying dead letters, cancelled at any await: each letter is delivered, or still there."""
+
+from __future__ import annotations
+
+from aiorepl import BatchPolicy, DeadLetters, Delivery, PermanentError, Pipeline
+from aiorepl.delivery.redelivery import redeliver
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.memory import MemorySource
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+ROWS = 4
+
+
+class Refusing(MemorySink):
+    """Refuses everything."""
+
+    async def write(self, batch):
+        raise PermanentError("not this one", refused=list(batch.changes))
+
+
+async def test_redelivering(tmp_path, watched, cancelling):
+    """The second call delivers the letters that the first one has left."""
+    number, cancelled = 0, True
+    while cancelled:
+        number += 1
+        stream, folder = Stream(), tmp_path / str(number)
+        table = stream.table("items", column("id", 23, key=True))
+        for row in range(ROWS):
+            stream.transaction(table.insert(str(row)))
+        refusing = Delivery(Refusing(), on_error="dead_letter", dead_letters=folder)
+        source = MemorySource(stream=stream)
+        await Pipeline(source, {"s": refusing}, until=stream.lsn, batches=BatchPolicy(rows=1)).run()
+        letters, sink = DeadLetters(folder), MemorySink()
+        assert ROWS == len(list(letters.letters()))
+
+        attempt = cancelling(number, everywhere=True)
+        await attempt.run(redeliver("s", Delivery(sink), letters))
+        cancelled = attempt.cancelled
+        await watched.nothing_left()
+        sink.crash()
+        left = len(list(letters.letters()))
+        assert left == await redeliver("s", Delivery(sink), letters)
+        assert {*range(ROWS)} == {
+            change.new["id"] for batch in sink.durable_batches for change in batch.changes
+        }
+    assert number > ROWS
