@@ -83,7 +83,7 @@ class Capture:
 
     def take_prepared(self) -> None:
         """Everyone downstream keeps prepared transactions: give them out when they are prepared."""
-        self.source = replace(self.source, deliver_prepared=self.source.two_phase)
+        self.source = replace(self.source, deliver_prepared=True)
 
     @property
     def quiet_for(self) -> float | None:
@@ -151,7 +151,7 @@ class Capture:
         if self._until == NOW:
             self._until = (await connection.identify_system()).xlogpos
         start = after if start is None else start
-        if self.source.holds_prepared:
+        if readied.holds_prepared:
             # The slot may have been held back for what is prepared and undecided. Nothing tells of that but the
             # PREPARE that comes again, so until then no more is confirmed than was before.
             start = min(start, readied.position.lsn)

@@ -37,6 +37,7 @@ class Readied:
     :param started: when the server was started; ``None`` when it does not tell.
     :param standby: the process that serves this connection, if the server is a standby; else ``None``.
     :param becomes_failover: whether the slot is to be made a failover slot, once it is known to be ours.
+    :param holds_prepared: whether prepared transactions come, and nobody downstream takes them before they are decided.
     """
 
     position: Position
@@ -47,6 +48,7 @@ class Readied:
     started: str | None = None
     standby: int | None = None
     becomes_failover: bool = False
+    holds_prepared: bool = False
 
 
 async def ready(
@@ -149,6 +151,9 @@ async def ready(
         started=started,
         standby=None if standby is None else int(standby),
         becomes_failover=source.failover and found is not None and found["failover"] != "true",
+        # Once a slot has two_phase, it sends them to all who read it.
+        holds_prepared=not source.deliver_prepared
+        and (source.two_phase or (found is not None and found["two_phase"] == "true")),
     )
 
 
@@ -217,7 +222,7 @@ async def find_slot(connection: Connection, slot: str) -> dict[str, str | None] 
         f"coalesce(active_pid, {poller(slot)})::text AS active_pid, "
         # Columns that not every version has: out of JSON they are just missing.
         "to_jsonb(s) ->> 'wal_status' AS wal_status, to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason, "
-        "to_jsonb(s) ->> 'failover' AS failover, "
+        "to_jsonb(s) ->> 'failover' AS failover, to_jsonb(s) ->> 'two_phase' AS two_phase, "
         "(pg_catalog.pg_is_in_recovery() AND (to_jsonb(s) ->> 'synced')::bool)::text AS synchronizing "
         f"FROM pg_catalog.pg_replication_slots s WHERE slot_name = {literal(slot)}"
     )

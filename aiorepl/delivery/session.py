@@ -100,7 +100,7 @@ class Session:
         :raises SlotError, ConfigurationError, ServerError: when the server refuses.
         """
         begin = self._resume.after
-        if self._source.holds_prepared:
+        if readied.holds_prepared:
             # What is prepared and undecided has to come again, and lies before what is known.
             begin = min(begin, readied.position.lsn)
         # The SQL route knows no other beginning than the slot's.

@@ -36,7 +36,8 @@ class Source:
     :param temporary: create it for this connection only.
     :param proto_version: 1 to 4, or ``None`` for the server's best.
     :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
-    :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too.
+    :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too. A slot that has it sends
+        them so in any case.
     :param source: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: prepared transactions are given out when they are prepared. A pipeline sets it when all
         its sinks take them so.
@@ -90,8 +91,6 @@ class Source:
             raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
         if self.source not in ("walsender", "sql"):
             raise ConfigurationError(f"source {self.source!r} does not exist: it is walsender or sql")
-        if self.deliver_prepared and not self.two_phase:
-            raise ConfigurationError("prepared transactions can be delivered only under two_phase")
         if self.heartbeat is not None and not 0 < self.heartbeat < math.inf:
             raise ConfigurationError("heartbeat is in seconds and more than 0; leave it out for none")
         if self.receive_timeout is not None and not self.receive_timeout >= 0:
@@ -101,11 +100,6 @@ class Source:
                 "a temporary slot ends with its connection: it cannot be a failover slot"
             )
         self.options()
-
-    @property
-    def holds_prepared(self) -> bool:
-        """Whether prepared transactions wait with us, and nobody downstream has them, until they are decided."""
-        return self.two_phase and not self.deliver_prepared
 
     def options(self) -> Options:
         """What is asked of pgoutput."""

@@ -122,6 +122,11 @@ def broken(names: list[str], manifest: Manifest | None, state: State | None) -> 
             )
     if state is None:
         return Break("position.json", "is missing") if names else None
+    if names and (last_after := segment_range(names[-1])[0]) > state.end:
+        # After a crash one segment is newer than position.json, and never more: gaps would be forgotten.
+        return Break(
+            "position.json", f"is an older copy: it ends at {state.end}, and a segment begins at {last_after}"
+        )
     if names and state.segment not in names:
         # Not missing if it was pruned, or if position.json is older than the first segment.
         first = segment_range(names[0])[0]

@@ -107,7 +107,24 @@ def load_index(store: Store, name: str) -> SegmentIndex:
     segment = Segment.named(name)
     if (loaded.after, loaded.end.lsn) != (segment.after, segment.last_end_lsn):
         raise DamagedJournal(f"{place} is that of another segment, from {loaded.after} to {loaded.end.lsn}")
+    require_own(store, loaded, place)
     return loaded
+
+
+def require_own(store: Store, loaded: SegmentIndex, place: str) -> None:
+    """Verify that an index is of the journal's own source: slots of one cluster have segments of the same names.
+
+    :raises JournalError: when it is of another slot or cluster, or ``journal.json`` is damaged.
+    """
+    manifest, end = read_manifest(store), loaded.end
+    if manifest is None:
+        return
+    own = manifest.source
+    if (end.system_identifier, end.slot) != (own.system_identifier, own.slot):
+        raise DamagedJournal(
+            f"{place} is that of another journal: it is of slot {end.slot!r} of cluster {end.system_identifier}, and the "
+            f"journal is of slot {own.slot!r} of cluster {own.system_identifier}"
+        )
 
 
 def _read(store: Store, name: str) -> bytes | None:

@@ -19,6 +19,7 @@ from typing import Final
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.builder import SegmentBuilder
+from aiorepl.journal.files import require_own
 from aiorepl.journal.format import frames
 from aiorepl.journal.index import SegmentIndex, dump, load
 from aiorepl.journal.reader import decoder, read_block
@@ -180,11 +181,13 @@ def load_prepared_index(store: Store, kept: KeptPrepared) -> SegmentIndex:
     """
     place = f"{kept.name}{INDEX} in the journal {store.url}"
     try:
-        return load(store.read(kept.name + INDEX), place)
+        loaded = load(store.read(kept.name + INDEX), place)
     except FileNotFoundError:
         raise DamagedJournal(
             f"{place} is missing: the prepared transaction {kept.gid!r} is not decided, and its rows were confirmed"
         ) from None
+    require_own(store, loaded, place)
+    return loaded
 
 
 def read_prepared(store: Store, kept: KeptPrepared) -> Iterator[Slice]:

@@ -51,6 +51,16 @@ def test_position_one_segment_behind(ends: list[int], data: st.DataObject) -> No
     assert (broken(left, MANIFEST, state) is None) == (len(names) > 1 or gone == 0)
 
 
+@given(ends, st.data())
+def test_position_of_an_older_copy(ends: list[int], data: st.DataObject) -> None:
+    """More than one segment behind is no crash, and would forget gaps."""
+    names = names_of(ends)
+    older = data.draw(st.integers(0, len(names)))
+    found = broken(names, MANIFEST, state_of(names[:older]))
+    assert (found is None) == (older >= len(names) - 1)
+    assert found is None or found.file == "position.json"
+
+
 @given(ends)
 def test_files_of_their_own(ends: list[int]) -> None:
     """Neither journal.json nor position.json may be missing once there is a segment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -301,6 +302,25 @@ async def test_a_listing_that_misses_a_file(journal) -> None:
     store.missing = [second, second]
     with pytest.raises(DamagedJournal, match="nothing between"):
         read_chain(store)
+
+
+async def test_files_of_another_slot(tmp_path, tools) -> None:
+    """Journals of two slots of one cluster have files of the same names; put into the other's folder they are refused."""
+    for slot in ("own", "other"):
+        stream = Stream()
+        table = stream.table("t", column("id", 23, key=True))
+        stream.transaction(table.insert(slot[:3]))
+        stream.prepare("x", table.insert(slot[:3]))
+        await tools.write(tmp_path / slot, replace(stream.position, slot=slot), stream.slices())
+    for pattern in ("*.segment", "*.index", "*.prepared", "*.prepared-index"):
+        (file,) = (tmp_path / "other").glob(pattern)
+        (tmp_path / "own" / file.name).write_bytes(file.read_bytes())
+    found = [str(error) for error in problems(tmp_path / "own")]
+    assert ["of another journal" in error for error in found] == [True, True]
+    with pytest.raises(DamagedJournal, match="slot 'other'"):
+        await tools.read(JournalReader(tmp_path / "own"), LSN(0), stream.ends[0])
+    with pytest.raises(DamagedJournal, match="slot 'other'"):
+        await tools.write(tmp_path / "own", replace(stream.position, slot="own"))
 
 
 async def test_a_segment_without_its_index_is_kept(journal, tools) -> None:

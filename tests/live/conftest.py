@@ -41,9 +41,11 @@ class Published:
         async with self.connection.transaction():
             await self.execute(*statements)
 
-    async def create_slot(self) -> None:
+    async def create_slot(self, *, two_phase: bool = False) -> None:
         """Create the slot ahead of any consumer."""
-        await self.connection.fetchval("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", self.slot)
+        await self.connection.fetchval(
+            "SELECT pg_create_logical_replication_slot($1, 'pgoutput', twophase => $2)", self.slot, two_phase
+        )
 
     async def wal(self) -> LSN:
         """The end of WAL."""

@@ -81,3 +81,38 @@ async def test_a_connection_lost_behind_a_rollback(published, tmp_path):
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(1)
     assert [2] == [change.key["id"] for change in sink.changes]
+
+
+@pytest.mark.parametrize(("at_prepare", "at_commit"), [(True, False), (False, True), (False, False)])
+async def test_a_two_phase_slot_read_without_asking(published, tmp_path, at_prepare, at_commit):
+    """Such a slot sends prepared transactions to everyone: the journal keeps them whatever the source asks for."""
+    await published.create_slot(two_phase=True)
+    source, sink = published.source(), MemorySink()
+    asking = dataclasses.replace(source, two_phase=at_prepare)
+    async with Pipeline(asking, {"memory": sink}, journal=str(tmp_path), batches=SOON):
+        await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'kept'")
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(1, durable=True)
+        await published.confirmed_past(await published.wal())
+    asking = dataclasses.replace(source, two_phase=at_commit)
+    async with Pipeline(asking, {"memory": sink}, journal=str(tmp_path), batches=SOON):
+        await published.execute("COMMIT PREPARED 'kept'", "INSERT INTO items VALUES (3)")
+        await sink.wait_for_changes(2, durable=True)
+        await published.confirmed_past(await published.wal())
+    assert [2, 1, 3] == [change.key["id"] for change in sink.changes]
+    assert 0 == kept(tmp_path)
+
+
+async def test_a_two_phase_slot_read_without_asking_or_journal(published):
+    """What is prepared and undecided comes again at the next start, also where the sink has what came behind it."""
+    await published.create_slot(two_phase=True)
+    source, sink = published.source(), MemorySink(keeps_position=True)
+    async with Pipeline(source, [sink], batches=SOON):
+        await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'held'")
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(1, durable=True)
+    async with Pipeline(source, [sink], batches=SOON):
+        await published.execute("COMMIT PREPARED 'held'", "INSERT INTO items VALUES (3)")
+        await sink.wait_for_changes(2, durable=True)
+        await published.confirmed_past(await published.wal())
+    assert [2, 1, 3] == [change.key["id"] for change in sink.changes]
