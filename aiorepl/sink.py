@@ -56,7 +56,7 @@ more, the sink stops. Other sinks do not get anything twice.
 **Poison.** A batch that will never succeed stops the sink, unless the user has chosen dead letters or skipping for it.
 Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
 that can tell the changes apart raises ``PermanentError(text, refused=changes)``: the target will never accept these, and
-has accepted all others of the batch. The engine finds them in the batch by object identity; an unknown one stops the
+has accepted all others of the batch. The engine finds them in the batch by commit LSN and ordinal; an unknown one stops the
 sink. A refused change must not be partly written. A sink that can accept nothing more, such as one whose receiver is
 gone, sets ``final=True`` and stops; otherwise the whole stream would become dead letters.
 

@@ -5,8 +5,8 @@ any run of characters, within its part; every other character for itself, upper 
 A part in double quotes is taken literally, a quote in it doubled, and has to be for names with dots, quotes, spaces,
 ``*`` or ``!``, or with ``?`` at the end: ``"my.schema"."the ""best"" table"``.
 
-A pattern that matches nothing is a mistake, unless it ends with ``?``: ``public.customers.email?`` is a column that was,
-or will be.
+A pattern that matches nothing is an error, unless it ends with ``?``: ``public.customers.email?`` may be a column that was
+renamed, or that does not exist yet.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pattern:
     expression: re.Pattern[str]
 
     def match(self, names: Names) -> bool:
-        """Whether it means this table or column; for one that excludes, whether it excludes it."""
+        """Whether it matches this table or column; an exclusion matches what it excludes."""
         return self.expression.fullmatch(_BETWEEN.join(names)) is not None
 
 
@@ -66,20 +66,20 @@ class Patterns:
         self.all = tuple(_pattern(option, text, parts, exclusions=exclusions) for text in patterns)
         self._included = [pattern for pattern in self.all if not pattern.excludes]
         self._excluded = [pattern for pattern in self.all if pattern.excludes]
-        # Where every pattern excludes, the rest is meant.
+        # If all patterns are exclusions, everything else is selected.
         self._rest = bool(self._excluded) and not self._included
 
     def __bool__(self) -> bool:
         return bool(self.all)
 
     def match(self, *of: Names) -> bool:
-        """Whether what goes by these names is meant; without patterns nothing is."""
+        """Whether the table or column with these names is selected; without patterns, nothing is."""
         if any(pattern.match(names) for pattern in self._excluded for names in of):
             return False
         return self._rest or any(pattern.match(names) for pattern in self._included for names in of)
 
     def decide(self, names: Iterable[Names], unlike: Iterable[Names]) -> bool:
-        """Whether some pattern means, or excludes, one of ``names`` and none of ``unlike``."""
+        """Whether some pattern matches one of ``names`` and none of ``unlike``."""
         others = tuple(unlike)
         return any(
             pattern.match(name) and not any(map(pattern.match, others))
@@ -89,7 +89,7 @@ class Patterns:
 
 
 def written(names: Names) -> str:
-    """The names as a pattern that means them alone."""
+    """Write the names as a pattern that matches only them."""
     return ".".join(name if _BARE.fullmatch(name) else '"' + name.replace('"', '""') + '"' for name in names)
 
 

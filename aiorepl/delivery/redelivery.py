@@ -42,7 +42,7 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
         held = await sink.open(SinkContext(name, source, serve.routing_key))
         if held is not None and not sink.replays:
             raise ConfigurationError(
-                f"sink {name!r} keeps a position, and does not say how it writes changes that lie before it: print the "
+                f"sink {name!r} keeps a position and does not support replay (it does not override replay): print the "
                 "letters with aiorepl dlq show, write their rows by hand, and delete them with aiorepl dlq drop"
             )
         statistics, keeps_position = SinkStatistics(name), held is not None
@@ -68,7 +68,7 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
 
 
 class _Replaying(Sink):
-    """Gives batches to another sink's ``replay``."""
+    """A sink that passes its batches to another sink's ``replay``."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

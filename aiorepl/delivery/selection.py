@@ -86,7 +86,7 @@ class Selection:
         object.__setattr__(self, "_rules", rules)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Another process masks with the same key, so a pickle has it.
+        # The pickle contains the key, because another process must mask with the same one.
         secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
         return Selection, (self.tables, self.kinds, self.drop, self.mask, secret, self.keep)
 
@@ -96,7 +96,7 @@ class Selection:
         return self._rules
 
     def mistakes(self, lineage: Lineage) -> list[str]:
-        """What is wrong with it for these tables: patterns that match nothing."""
+        """The errors of the selection for these tables: patterns that match nothing."""
         tables = [table.names for table in lineage]
         columns = [(*table.names, column) for table in lineage for column in table.columns]
         found = []
@@ -115,7 +115,7 @@ class Selection:
         return found
 
     def inherited(self, lineage: Lineage) -> list[str]:
-        """The tables by whose names it selects or hides something of their partitions and children."""
+        """The tables whose names select or hide anything in their partitions and children."""
         found: dict[str, None] = {}
         for table in lineage:
             own, ancestors = look(self._rules, (table.names,), table.columns), lineage.ancestors(table.oid)

@@ -40,9 +40,9 @@ class Session:
 
     :param ledger: told what is received, asked what may be confirmed.
     :param resume: what of the stream is known already.
-    :param tables: told of tables that were described, before their rows are given out.
+    :param tables: looks up tables that were described, before their rows are given out.
     :param until: stop before the first transaction that commits at or after this position.
-    :param spool: where transactions in progress go that do not fit in memory; one of its own unless given.
+    :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Session:
         begins = max(begin, slot_at) if isinstance(self._connection, ReplicationConnection) else slot_at
         self._resume = replace(self._resume, begins=begins)
         self._begin(self._resume)
-        # Before, for a notice may come in one read with the answer.
+        # Before the command, because a notice may arrive in the same read as the answer.
         self._connection.on_notice(self._noticed)
         await self._connection.start_replication(
             self._source.slot, begin, readied.plugin_options, confirmed=slot_at
@@ -130,7 +130,7 @@ class Session:
                 raise self._failure
             frames = await self._connection.receive()
             if not frames:
-                # However politely: what it has not sent is still to come.
+                # A CopyDone from the server is an error, because the stream is not complete.
                 raise ConnectionLost(
                     "the server ended the stream: it shuts down, or its walsender was told to"
                 )
@@ -160,7 +160,7 @@ class Session:
         return self._reporting.quiet_for()
 
     async def stop(self) -> None:
-        """The last status, CopyDone both ways, and the end of the connection; its abrupt end if this is cancelled."""
+        """Send the last status, exchange CopyDone, and close the connection; drop it if this is cancelled."""
         self._assembler.waiting.clear()
         try:
             await self._stop_tasks()
@@ -172,7 +172,7 @@ class Session:
             raise
 
     async def abandon(self) -> None:
-        """Drop the connection, and what came by it and cannot be delivered yet."""
+        """Drop the connection, and the received data that cannot be delivered yet."""
         self._connection.abort()
         self._assembler.waiting.clear()
         await self._stop_tasks()

@@ -73,15 +73,15 @@ def connect(
 class ReplicationStream:
     """The transactions of a slot, in commit order. Made by ``aiorepl.connect``; one task may use it.
 
-    Any call may be cancelled and made again: nothing is lost, and what was under way (connecting again, a look-up in the
-    catalog, a round of the SQL source) continues, so that a time-out shorter than that does not keep it from ending.
+    Any call may be cancelled and repeated without loss. A step in progress (a reconnect, a catalog look-up, a poll of the
+    SQL source) continues meanwhile, so it completes even if it takes longer than the caller's time-outs.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._ledger = Ledger(LSN(0), ())
         self._slices: deque[Slice] = deque()
-        # Bytes given out since the loop had its turn.
+        # Bytes given out since the last yield to the event loop.
         self._given = 0
         self._receiving = Resumable(capture.receive, "aiorepl stream")
         self._ended = False
@@ -174,7 +174,7 @@ class ReplicationTransaction:
     def __init__(self, stream: ReplicationStream, first: Slice) -> None:
         self._stream = stream
         self._slice = first
-        # What is left of the slice; not asked for before somebody wants it, for it may be on disk.
+        # The rest of the slice, iterated lazily because it may be on disk.
         self._changes: Iterator[Change] | None = None
         self.transaction: Transaction | None = first.transaction
         self.end_lsn: LSN | None = None
@@ -213,7 +213,7 @@ class ReplicationTransaction:
                 raise StopAsyncIteration
 
     async def skip(self) -> None:
-        """Go to the end without looking."""
+        """Skip to the end of the transaction."""
         while await self._advance():
             pass
 

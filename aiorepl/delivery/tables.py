@@ -1,4 +1,4 @@
-"""The tables of a source as its catalog has them: asked at the start, and when a table is described."""
+"""Look-ups of a source's tables in its catalog, at the start and when a table is described."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FOR_EVER: Final = RetryPolicy(seconds=None)
 
 
 class Tables:
-    """Asks the catalog for the sinks that need it, and keeps what it said.
+    """Looks tables up in the catalog for the sinks that need it, and keeps the results.
 
-    :param selections: by the names of their sinks.
+    :param selections: the selections by sink name.
     """
 
     def __init__(self, source: Source, selections: Mapping[str, Selection]) -> None:
@@ -31,17 +31,17 @@ class Tables:
 
     @classmethod
     def needed(cls, source: Source, sinks: Mapping[str, Served]) -> Self | None:
-        """For the sinks that need them; ``None`` if none does, or if there is no catalog."""
+        """Create the look-ups for ``sinks``; ``None`` if no sink needs them, or if there is no catalog."""
         if not source.has_catalog or not any(serve.needs_catalog for serve in sinks.values()):
             return None
         chosen = {name: serve.selection for name, serve in sinks.items()}
         return cls(source, {name: each for name, each in chosen.items() if each is not None and each.rules})
 
     async def load(self) -> None:
-        """Ask for the published tables, and hold the selections against them.
+        """Look up the published tables, and check the selections against them.
 
         :raises ConfigurationError: a pattern matches nothing.
-        :raises ConnectionFailed, ConnectionLost, ServerError: the catalog cannot be asked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         if not self._selections:
             return
@@ -51,15 +51,15 @@ class Tables:
                 raise ConfigurationError(f"sink {name}: {mistake}")
 
     async def learn(self, oids: Iterable[int]) -> None:
-        """Ask for tables that were described: their families may have changed.
+        """Look up tables that were described, because their ancestors may have changed.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: the catalog cannot be asked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         asked = sorted(oids)
         self.lineage.learn(await self._source.look_up_tables(asked), asked)
 
     async def require(self, part: Slice) -> None:
-        """Ask for the tables of a slice that nobody has asked for; again and again while the source is away."""
+        """Look up the tables of a slice that are not known yet; retry while the source is away."""
         missing = {oid for oid in _oids(part) if not self.lineage.asked(oid)}
         if missing:
             async for attempt in _FOR_EVER.connection():

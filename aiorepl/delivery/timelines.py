@@ -10,7 +10,7 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 
 Line = tuple[tuple[int, LSN | None], ...]
-"""A timeline behind its ancestors, each with the LSN at which it was left; ``None`` of the last."""
+"""A timeline's ancestors and the timeline itself, each with the LSN where the next one branched off; ``None`` for the last."""
 
 
 def parse(history: str | None, current: int) -> Timelines:
@@ -23,14 +23,14 @@ def parse(history: str | None, current: int) -> Timelines:
 def parted(held: Position, timelines: Timelines) -> LSN | None:
     """Where the server's history parted from the one that ``held`` lies on; ``None`` when it did not before ``held``.
 
-    :raises SlotError: when they have no timeline in common.
+    :raises SlotError: they have no timeline in common.
     """
     there = timelines.history(timelines.current)
     if there is None:
         return None
     here = held.history
     if here is None:
-        # Nothing but the number is known of its timeline.
+        # Only the number of its timeline is known.
         here = tuple(one for one in there if one[0] < held.timeline)
     left = _parted((*here, (held.timeline, None)), (*there, (timelines.current, None)))
     if left == 0:
@@ -42,7 +42,7 @@ def parted(held: Position, timelines: Timelines) -> LSN | None:
 
 
 def _parted(here: Line, there: Line) -> LSN | None:
-    """Where two lines of timelines part; 0 when they do not even begin alike, ``None`` when they do not part."""
+    """The LSN where two histories diverge; 0 if they have nothing in common, ``None`` if they do not diverge."""
     common = LSN(0)
     for (ours, left), (theirs, left_there) in zip(here, there, strict=False):
         if ours != theirs:
@@ -54,14 +54,14 @@ def _parted(here: Line, there: Line) -> LSN | None:
 
 
 def leaves(held: Position, timelines: Timelines) -> bool:
-    """Whether the timeline of ``held`` is an ancestor of the server's, by its number: it was promoted from there."""
+    """Whether the timeline of ``held`` is an ancestor of the server's, judged by its number."""
     return any(timeline == held.timeline for timeline, _ in timelines.history(timelines.current) or ())
 
 
 def require_history(known: Position, timelines: Timelines, begun: LSN | None = None) -> None:
     """Check that all that is known of the stream is in the history of the server that was found.
 
-    :param begun: the commit LSN of a transaction of which a part was delivered, if that is what reaches up to ``known``.
+    :param begun: the commit LSN of a partly delivered transaction, if ``known`` is the end of that part.
     :raises SlotError: when some of it was lost with the old server.
     """
     if (left := parted(known, timelines)) is None:

@@ -1,4 +1,4 @@
-"""Drops the slot that a failed start has created, for it would keep WAL for nobody."""
+"""Drops the slot that a failed start has created, because it would keep WAL without a consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE: Final = 30.0
 
 
 async def drop(source: Source, created: CreatedSlot) -> None:
-    """Drop a slot that was just created, unless it is another one by now. What goes wrong is logged only."""
+    """Drop a slot that was just created, unless another one has its name by now. Errors are only logged."""
     await uninterrupted(_drop(source, created))
 
 
@@ -44,7 +44,7 @@ async def _drop(source: Source, created: CreatedSlot) -> None:
 
 
 async def _untouched(connection: Connection, created: CreatedSlot) -> bool:
-    """Whether nobody has confirmed anything of the slot, or made another one of this name."""
+    """Whether the slot is still as it was created: not confirmed further, and not recreated under the same name."""
     rows = await connection.query(
         "SELECT confirmed_flush_lsn::text AS lsn FROM pg_catalog.pg_replication_slots "
         f"WHERE slot_name = {literal(created.name)}"

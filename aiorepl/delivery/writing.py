@@ -39,7 +39,7 @@ class SinkWriter:
     """Writes to an opened sink, and flushes it.
 
     :param keeps_position: whether the sink keeps its position itself, and so has to hear where a batch ends.
-    :param lineage: what the catalog says of the tables.
+    :param lineage: the catalog's information about the tables.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class SinkWriter:
         await self._pass(batch)
 
     async def _pass(self, batch: Batch) -> None:
-        """Have a sink that keeps its position move it past a batch with changes that were put aside.
+        """Make a sink that keeps its position move it past a batch whose refused changes were put aside.
 
         The slot is confirmed past them, so the position must not stay before them.
         """
@@ -162,15 +162,15 @@ class SinkWriter:
             ) from error
 
     def _only(self, batch: Batch, refused: Sequence[Change]) -> list[Slice]:
-        """The slices with the refused changes alone, and none without any.
+        """The slices reduced to the refused changes; slices without any are left out.
 
-        Changes are matched by identity: those that are read from disk are new objects each time they are walked.
+        Changes are matched by event id, because spooled changes are new objects on each iteration.
 
-        :raises SinkError: the sink has named a change that is not in the batch, so one that it refuses may be lost.
+        :raises SinkError: the sink named a change that is not in the batch, so a refused change could be lost.
         """
         if not all(isinstance(change, Change) for change in refused):
             raise SinkError(
-                f"sink {self._name} refuses something that is no change: refused has changes of the batch"
+                f"sink {self._name} refuses an object that is not a change: put the batch's own changes in refused"
             )
         wanted = set(map(event_id, refused))
         found: set[str] = set()
@@ -198,7 +198,7 @@ class SinkWriter:
             return
         refusal = Refusal(self._name, type(error).__name__, str(error), stage, datetime.now(UTC))
         batch = Batch(tuple(parts), refusal)
-        # Batches are written at once, but the dead letters are a sink of their own.
+        # Batches may be written concurrently, but the dead letters' sink takes one call at a time.
         async with self._letters_lock:
             await self._insist("its dead letters' write", lambda: letters.write(batch))
             await self._insist("its dead letters' flush", letters.flush)
@@ -221,7 +221,7 @@ class SinkWriter:
 
 
 async def close(name: str, sink: Sink) -> None:
-    """Close a sink. A cancellation interrupts that only after a while, for what a client has open would be left."""
+    """Close a sink. A cancellation interrupts this only after a while, so that the client can close its connections."""
 
     async def closed() -> None:
         await awaitable(name, "close", sink.close())
@@ -260,7 +260,7 @@ def transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
 
 
 def _same_transaction(one: Slice, other: Slice) -> bool:
-    # After a reconnect the rest of a transaction comes with a header of its own.
+    # After a reconnect, the rest of a transaction has a new header object.
     return (
         one.transaction is not None
         and other.transaction is not None

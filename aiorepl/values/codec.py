@@ -131,9 +131,9 @@ def text_only(name: str) -> Codec:
 
 
 def refused(problem: str, json_text: Encoder | None) -> Codec:
-    """The codec of a type that cannot be read, though its text can be passed on.
+    """The codec of a type that cannot be decoded, although its text can be passed on.
 
-    :param json_text: if its text does for JSON.
+    :param json_text: the encoder of its text as JSON, if there is one.
     """
 
     def refuse(_raw: bytes) -> NoReturn:
@@ -143,10 +143,10 @@ def refused(problem: str, json_text: Encoder | None) -> Codec:
 
 
 def require_escapable(out: bytearray, start: int) -> None:
-    """That what was appended from ``start`` on may have its quotes and backslashes doubled. Every level of nesting doubles
-    them once more, so that a few bytes in binary can be gigabytes of text.
+    """Check that the text from ``start`` on is short enough to be escaped. Every level of nesting doubles quotes and
+    backslashes, so a few bytes in binary can become gigabytes of text.
 
-    :raises Malformed: when it would be too long.
+    :raises Malformed: the text is too long.
     """
     if len(out) - start + out.count(b'"', start) + out.count(b"\\", start) > MOST_ESCAPED:
         raise Malformed(f"its text, with quotes inside quotes, takes more than {MOST_ESCAPED} bytes")

@@ -44,12 +44,12 @@ class Binary(Form):
     """The binary form of a type; unless said, its JSON is a string, and nothing of its text has to be escaped there."""
 
     def swells(self) -> bool:
-        """Whether text can be very much longer than the bytes: 131,072 digits of ten bytes."""
+        """Whether the text can be much longer than the bytes: ten bytes of numeric can be 131,072 digits."""
         return False
 
     def swelling(self, raw: bytes, start: int, end: int) -> int:
-        """About how much longer the text of a stretch is; of bytes that are not of the type, anything. For those who count
-        before they print.
+        """Estimate how much longer the text of ``raw[start:end]`` is, without printing it. The result is arbitrary for
+        invalid bytes.
         """
         return 0
 

@@ -1,7 +1,7 @@
-"""What types are made of: a domain's base, and how deep arrays, composites and ranges are nested. Pure.
+"""Structure of types: a domain's base type, and the nesting depth of arrays, composites and ranges. Pure.
 
-Types are read by functions that call those of their parts, so there is an end to how deep they may be nested. No server
-gives a type that is made of itself, but a damaged journal can.
+Decoders of nested types are recursive, so the depth is limited. No server has a type that contains itself, but a damaged
+journal may describe one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_LEVELS: Final = 64
 
 
 def base(oid: int, info: Infos) -> TypeInfo | None:
-    """The type, or what it is a domain over; ``None`` where that is not known."""
+    """The type itself, or the base type of a domain; ``None`` if it is not known."""
     found = info(oid)
     passed: set[int] = set()
     while found is not None and found.kind == DOMAIN:
@@ -29,7 +29,7 @@ def base(oid: int, info: Infos) -> TypeInfo | None:
 
 
 def problem(oid: int, info: Infos) -> str | None:
-    """Why a type cannot be read, if it cannot."""
+    """The reason why a type cannot be decoded; ``None`` if it can."""
     levels: dict[int, int] = {}
     entered: set[int] = set()
     pending = [oid]

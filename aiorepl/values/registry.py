@@ -118,11 +118,11 @@ class Types:
         return BUILTIN.get(oid) or self._added.get(oid)
 
     def base(self, oid: int) -> TypeInfo | None:
-        """What is known of the type, or of the one that it is a domain over."""
+        """The type itself, or the base type of a domain; ``None`` if it is not known."""
         return nesting.base(oid, self.info)
 
     def readable(self, oid: int) -> bool:
-        """Whether values of this type can be taken apart; if not, ``decoder`` gives what says why."""
+        """Whether values of this type can be decoded; if not, ``decoder`` returns a function that raises the reason."""
         return nesting.problem(oid, self.info) is None
 
     def add(self, info: TypeInfo) -> None:

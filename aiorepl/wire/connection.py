@@ -224,8 +224,8 @@ class ReplicationConnection:
         self._protocol.on_reply_request = callback
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
-        """Have ``callback`` called with what the server wants to be known, beside it being logged; what it raises, ``receive``
-        raises when it has given out what came before.
+        """Call ``callback`` for each notice of the server, which is logged as well. ``receive`` raises the callback's
+        exception after the messages that arrived before it.
         """
 
         def both(notice: ServerNotice) -> None:

@@ -1,4 +1,4 @@
-"""Creating a slot so that a cancellation cancels it on the server, too.
+"""Creates slots so that a cancellation also cancels the command on the server.
 
 CREATE_REPLICATION_SLOT waits for the end of transactions that are in progress. Meanwhile the server does not notice that
 its client has gone, keeps WAL, and may complete the slot in the end.
@@ -28,10 +28,10 @@ async def created(
     cancel: Callable[[], Awaitable[None]],
     drop: Callable[[], Awaitable[None]],
 ) -> CreatedSlot:
-    """What ``creating`` returns. If this is cancelled, no slot is left.
+    """Await ``creating`` and return its result. If this is cancelled, no slot is left.
 
-    :param cancel: has the server cancel the command.
-    :param drop: drops the slot if the command was faster; SlotError if there is none.
+    :param cancel: cancels the command on the server.
+    :param drop: drops the slot if the command completed first; raises SlotError if there is no slot.
     """
     task = asyncio.ensure_future(creating)
     try:
@@ -67,14 +67,14 @@ async def _undone(
 
 
 def _may_be_there(error: BaseException | None) -> bool:
-    """Whether the slot may be there: also after a cancellation, if the server had completed it and not yet said so."""
+    """Whether the slot may exist. It may even after a cancellation, if the server had completed the command."""
     return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
 
 
 async def cancel_backend(pid: int, dsn: str | None, **kwargs: Any) -> None:
-    """Cancel what the server process ``pid`` does, by a connection of its own. ``kwargs`` go to ``asyncpg.connect``.
+    """Cancel the command of the server process ``pid``, on a new connection. ``kwargs`` go to ``asyncpg.connect``.
 
-    :raises ConnectionFailed, ConnectionLost, ServerError: it could not be asked.
+    :raises ConnectionFailed, ConnectionLost, ServerError: the cancel request failed.
     """
     connection = await connect_sql(dsn, **kwargs)
     try:

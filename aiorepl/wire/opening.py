@@ -181,7 +181,7 @@ def _keep_alive(transport: asyncio.Transport) -> None:
 
 
 def exposure(transport: asyncio.BaseTransport) -> str | None:
-    """What others can do to a connection on its way, as a predicate; ``None`` if its server was verified, or is here."""
+    """The connection's lack of protection, as a predicate; ``None`` if the server is verified or local."""
     if _local(transport):
         return None
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -226,7 +226,9 @@ def explained(error: Exception) -> Exception:
             "no host of the DSN is what target_session_attrs asks for: check that one of them is, or leave it out"
         )
     if isinstance(error, pg.ClientConfigurationError) and "root certificate" in str(error):
-        return ConfigurationError(f"sslmode wants the server's certificate verified: {_ROOT}")
+        return ConfigurationError(
+            f"sslmode demands a verified server certificate, and no root certificate was found: {_ROOT}"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectionFailed(
             f"the server's certificate is not accepted: {error.verify_message.rstrip('.')}: {_ROOT}, and call the server as "
@@ -255,7 +257,7 @@ def explained(error: Exception) -> Exception:
 
 
 def _granting(error: Any) -> str:
-    """What to grant. The function of the server's that refused tells what it was, in whatever language the message is."""
+    """The missing grant. The error's C function identifies it, because the message may be translated."""
     match getattr(error, "server_source_function", None):
         case "CheckMyDatabase":
             return "GRANT CONNECT ON DATABASE … to the role"

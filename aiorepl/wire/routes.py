@@ -19,7 +19,7 @@ class Connection(Protocol):
     """What a session asks of either."""
 
     server_version: int
-    # What others can do to it on its way, as a predicate; None if its server was verified, or is on this machine.
+    # The connection's lack of protection, as a predicate; None if the server is verified or local.
     exposure: str | None
 
     async def query(self, sql: str) -> list[dict[str, str | None]]: ...

@@ -63,7 +63,7 @@ SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg
 """
 _ADVANCE: Final = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2::text::pg_lsn)"
 _LOCK: Final = "SELECT pg_try_advisory_lock($1) AS taken"
-# The server finds out about a client that is gone without a word, and lets go of its lock, as soon as a walsender does.
+# The server detects a vanished client, and releases its lock, as soon as a walsender would.
 _KEEPALIVE: Final = """
 SELECT set_config(name, value, false)
   FROM (VALUES ('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3')) AS s(name, value)
@@ -82,7 +82,7 @@ class SqlConnection:
         self._slot = ""
         self._options: list[str] = []
         self._flushed = ZERO
-        # How far the slot was advanced, and how far the server was asked to: it stands between the two.
+        # The slot's last known LSN, and the LSN that was last requested; the slot is between the two.
         self._advanced = ZERO
         self._asked = ZERO
         self._pause = 0.0
@@ -192,7 +192,7 @@ class SqlConnection:
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """``pg_drop_replication_slot``.
 
-        :param wait: there is no such function: a slot that is in use is refused at once.
+        :param wait: ignored, because no SQL function waits; a slot in use is refused at once.
         :raises SlotError: it does not exist, or is in use.
         """
         try:
@@ -240,7 +240,7 @@ class SqlConnection:
         """Nobody asks for a reply on this route."""
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
-        """Have ``callback`` called with what the server wants to be known; what it raises, ``receive`` raises."""
+        """Call ``callback`` for each notice of the server; ``receive`` raises the callback's exception."""
 
         def told(_: Any, message: Any) -> None:
             fields = {"C": message.sqlstate, "M": message.message, "R": message.server_source_function}
@@ -256,7 +256,7 @@ class SqlConnection:
         self._flushed = max(self._flushed, flushed)
 
     async def stop(self) -> None:
-        """Confirm what is left to confirm, and let the next poller in."""
+        """Confirm the remaining progress, and release the lock."""
         await self._receiving.stop()
         if not self._connection.is_closed():
             await self._end_round()

@@ -1,4 +1,4 @@
-"""Where a slot stands, whether that is where its consumer has left it, and what keeps other pollers away. Pure."""
+"""Checks that only this consumer moves a slot: the slot's confirmed position, and the pollers' advisory lock. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiorepl.wire.commands import literal
 
 
 def standing(slot: str) -> str:
-    """The query for where the slot stands."""
+    """The query for the slot's confirmed LSN."""
     return (
         "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots "
         f"WHERE slot_name = {literal(slot)}"
@@ -19,10 +19,10 @@ def standing(slot: str) -> str:
 
 
 def require_standing(slot: str, rows: Sequence[Mapping[str, str | None]], known: LSN | None) -> LSN:
-    """Where the slot stands, by the rows of ``standing``.
+    """Return the slot's confirmed LSN from the rows of ``standing``.
 
-    :param known: how far it was confirmed, as far as this consumer knows; ``None`` for a first look.
-    :raises SlotError: it is gone, or somebody else has moved it.
+    :param known: the LSN up to which this consumer has confirmed the slot; ``None`` at the first look.
+    :raises SlotError: the slot was dropped, or another consumer has moved it.
     """
     if not rows:
         raise SlotError(f"replication slot {slot!r} does not exist any more: somebody has dropped it")
@@ -37,13 +37,13 @@ def require_standing(slot: str, rows: Sequence[Mapping[str, str | None]], known:
 
 
 def poll_lock(slot: str) -> int:
-    """The advisory lock that a poller of the slot holds."""
+    """The key of the advisory lock that a poller of the slot holds."""
     digest = hashlib.blake2b(f"aiorepl slot {slot}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def poller(slot: str) -> str:
-    """SQL for the process that polls the slot; NULL when none does."""
+    """A SQL expression for the pid of the process that polls the slot; NULL if there is none."""
     key = poll_lock(slot) & 0xFFFF_FFFF_FFFF_FFFF
     return (
         "(SELECT min(pid) FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted "
