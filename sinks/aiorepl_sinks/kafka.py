@@ -176,15 +176,18 @@ class Kafka(Sink):
         await self._cluster.disconnect()
 
     async def _deliver(self, batch: Batch, end_lsn: LSN | None) -> None:
+        # Walked once: changes that wait on disk are new objects each time.
         records = [record for change in batch.changes for record in self._records(change)]
-        large = {id(record.change) for record in records if len(record.value or b"") > self._max_event_bytes}
-        refused = [change for change in batch.changes if id(change) in large]
+        large = {
+            record.change: None for record in records if len(record.value or b"") > self._max_event_bytes
+        }
+        refused = [change for change in large if change is not None]
         if self._exactly_once:
             # All or nothing: the position must not pass what is refused.
             if refused or await self._transact(batch, records, end_lsn):
                 raise self._refusal(refused[:1])
             return
-        refused += await self._send([record for record in records if id(record.change) not in large])
+        refused += await self._send([record for record in records if record.change not in large])
         if refused:
             raise self._refusal(refused, refused)
 

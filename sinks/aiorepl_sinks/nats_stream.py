@@ -95,7 +95,7 @@ class Stream:
         :returns: the changes that are too large.
         """
         jetstream = await self.connected()
-        refused: dict[int, Change] = {}
+        refused: dict[Change, None] = {}
         try:
             left = await self._judged(jetstream, messages, refused)
             while left:
@@ -106,7 +106,7 @@ class Stream:
                 if code == _TOO_LARGE:
                     # The stream takes less than when it was asked.
                     self._largest = None
-                    refused[id(left[done].change)] = left[done].change
+                    refused[left[done].change] = None
                     left = await self._judged(jetstream, left[done:], refused)
                 elif code != _WRONG_LAST or not done:
                     raise await self._explained(jetstream, error, left[done].subject)
@@ -115,7 +115,7 @@ class Stream:
                     left = left[done:]
         except (nats.errors.Error, OSError) as error:
             raise self._problem(error) from None
-        return list(refused.values())
+        return list(refused)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -193,7 +193,7 @@ class Stream:
             )
 
     async def _judged(
-        self, jetstream: JetStreamContext, messages: Sequence[Message], refused: dict[int, Change]
+        self, jetstream: JetStreamContext, messages: Sequence[Message], refused: dict[Change, None]
     ) -> Sequence[Message]:
         """Those of changes that are taken whole. The others are added to ``refused`` before any of theirs is sent."""
         assert self._client is not None
@@ -206,8 +206,8 @@ class Stream:
         expected += max((len(message.headers["Nats-Msg-Id"]) for message in messages), default=0)
         for message in messages:
             if message.size + expected > self._largest:
-                refused[id(message.change)] = message.change
-        return [message for message in messages if id(message.change) not in refused]
+                refused[message.change] = None
+        return [message for message in messages if message.change not in refused]
 
     async def _publish(self, messages: Sequence[Message]) -> tuple[int, Exception | None]:
         """Publish in order: how many the stream has, and why it does not have the next."""

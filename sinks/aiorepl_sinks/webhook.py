@@ -178,7 +178,7 @@ class Webhook(Sink):
         self._headers = self._constant_headers(bearer, headers or {})
         self._source = ""
         self._pool: httpcore2.AsyncConnectionPool | None = None
-        self._unfinished: dict[int, _Work] = {}
+        self._unfinished: dict[Batch, _Work] = {}
         self._gone = ""
         if http2:
             # At its lowest level it logs headers, and any of ours may be a secret.
@@ -198,7 +198,7 @@ class Webhook(Sink):
         """Send the batch in as many requests as it takes, one after the other."""
         if self._gone:
             raise PermanentError(self._gone, final=True)
-        work = self._unfinished.pop(id(batch), None)
+        work = self._unfinished.pop(batch, None)
         if work is None:
             work = _Work(batch, deque(self._cut(self._events_of(batch))))
         try:
@@ -234,7 +234,7 @@ class Webhook(Sink):
         # A batch that is given up does not come back: no more are kept than may be under way at once.
         while len(self._unfinished) >= self._connections:
             del self._unfinished[next(iter(self._unfinished))]
-        self._unfinished[id(work.batch)] = work
+        self._unfinished[work.batch] = work
 
     async def _deliver(self, work: _Work) -> None:
         """Send the next request, and take it or what is refused off the work."""

@@ -114,6 +114,32 @@ async def test_what_is_too_large_for_the_topic(items, broker, name, tmp_path):
     assert [2, 4] == [change.new["id"] for change in put_aside]
 
 
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+async def test_too_large_in_a_transaction_on_disk(items, broker, name, tmp_path, exactly_once):
+    """An event that is larger than max_event_bytes halts the sink, or is a dead letter, also when it waited on disk."""
+
+    def sink():
+        exactly = {"exactly_once": True, "position_topic": f"positions-{name}"} if exactly_once else {}
+        return Kafka(broker.url, topic=name, max_event_bytes=10_000, **exactly)
+
+    await items.execute(
+        f"ALTER DATABASE \"{items.dsn.rpartition('/')[2]}\" SET logical_decoding_work_mem = '64kB'",
+        "INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 1000) g;"
+        "INSERT INTO items VALUES (2000, repeat('y', 20000))",
+    )
+    spooled = {"source": {"streaming": "on", "waiting_bytes": 10_000}}
+    with pytest.raises(PermanentError, match="larger than max_event_bytes"):
+        await items.deliver(sink(), **spooled)
+    letters = tmp_path / "letters"
+    await items.deliver(Delivery(sink(), on_error="dead_letter", dead_letters=letters), **spooled)
+    put_aside = [
+        change.new["id"] for letter in DeadLetters(letters).letters() for change in letter.batch.changes
+    ]
+    assert 2000 in put_aside
+    assert {*range(1, 1001), 2000} == {*await ids(broker, name), *put_aside}
+    assert 2000 not in await ids(broker, name)
+
+
 async def test_too_large_exactly_once(items, broker, name, tmp_path):
     """The transaction is put aside whole, and nothing of it is seen."""
     await broker.create(name, max_message_bytes="50000")
