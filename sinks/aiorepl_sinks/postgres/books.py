@@ -22,8 +22,8 @@ CREATE TABLE IF NOT EXISTS {schema}.positions (
 );
 ALTER TABLE {schema}.positions ADD COLUMN IF NOT EXISTS history jsonb, ADD COLUMN IF NOT EXISTS last jsonb;
 CREATE TABLE IF NOT EXISTS {schema}.prepared (
-  sink text, slot text, xid bigint, committed boolean, source_gid text NOT NULL, gid text NOT NULL,
-  PRIMARY KEY (sink, slot, xid, committed)
+  gid text, committed boolean, sink text NOT NULL, slot text NOT NULL, xid bigint NOT NULL, prepare_lsn pg_lsn NOT NULL,
+  source_gid text NOT NULL, PRIMARY KEY (gid, committed)
 );
 """
 
@@ -32,11 +32,13 @@ CREATE TABLE IF NOT EXISTS {schema}.prepared (
 class Prepared:
     """What the target knows of a prepared transaction.
 
+    :param gid: its name on the target.
     :param open: it is among the server's prepared transactions.
     :param noted: we noted that it was prepared.
     :param committed: what was prepared is there: a row that was a part of it can be seen.
     """
 
+    gid: str
     open: bool
     noted: bool
     committed: bool
@@ -59,7 +61,7 @@ class Books:
         connection, schema = self._connection, self._schema
         there = (
             "SELECT count(*) = 2 FROM pg_catalog.pg_attribute WHERE NOT attisdropped AND "
-            "(attrelid, attname) IN ((to_regclass($1), 'last'), (to_regclass($2), 'committed'))"
+            "(attrelid, attname) IN ((to_regclass($1), 'last'), (to_regclass($2), 'prepare_lsn'))"
         )
         if not await connection.fetchval(there, f"{schema}.positions", f"{schema}.prepared"):
             try:
@@ -79,6 +81,11 @@ class Books:
                     f"{schema} AUTHORIZATION {role} (if it is there: GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}); or run "
                     f"as a role that may, and GRANT ALL on both: {wanted}"
                 ) from None
+            if not await connection.fetchval(there, f"{schema}.positions", f"{schema}.prepared"):
+                raise PermanentError(
+                    f"postgres: {schema}.prepared on the target was made by an earlier version: end the prepared transactions "
+                    f"that it lists, DROP TABLE {schema}.prepared, and start again"
+                )
         begin = self._source
         await connection.execute(
             f"INSERT INTO {schema}.positions (sink, slot, system_identifier, timeline, lsn, history, last) "
@@ -116,33 +123,66 @@ class Books:
                 f"delivering as sink {self._who[0]!r}? Give one of them another name, and start again"
             )
 
-    def gid(self, xid: int) -> str:
-        """What a transaction of the source's is prepared as on the target: unique for source, sink and xid."""
-        told = "\0".join((self._source.system_identifier, *self._who))
-        return f"aiorepl_{sha256(told.encode()).hexdigest()[:16]}_{xid}"
+    def gid(self, xid: int, prepare_lsn: LSN) -> str:
+        """The name on the target of a transaction that is prepared on the source.
 
-    async def find(self, xid: int) -> Prepared:
-        """What became of a prepared transaction."""
-        row = await self._connection.fetchrow(
-            "SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE gid = $4 AND database = current_database()) "
-            "AS open, coalesce(bool_or(NOT committed), false) AS noted, coalesce(bool_or(committed), false) AS committed "
-            f"FROM {self._schema}.prepared WHERE sink = $1 AND slot = $2 AND xid = $3",
+        An xid has 32 bits, and a server that was promoted or restored gives it to another transaction. Together with the LSN
+        of the PREPARE it is unique for good.
+        """
+        return f"{self._named(xid)}{prepare_lsn:X}"
+
+    def _named(self, xid: int) -> str:
+        told = "\0".join((self._source.system_identifier, *self._who))
+        return f"aiorepl_{sha256(told.encode()).hexdigest()[:16]}_{xid}_"
+
+    async def begin_prepared(self, xid: int, prepare_lsn: LSN) -> bool:
+        """Whether the transaction is prepared on the target already.
+
+        :raises PermanentError: an earlier transaction with its xid is, which the source does not have any more.
+        """
+        gid = self.gid(xid, prepare_lsn)
+        rows = await self._connection.fetch(
+            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, $1)",
+            self._named(xid),
+        )
+        found = {row["gid"] for row in rows}
+        if others := sorted(found - {gid}):
+            raise PermanentError(
+                f"postgres: {others[0]} is prepared on the target, and the source has given its xid {xid} to another "
+                f"transaction, so it ended there unnoticed: ROLLBACK PREPARED '{others[0]}' (or COMMIT, if it is known to "
+                "have committed), and start again"
+            )
+        # Notes of a transaction that somebody has ended by hand.
+        await self._connection.execute(
+            f"DELETE FROM {self._schema}.prepared WHERE sink = $1 AND slot = $2 AND xid = $3 AND gid <> $4",
             *self._who,
             xid,
-            self.gid(xid),
+            gid,
         )
-        return Prepared(row["open"], row["noted"], row["committed"])
+        return gid in found
 
-    async def note(self, xid: int, source_gid: str, *, committed: bool) -> None:
+    async def find(self, xid: int) -> Prepared | None:
+        """The transaction that was prepared under an xid, and what became of it; ``None`` if none was."""
+        row = await self._connection.fetchrow(
+            "SELECT gid, EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts x WHERE x.gid = p.gid AND "
+            "database = current_database()) AS open, bool_or(NOT committed) AS noted, bool_or(committed) AS committed "
+            f"FROM {self._schema}.prepared p WHERE sink = $1 AND slot = $2 AND xid = $3 GROUP BY gid",
+            *self._who,
+            xid,
+        )
+        return None if row is None else Prepared(row["gid"], row["open"], row["noted"], row["committed"])
+
+    async def note(self, xid: int, prepare_lsn: LSN, source_gid: str, *, committed: bool) -> None:
         """Note that it was prepared; or, within it, what will be seen once it has committed."""
         await self._connection.execute(
-            f"INSERT INTO {self._schema}.prepared (sink, slot, xid, committed, source_gid, gid) "
-            "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {self._schema}.prepared (gid, committed, sink, slot, xid, prepare_lsn, source_gid) "
+            "VALUES ($1, $2, $3, $4, $5, $6::text::pg_lsn, $7) ON CONFLICT DO NOTHING",
+            self.gid(xid, prepare_lsn),
+            committed,
             *self._who,
             xid,
-            committed,
+            str(prepare_lsn),
             source_gid,
-            self.gid(xid),
         )
 
     async def forget(self, xid: int) -> None:

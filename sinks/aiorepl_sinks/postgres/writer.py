@@ -205,10 +205,10 @@ class Writer:
             await self._commit()
             await self._decide(header, part.end_lsn, commits=isinstance(message, CommitPrepared))
             return
-        xid, books = header.xid, self.session.books
+        xid, prepare_lsn, books = header.xid, header.commit_lsn, self.session.books
         if part.first:
             await self._commit()
-            if (await books.find(xid)).open:
+            if await books.begin_prepared(xid, prepare_lsn):
                 self._passing = header.commit_lsn
         if self._passing != header.commit_lsn:
             await self._gather(part)
@@ -217,29 +217,30 @@ class Writer:
                 return
             await self._apply()
             await self._begin()
-            await books.note(xid, header.gid or "", committed=True)
+            await books.note(xid, prepare_lsn, header.gid or "", committed=True)
             await self.session.mark_origin(part.end_lsn or header.commit_lsn, header.commit_time)
-            await self.session.connection.execute(f"PREPARE TRANSACTION '{books.gid(xid)}'")
+            await self.session.connection.execute(f"PREPARE TRANSACTION '{books.gid(xid, prepare_lsn)}'")
             self._begun = self.separable = False
             self.under_way = None
         if part.last:
             await self._begin()
-            await books.note(xid, header.gid or "", committed=False)
+            await books.note(xid, prepare_lsn, header.gid or "", committed=False)
             self._reached, self._passing = part.end_lsn, None
             await self._commit()
 
     async def _decide(self, header: Transaction, end_lsn: LSN | None, *, commits: bool) -> None:
         xid, books, connection = header.xid, self.session.books, self.session.connection
         found = await books.find(xid)
-        if found.open and commits:
-            await self.session.mark_origin(end_lsn or header.commit_lsn, header.commit_time)
-            await connection.execute(f"COMMIT PREPARED '{books.gid(xid)}'")
+        if found is None:
+            pass  # decided, and the position was not moved
         elif found.open:
-            await connection.execute(f"ROLLBACK PREPARED '{books.gid(xid)}'")
+            if commits:
+                await self.session.mark_origin(end_lsn or header.commit_lsn, header.commit_time)
+            await connection.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED '{found.gid}'")
         elif (commits and found.noted and not found.committed) or (not commits and found.committed):
             done, ought = ("rolled back", "committed") if commits else ("committed", "rolled back")
             raise PermanentError(
-                f"postgres: {books.gid(xid)} was {done} on the target by somebody else, and was {ought} on the source: load "
+                f"postgres: {found.gid} was {done} on the target by somebody else, and was {ought} on the source: load "
                 "its tables again"
             )
         await self._begin()

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import BatchPolicy, CommitPrepared, PermanentError, RollbackPrepared, SinkError, TransientError
+from aiorepl import (
+    Batch,
+    BatchPolicy,
+    CommitPrepared,
+    PermanentError,
+    RollbackPrepared,
+    SinkContext,
+    SinkError,
+    TransientError,
+)
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
 from aiorepl_sinks.postgres.books import Books
 
 TWO_PHASE = {"two_phase": True}
@@ -65,8 +76,8 @@ async def test_a_large_one_in_slices(pair):
 @pytest.mark.parametrize(
     ("step", "nth"),
     [
+        ("begin_prepared", 1),
         ("find", 1),
-        ("find", 2),
         ("note", 1),
         ("note", 2),
         *(("advance", nth) for nth in (1, 2, 3)),
@@ -166,3 +177,66 @@ async def test_without_the_option(pair):
     await pair.source.execute("COMMIT PREPARED 'one'")
     await pair.deliver(source=TWO_PHASE)
     await pair.require_equal("items")
+
+
+def one_xid(start: int, row: str) -> Stream:
+    """A stream in which the first transaction is prepared; every such stream gives it the same xid."""
+    stream = Stream(start=start)
+    table = stream.table("items", column("id", 23, key=True), column("note"))
+    stream.prepare("one", table.insert(row, "x"))
+    return stream
+
+
+async def write(sink, stream) -> None:
+    await sink.open(SinkContext("mirror", stream.position))
+    await sink.write(Batch(tuple(stream.slices())))
+    await sink.close()
+
+
+async def test_an_xid_that_the_source_gives_out_again(pair):
+    """A prepared transaction is its xid and the LSN of its PREPARE: another one with that xid never takes its place."""
+    await pair.target.execute(ITEMS)
+    await write(pair.sink(two_phase=True), one_xid(0x1000000, "1"))
+    await pair.target.execute(f"ROLLBACK PREPARED '{await only_gid(pair)}'")
+
+    later = one_xid(0x2000000, "2")
+    await write(pair.sink(two_phase=True), later)
+    later.commit_prepared("one")
+    await write(pair.sink(two_phase=True), later)
+    assert [2] == [row["id"] for row in await pair.target.fetch("SELECT id FROM items")]
+    assert 0 == await pair.target.fetchval("SELECT count(*) FROM aiorepl.prepared")
+
+
+async def test_an_xid_whose_first_transaction_is_still_prepared_here(pair):
+    """The source has ended that unnoticed: nothing is written until it is ended here as well."""
+    await pair.target.execute(ITEMS)
+    await write(pair.sink(two_phase=True), one_xid(0x1000000, "1"))
+    gid = await only_gid(pair)
+
+    later, sink = one_xid(0x2000000, "2"), pair.sink(two_phase=True)
+    await sink.open(SinkContext("mirror", later.position))
+    batch = Batch(tuple(later.slices()))
+    with pytest.raises(PermanentError, match=f"ROLLBACK PREPARED '{gid}'"):
+        await sink.write(batch)
+    await pair.target.execute(f"ROLLBACK PREPARED '{gid}'")
+    await sink.write(batch)
+    later.commit_prepared("one")
+    await sink.write(Batch(tuple(later.slices())))
+    await sink.close()
+    assert [2] == [row["id"] for row in await pair.target.fetch("SELECT id FROM items")]
+
+
+async def only_gid(pair) -> str:
+    (row,) = await pair.target.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    return row["gid"]
+
+
+async def test_the_table_of_an_earlier_version(pair):
+    """It is refused with what to do, and left as it is."""
+    await pair.target.execute("CREATE SCHEMA aiorepl")
+    await pair.target.execute("CREATE TABLE aiorepl.prepared (sink text, slot text, xid bigint, gid text)")
+    sink = pair.sink(two_phase=True)
+    with pytest.raises(PermanentError, match=r"DROP TABLE .*prepared, and start again"):
+        await sink.open(SinkContext("mirror", Stream().position))
+    await sink.close()
+    assert 0 == await pair.target.fetchval("SELECT count(*) FROM aiorepl.prepared")
