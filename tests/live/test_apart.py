@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, SyncSink
-from aiorepl.errors import AioreplError, PermanentError, TransientError
+from aiorepl.errors import AioreplError, DamagedJournal, PermanentError, TransientError
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -105,6 +105,34 @@ async def test_a_sink_that_is_long_in_opening_holds_nobody_back(published, tmp_p
     hang.release()
     await work
     assert [1] == [change.key["id"] for change in slow.changes]
+
+
+async def test_a_sink_that_cannot_read_the_journal_stops_alone(published, tmp_path):
+    """Damage in a segment that others have passed is the concern of the sink that reads it."""
+    await published.create_slot()
+    quick, late = MemorySink(), MemorySink()
+    async with Pipeline(published.source(), {"quick": quick}, journal=str(tmp_path), batches=SOON):
+        for number in (1, 2):
+            await published.execute(f"INSERT INTO items VALUES ({number})")
+            await quick.wait_for_changes(number, durable=True)
+    segment = min(tmp_path.glob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[-20] ^= 1
+    segment.write_bytes(data)
+
+    pipeline = Pipeline(
+        published.source(), {"late": late, "quick": quick}, journal=str(tmp_path), batches=SOON
+    )
+    with pytest.raises(DamagedJournal):
+        async with pipeline:
+            sinks = pipeline.statistics().sinks
+            await published.until(lambda: asyncio.sleep(0, sinks["late"].failed), bool)
+            assert segment.name in sinks["late"].failed
+            await published.execute("INSERT INTO items VALUES (3)")
+            await quick.wait_for_changes(3, durable=True)
+            await published.confirmed_past(await published.wal())
+            assert sinks["quick"].failed is None
+    assert [] == late.changes
 
 
 async def test_a_stop_does_not_wait_for_a_sink_to_open(published, tmp_path):
