@@ -26,7 +26,7 @@ from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice, Transaction
 
 _CONSUMER: Final = "stream"
-# After so much, other tasks get their turn.
+# Yield to other tasks after this many bytes.
 _TURN_BYTES: Final = 1024 * 1024
 
 FOR_EVER: Final = RetryPolicy(seconds=None)

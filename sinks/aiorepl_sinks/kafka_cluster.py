@@ -317,9 +317,9 @@ def _see(producer: AIOKafkaProducer) -> None:
 
 @lru_cache(4096)
 def topic_name(place: str) -> str:
-    """A topic's name that Kafka allows: the place, or if it is none, what is legal of it and a digest of the whole.
+    """The place as a legal topic name. A name with illegal characters, or too long, is altered and gets a digest.
 
-    So tables whose names differ in a character that Kafka does not allow have topics of their own.
+    So tables whose names differ only in an illegal character have different topics.
     """
     legal = _ILLEGAL.sub("_", place)[:_TOPIC_LENGTH]
     if legal == place and place not in ("", ".", ".."):

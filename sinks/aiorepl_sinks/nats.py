@@ -151,5 +151,5 @@ _FORBIDDEN: Final = {ord(character): f"%{ord(character):02X}" for character in "
 
 @lru_cache(4096)
 def _subject(place: str) -> str:
-    """A subject that NATS takes: no blanks, no wildcards, no empty token. Those of different tables differ."""
+    """Escape a subject for NATS: no blanks, wildcards or empty tokens. Different tables keep different subjects."""
     return ".".join(token or "_" for token in place.translate(_FORBIDDEN).split("."))

@@ -192,7 +192,7 @@ class Redis(Sink):
             self._reached = end_lsn
 
     async def replay(self, batch: Batch) -> None:
-        """Add the entries behind those that are there, under other IDs, and leave the position where it is."""
+        """Append the entries to the stream under new IDs; the position does not change."""
         changes, _ = self._entries(batch)
         try:
             while chunk := list(_chunk(changes)):
@@ -208,7 +208,7 @@ class Redis(Sink):
         await self._redis.aclose()
 
     def _entries(self, batch: Batch) -> tuple[list[tuple[str, list[Entry]]], dict[int, list[bytes]]]:
-        """The entries of each change, and the events of schema changes whose table has had no row since."""
+        """The entries of each change, and the schema change events that still wait for a row of their table."""
         changes: list[tuple[str, list[Entry]]] = []
         pending = dict(self._pending)
         for change in batch.changes:
@@ -231,7 +231,7 @@ class Redis(Sink):
         parts: Counter[str] = Counter()
         for part, value, _ in self._events.of(change):
             if len(value) > self._max_event_bytes:
-                # All or nothing of the batch: the position must not pass a change that is refused.
+                # The batch is refused whole, because the position must not pass a refused change.
                 raise PermanentError(
                     f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
                 )
@@ -272,10 +272,10 @@ class Redis(Sink):
         raise _no_stream(rest[0])
 
     async def _replay(self, entries: Sequence[Entry]) -> None:
-        """Have the script add these.
+        """Run the script that appends replayed entries.
 
-        Every complete transaction has a commit LSN below the position, and each that comes has none below it. So an ID
-        right before the position is behind all entries that are there and before all that come.
+        Complete transactions have commit LSNs below the position, and later ones have not. So an ID right before the
+        position sorts after all existing entries and before all later ones.
         """
         streams = _numbered(entries)
         arguments: list[Any] = [max(self._reached, 1) - 1, self._max_length or ""]
@@ -299,16 +299,16 @@ class Redis(Sink):
 
 
 def _require_plain(url: str) -> None:
-    """Check that the URL has no options but those that say where the server is and who asks.
+    """Check that the URL has only the allowed options.
 
-    The client would take any, ``ssl_cert_reqs=none`` among them, before those that it is called with.
+    The client accepts any option in the URL, ``ssl_cert_reqs=none`` included, and prefers it to its keyword arguments.
     """
     try:
         given = set(parse_qs(urlsplit(url).query, keep_blank_values=True))
     except ValueError:
         given = set()
     if given - _URL_OPTIONS:
-        # Not named: of a password with a question mark in it this is a part.
+        # The option is not named: it may be the rest of a password that contains a question mark.
         raise ConfigurationError(
             f"redis: url has other options than {', '.join(sorted(_URL_OPTIONS))}: leave them out; certificates are always "
             "verified, see the options ca, certificate and key"
@@ -322,12 +322,12 @@ Entry = tuple[str, str, list[bytes]]
 
 
 def _numbered(entries: Sequence[Entry]) -> dict[str, int]:
-    """The streams of the entries, with their places among the keys of a script."""
+    """Map each stream of the entries to its index in the script's KEYS."""
     return {stream: number for number, stream in enumerate(dict.fromkeys(entry[0] for entry in entries), 1)}
 
 
 def _no_stream(key: str) -> PermanentError:
-    return PermanentError(f"redis: {key} is there, and no stream: name another with the option stream")
+    return PermanentError(f"redis: {key} exists and is not a stream: name another with the option stream")
 
 
 def _chunk(changes: Sequence[tuple[str, list[Entry]]]) -> Iterator[tuple[str, list[Entry]]]:

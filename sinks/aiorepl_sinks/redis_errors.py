@@ -1,4 +1,4 @@
-"""What the errors of Redis' client mean to the engine."""
+"""Translates the errors of the Redis client for the engine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aiorepl_sinks import tls
 
 
 def problem(error: errors.RedisError) -> PermanentError | TransientError:
-    """What the engine is told. Some of Redis' texts quote arguments, so that only their first word is kept."""
+    """Translate an error. Some of Redis' messages quote arguments, so only their first word is kept."""
     code = str(error).partition(" ")[0]
-    # The client wraps what is said while it connects.
+    # The client wraps errors that occur while it connects.
     told: tuple[BaseException | None, ...] = (error, error.__cause__, error.__context__)
     refused = any(isinstance(one, (errors.AuthenticationError, errors.NoPermissionError)) for one in told)
     if refused or code in _REFUSALS or any(words in str(error) for words in _REFUSALS_IN_SCRIPTS):
@@ -38,12 +38,12 @@ def problem(error: errors.RedisError) -> PermanentError | TransientError:
 
 
 def _reason(error: OSError) -> str | None:
-    """In the system's words: asyncio has others, with the address."""
+    """The operating system's text for the error; asyncio's text contains the address."""
     return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
 
 
 _REFUSALS: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
-# Of what a script does, up to Redis 6.2 and from 7 on; they have no word of their own at the beginning.
+# ACL errors inside a script, up to Redis 6.2 and from 7 on; they do not begin with an error code.
 _REFUSALS_IN_SCRIPTS: Final = ("The user executing the script can't", "ACL failure in script")
 _PASSING: Final = {
     *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),

@@ -1,7 +1,7 @@
 """The scripts that the sink ``redis`` has Redis run, each of which does all of its work or nothing.
 
-They look first and write then: Redis does not undo what a script has written before it fails. IDs are compared as texts,
-since 64 bits do not survive as a number in Lua.
+They check first and write afterwards, because Redis does not roll back a script that fails. IDs are compared as strings,
+since Lua's numbers cannot hold 64 bits.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Folder:
     def create(self, name: str, data: bytes) -> bool:
         with self._written(name, [data]) as new:
             try:
-                # A link, unlike a rename, does not replace a file that is there.
+                # A link, unlike a rename, does not replace an existing file.
                 new.link(self._path / name)
             except FileExistsError:
                 return False

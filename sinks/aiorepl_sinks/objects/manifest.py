@@ -27,9 +27,9 @@ from aiorepl_sinks.objects.gathering import Identity, Partition, Piece
 ENTRIES: Final = "_aiorepl/manifest/"
 WRITERS: Final = "_aiorepl/writers/"
 FORMAT: Final = 1
-# The folders at the top that hold no table's objects.
+# The top-level folders that are reserved for other files than tables' objects.
 _RESERVED: Final = {"_aiorepl", "messages"}
-# What stands in no quoted name.
+# Characters that no quoted name contains.
 _SEPARATOR: Final = re.compile(r"[^\w%-]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 LAYOUT: Final = "schema={schema}/table={table}/date={date}"
@@ -191,7 +191,9 @@ class Layout:
                 "layout has {schema} and {table} in it, may have {date}, and no other fields"
             )
         if any(form or conversion for _, _, form, conversion in fields):
-            raise ConfigurationError("layout has its fields as they are: {schema}, without : or !")
+            raise ConfigurationError(
+                "a field in layout has a format or conversion: write it plainly, like {schema}, without : or !"
+            )
         if any(not _SEPARATOR.search(before) for before, _, _, _ in fields[1:]):
             raise ConfigurationError(
                 "layout could put two tables into one folder: between two fields there is a character that no name has, such "
@@ -203,7 +205,9 @@ class Layout:
                 "layout is a path like schema={schema}/table={table}, without empty parts, . and .."
             )
         if parts[0].casefold() in _RESERVED:
-            raise ConfigurationError(f"layout does not begin with {parts[0]}, which holds what is no table's")
+            raise ConfigurationError(
+                f"layout begins with {parts[0]}, which is reserved: begin it with another folder"
+            )
         self._template = template
 
     def path(self, piece: Piece, epoch: int, number: int, suffix: str) -> str:
@@ -225,7 +229,7 @@ class Layout:
             schema=_quoted(partition.schema), table=_quoted(partition.table), date=partition.date
         )
         if folder.partition("/")[0].casefold() in _RESERVED:
-            # A schema of that name, in a layout that begins with it.
+            # A schema with a reserved name, in a layout that begins with {schema}.
             return f"%{ord(folder[0]):02X}{folder[1:]}"
         return folder
 

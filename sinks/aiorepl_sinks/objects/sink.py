@@ -112,7 +112,7 @@ class ObjectSink(SyncSink):
             self._manifest.abandon()
 
     def _gather(self, fresh: Sequence[Step]) -> None:
-        """Gather events. What is full is written before, so that an error leaves nothing half done."""
+        """Gather events. Full objects are written first, so that an error leaves no events half gathered."""
         assert self._manifest is not None
         assert self._position is not None
         self._manifest.claim(self._position)

@@ -101,11 +101,11 @@ class Postgres(Sink):
         await self._apply(batch, replay=False)
 
     async def replay(self, batch: Batch) -> None:
-        """Apply a dead letter in a transaction that leaves the position where it is."""
+        """Apply a dead letter in a transaction that does not move the position."""
         await self._apply(batch, replay=True)
 
     async def close(self) -> None:
-        """Disconnect. What was not committed is rolled back, and comes again."""
+        """Disconnect. An open transaction is rolled back; its changes are delivered again."""
         writer, self._writer = self._writer, None
         if writer is None:
             return

@@ -12,7 +12,7 @@ import asyncpg
 from aiorepl import LSN, PermanentError, Position, SinkContext
 from aiorepl_sinks.postgres.names import quoted
 
-# IF NOT EXISTS asks for CREATE on the database also where the schema is there.
+# IF NOT EXISTS needs CREATE on the database even if the schema exists.
 _SCHEMA: Final = "CREATE SCHEMA {schema};"
 _SCHEMA_UNLESS_THERE: Final = "CREATE SCHEMA IF NOT EXISTS {schema};"
 _TABLES: Final = """
@@ -66,7 +66,7 @@ class Books:
         if not await connection.fetchval(there, f"{schema}.positions", f"{schema}.prepared"):
             try:
                 async with connection.transaction():
-                    # IF NOT EXISTS does not help two sinks that make them at the same time.
+                    # IF NOT EXISTS can fail when two sinks create them at the same time.
                     await connection.execute(
                         "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"aiorepl {schema}"
                     )
@@ -100,7 +100,7 @@ class Books:
             *self._who,
         )
         fields = {name: row[name] for name in ("system_identifier", "timeline", "lsn")}
-        # Without these a row was written by an earlier version, which ``from_json`` refuses.
+        # If these are NULL, an earlier version wrote the row, and ``from_json`` refuses it.
         told = {name: json.loads(row[name]) for name in ("history", "last") if row[name] is not None}
         return Position.from_json({**fields, **told, "slot": begin.slot})
 

@@ -284,7 +284,7 @@ async def test_a_key_that_is_no_stream(source, target):
         client.set("public.items", "text")
     sink = Redis(target.url)
     await sink.open(source.context)
-    with pytest.raises(PermanentError, match=r"public\.items is there, and no stream"):
+    with pytest.raises(PermanentError, match=r"public\.items exists and is not a stream"):
         await sink.write(source.batch([1]))
     await sink.close()
 
