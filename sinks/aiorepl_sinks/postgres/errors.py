@@ -85,7 +85,7 @@ def unreachable(error: Exception) -> PermanentError | TransientError:
         )
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return TransientError(
-            "postgres: the target does not support TLS, which sslmode demands: set ssl = on there; nothing was sent to it"
+            "postgres: the target does not speak TLS, which sslmode demands: set ssl = on there; nothing was sent to it"
         )
     if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.ConnectionDoesNotExistError, TimeoutError)):
         state = getattr(error, "sqlstate", None)
