@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import asyncpg
 import pytest
+
+from aiorepl.errors import ServerError
 
 STEPS = 150
 SETTINGS = {
@@ -50,6 +54,17 @@ async def use(tables: asyncpg.Connection, setting: str) -> None:
     await tables.execute(f'ALTER DATABASE "{name}" SET {SETTINGS[setting]}')
 
 
+@contextmanager
+def skipped_if_undecodable(seed: int) -> Iterator[None]:
+    """Skip a load that the server itself cannot decode: its SQL functions fail in the same way (seed 708191 on 18)."""
+    try:
+        yield
+    except ServerError as error:
+        if error.sqlstate != "XX000" or "could not map filenumber" not in str(error):
+            raise
+        pytest.skip(f"PostgreSQL cannot decode the load of seed {seed}: {error}")
+
+
 @pytest.mark.parametrize("server", [16, 18], indirect=True)
 async def test_every_way_to_be_sent(seed, server, tables, slot_name, load, deliver, plain, events):
     """Streaming off, on and parallel, with two-phase commit and without, at once or past 64 kB: the same changes with
@@ -62,7 +77,8 @@ async def test_every_way_to_be_sent(seed, server, tables, slot_name, load, deliv
 
     for slot, options in slots.items():
         await use(tables, "small" if "small" in slot else "immediate")
-        slices = await deliver(slot, **options)
+        with skipped_if_undecodable(seed):
+            slices = await deliver(slot, **options)
         if "deliver_prepared" not in options:
             assert expected == events(slices), f"{options}, seed {seed}"
             continue
@@ -115,7 +131,9 @@ async def test_as_test_decoding_says(seed, server, tables, slot_name, load, deli
     await use(tables, "small")
     for slot, options in slots.items():
         if "deliver_prepared" not in options:
-            found = [_as_test_decoding(event) for event in events(await deliver(slot, **options))]
+            with skipped_if_undecodable(seed):
+                slices = await deliver(slot, **options)
+            found = [_as_test_decoding(event) for event in events(slices)]
             assert expected == found, f"{options}, seed {seed}"
 
 
