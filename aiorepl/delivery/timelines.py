@@ -71,13 +71,14 @@ def require_history(known: Position, timelines: Timelines, begun: LSN | None = N
         if leaves(known, timelines)
         else f"the server's history parted from that of timeline {known.timeline} at {left}"
     )
-    what = (
-        f"this pipeline has received up to {known.lsn}"
-        if begun is None
-        else f"this pipeline has received a part of the transaction that commits at {begun}"
-    )
+    if begun is not None:
+        raise SlotError(
+            f"{server}, but this pipeline has received a part of the transaction that commits at {begun}: the server has "
+            "lost that transaction. Sinks that keep no position may have written rows of it; the others roll it back. Start "
+            "again to continue without it (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
+        )
     raise SlotError(
-        f"{server}, but {what}: those last transactions are lost on the server and not in the sinks, which have to begin "
-        "anew; or start again with resnapshot=True (--resnapshot, with a journal), or with accept_gap=True (--accept-gap) "
-        "(on PostgreSQL 17 and later synchronized_standby_slots keeps this from happening)"
+        f"{server}, but this pipeline has received up to {known.lsn}: those last transactions are lost on the server and not "
+        "in the sinks, which have to begin anew; or start again with resnapshot=True (--resnapshot, with a journal), or with "
+        "accept_gap=True (--accept-gap) (on PostgreSQL 17 and later synchronized_standby_slots keeps this from happening)"
     )
