@@ -31,34 +31,32 @@ class Timelines:
     :param known: whether the server reported ``left``. If not, it may be a guess, or empty.
     """
 
-    __slots__ = ("_current", "_known", "_left")
+    __slots__ = ("_line",)
 
     def __init__(self, current: int, left: Iterable[tuple[int, LSN]] = (), *, known: bool = True) -> None:
-        self._current = current
-        self._left: History = tuple(sorted(left))
-        self._known = known
+        # One attribute, because sinks read it from their own threads while it is replaced.
+        self._line: tuple[int, History, bool] = current, tuple(sorted(left)), known
 
     @property
     def current(self) -> int:
         """The timeline that the server is on."""
-        return self._current
+        return self._line[0]
 
     def at(self, lsn: LSN) -> int:
         """The timeline that ``lsn`` lies on."""
-        return next((timeline for timeline, left in self._left if lsn <= left), self._current)
+        current, left, _ = self._line
+        return next((timeline for timeline, end in left if lsn <= end), current)
 
     def history(self, timeline: int) -> History | None:
         """The ancestors of ``timeline``; ``None`` when they are not known."""
         if timeline == 1:
             return ()
-        return tuple(one for one in self._left if one[0] < timeline) if self._known else None
+        _, left, known = self._line
+        return tuple(one for one in left if one[0] < timeline) if known else None
 
     def grow(self, later: Timelines) -> None:
-        """Become what a later server says."""
-        # In this order, for sinks look from threads of their own: a timeline that is too late does no harm.
-        self._current = later._current
-        self._left = later._left
-        self._known = later._known
+        """Adopt the timelines that a later server reports."""
+        self._line = later._line
 
 
 class Header(Protocol):
