@@ -13,7 +13,12 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
 AT_ONCE = RetryPolicy(seconds=None, first=0.0001, longest=0.0001)
-ROUTES = ["walsender", "sql"]
+WAYS = {
+    "walsender": {},
+    "sql": {"source": "sql"},
+    # The large transaction is streamed, and waits on disk.
+    "spooled": {"streaming": "on", "waiting_bytes": 10_000},
+}
 # More than a portion of the SQL source and more than one read of a socket.
 LARGE = 5000
 EXPECTED = [1, 2, *range(100, 100 + LARGE), 3, 4]
@@ -65,19 +70,20 @@ class Reader:
         self.acknowledged, self._transaction = len(self.ids), None
 
 
-def connect(served, slot, route, **options):
-    return aiorepl.connect(served.dsn, slot=slot, publication="p", source=route, **options)
+def connect(served, slot, way, **options):
+    dsn = f"{served.dsn}&logical_decoding_work_mem=64kB"
+    return aiorepl.connect(dsn, slot=slot, publication="p", **WAYS[way], **options)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-async def test_reading_goes_on_after_any_await(written, watched, cancelling, route):
+@pytest.mark.parametrize("way", WAYS)
+async def test_reading_goes_on_after_any_await(written, watched, cancelling, way):
     """Whichever await is cancelled, the next calls return exactly what the cancelled one had not."""
     number, cancelled = 0, True
     while cancelled:
         number += 1
         async with written.copied_slot() as slot:
             reader, attempt = Reader(), cancelling(number, everywhere=True)
-            async with connect(written, slot, route) as stream:
+            async with connect(written, slot, way) as stream:
                 await attempt.run(reader.read(stream))
                 cancelled = attempt.cancelled
                 await reader.read(stream)
@@ -89,12 +95,12 @@ async def test_reading_goes_on_after_any_await(written, watched, cancelling, rou
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("route", ROUTES)
-async def test_reading_goes_on_after_every_await(written, watched, cancelling, route):
+@pytest.mark.parametrize("way", WAYS)
+async def test_reading_goes_on_after_every_await(written, watched, cancelling, way):
     """A consumer whose every call is cancelled at its first await gets everything all the same."""
     async with written.copied_slot() as slot:
         reader, cancelled = Reader(), True
-        async with connect(written, slot, route) as stream:
+        async with connect(written, slot, way) as stream:
             while cancelled:
                 attempt = cancelling(1)
                 await attempt.run(reader.read(stream))
@@ -104,14 +110,14 @@ async def test_reading_goes_on_after_every_await(written, watched, cancelling, r
     await watched.nothing_left()
 
 
-@pytest.mark.parametrize("route", ROUTES)
-async def test_beginning_anew_after_any_await(written, watched, cancelling, route):
+@pytest.mark.parametrize("way", WAYS)
+async def test_beginning_anew_after_any_await(written, watched, cancelling, way):
     """Whichever await between entering and leaving is cancelled, nothing of it is left, and another consumer gets what
     was not acknowledged.
     """
 
     async def consume(reader, slot, **options):
-        async with connect(written, slot, route, **options) as stream:
+        async with connect(written, slot, way, **options) as stream:
             await reader.read(stream)
 
     number, cancelled = 0, True
