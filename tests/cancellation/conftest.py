@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import threading
 from collections import Counter
@@ -200,6 +201,12 @@ async def served(database: str, slot_name: str) -> AsyncIterator[Served]:
     )
     yield served
     connection.terminate()
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here loses power, and hundreds of journals take long to fsync."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

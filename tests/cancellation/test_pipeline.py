@@ -106,6 +106,7 @@ def pipeline(source, sink, journal):
         journal=journal,
         until=source.stream.lsn,
         reconnect=AT_ONCE,
+        retry=AT_ONCE,
         batches=BatchPolicy(bytes=300, flush_seconds=0),
     )
 

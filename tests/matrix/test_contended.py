@@ -78,6 +78,13 @@ async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, r
         assert [2] == [change.new["id"] async for tx in stream async for change in tx]
 
 
+async def test_the_server_looks_for_its_poller(poller, version):
+    """A poller that is gone without a word holds its lock for a minute, not for hours."""
+    names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+    rows = await poller.query(f"SELECT setting FROM pg_settings WHERE name IN {names} ORDER BY name")
+    assert ["3", "30", "10"] == [row["setting"] for row in rows]
+
+
 @pytest.mark.parametrize("meddle", [move, recreate])
 async def test_moved_between_two_polls(client, slot, poller, meddle, version):
     """What somebody else has moved a slot past is not passed over in silence."""
