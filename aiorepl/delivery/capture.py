@@ -201,6 +201,7 @@ class Capture:
             del self._refutations[0]
         if self._continuity is not None and not self._continuity.open:
             self._continuity, self._claims = None, []
+            self._ledger.prove(None)
         self._received.remember(self._fresh)
         slices, self._fresh = self._fresh, None
         return slices
@@ -267,6 +268,8 @@ class Capture:
             await make_failover(connection, self.source.slot)
         until = self._until if isinstance(self._until, LSN) else None
         continuity = Continuity(self._claims, readied.position.lsn)
+        # Before the session's timer starts: the next start cannot compare what a status has confirmed.
+        self._ledger.prove(readied.position.lsn if continuity.open else None)
         session = Session(
             connection,
             self.source,

@@ -130,7 +130,10 @@ class AtCursor:
         """Nobody asks."""
 
     async def stands(self, lsn: LSN) -> None:
-        """Nobody asks. A cursor does not move back: what is still kept behind it is read again all the same."""
+        """The sink holds less than its cursor says, as one does that was restored: keep what lies behind ``lsn``."""
+        async for attempt in self._retry.sink(f"sink {self._name}: moving its cursor back"):
+            with attempt:
+                await asyncio.to_thread(self._moved, self._cursors.begin, self._at.at(lsn))
 
     async def durable(self, end_lsn: LSN) -> None:
         """Keep the position.
@@ -139,10 +142,10 @@ class AtCursor:
         """
         async for attempt in self._retry.sink(f"sink {self._name}: moving its cursor"):
             with attempt:
-                await asyncio.to_thread(self._advance, self._at.at(end_lsn))
+                await asyncio.to_thread(self._moved, self._cursors.advance, self._at.at(end_lsn))
 
-    def _advance(self, position: Position) -> None:
+    def _moved(self, move: Callable[[str, Position], object], position: Position) -> None:
         try:
-            self._cursors.advance(self._name, position)
+            move(self._name, position)
         except OSError as error:
             raise storage_error(error, f"cursor {self._name!r} of journal {self._cursors.url}") from error

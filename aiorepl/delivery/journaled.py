@@ -222,7 +222,10 @@ class JournaledLanes(Lanes):
         start, continuity = await self._place(name, own, at)
         reads_from = min(start.lsn, self._reaches)
         progress = AtCursor(Cursors(self._url), name, at, serve.retry)
-        await progress.durable(reads_from)
+        if start.lsn < at.lsn:
+            await progress.stands(start.lsn)
+        elif not continuity.open:
+            await progress.durable(reads_from)
         window = self._window(name, self._memory)
         held = None if own is None else start
         runner = self._runner(name, serve, window, progress, after=start.lsn, held=held)

@@ -33,6 +33,8 @@ class Ledger:
         self._end = start
         self._flushed = start
         self._told = start
+        # Where the server begins to send, until its stream is compared with what the sinks hold.
+        self._unproven: LSN | None = None
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
         # By gid and the end of the PREPARE: the end before it, and the end LSN that releases it.
@@ -86,8 +88,16 @@ class Ledger:
 
     def tell(self) -> LSN:
         """``flushed``, which the server is told: what ended by then may never come again."""
-        self._told = self._flushed
-        return self._told
+        told = self._flushed if self._unproven is None else min(self._flushed, self._unproven)
+        self._told = max(self._told, told)
+        return told
+
+    def prove(self, begins: LSN | None) -> None:
+        """Confirm no more than ``begins`` to the server until the next call, with ``None``.
+
+        A start that is refused must not move the slot, or the next start would find nothing to compare.
+        """
+        self._unproven = begins
 
     def stand(self, sink: str, lsn: LSN) -> bool:
         """``sink`` was opened again and holds everything up to ``lsn``, be it more or less than it has said before.

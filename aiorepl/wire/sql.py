@@ -90,6 +90,8 @@ class SqlConnection:
         self._begun = False
         self._cursor: Any = None
         self._count = 0
+        # Messages of a round. The limit grows while a round cannot be confirmed: an undecided PREPARE may hold the slot.
+        self._limit = _ROUND
         # How many messages to fetch at once, as large as they are.
         self._portion = _FIRST_PORTION
         self._until = ZERO
@@ -303,11 +305,10 @@ class SqlConnection:
             mean = (self.bytes_received - before) // len(rows)
             self._portion = min(max(_PORTION_BYTES // max(mean, 1), 1), _PORTION)
             return frames
-        await self._end_round()
         # Stopped by the limit, a round says nothing of what lies behind its last transaction.
-        idle: list[SqlFrame] = (
-            [Keepalive(self._until, 0, reply_requested=False)] if self._count < _ROUND else []
-        )
+        limited = self._count >= self._limit
+        await self._end_round()
+        idle: list[SqlFrame] = [] if limited else [Keepalive(self._until, 0, reply_requested=False)]
         return [*idle, Again()]
 
     async def _begin_round(self) -> None:
@@ -321,7 +322,7 @@ class SqlConnection:
             # One parameter each, for asyncpg makes an array of text by the connection's encoding, which may be none.
             options = ", ".join(f"${number}::text" for number in range(4, 4 + len(self._options)))
             self._cursor = await self._connection.cursor(
-                _PEEK.format(options=options), self._slot, str(self._until), _ROUND, *self._options
+                _PEEK.format(options=options), self._slot, str(self._until), self._limit, *self._options
             )
         except _ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None
@@ -336,6 +337,11 @@ class SqlConnection:
         # What was given out and is not confirmed would be read again at once: rather let the sinks catch up.
         waiting = self._count > 0 and self._flushed <= self._advanced
         self._pause = min(2 * self._pause, _LONGEST) if waiting else _PAUSE
+        if not waiting:
+            self._limit = _ROUND
+        elif self._count >= self._limit:
+            # The COMMIT PREPARED that releases the slot may lie behind this round.
+            self._limit *= 2
 
     async def _advance(self) -> None:
         if (flushed := self._flushed) > self._advanced:

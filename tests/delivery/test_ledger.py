@@ -155,3 +155,13 @@ def test_what_is_told_is_durable_and_never_moves_back(steps):
         else:
             before, told = told, ledger.tell()
             assert before <= told <= min(held.values())
+
+
+def test_an_unproven_position_is_not_told():
+    """Until the server's stream is compared with what the sinks hold, no status confirms more than the server began with."""
+    ledger = Ledger(LSN(200), ("a",))
+    ledger.prove(LSN(100))
+    assert LSN(100) == ledger.tell()
+
+    ledger.prove(None)
+    assert LSN(200) == ledger.tell()
