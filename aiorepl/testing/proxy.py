@@ -66,9 +66,16 @@ class CuttingProxy:
         """Pass nothing on, in either direction, until ``resume``; connections stay open."""
         self._flowing.clear()
 
+    def hold(self) -> None:
+        """Pass nothing more on over the connections that there are; they stay open, and new ones work."""
+        for link in self._links:
+            link.flowing.clear()
+
     def resume(self) -> None:
         """Pass on again what came meanwhile."""
         self._flowing.set()
+        for link in self._links:
+            link.flowing.set()
 
     def refuse(self) -> None:
         """Close every new connection at once, until ``accept``."""
@@ -121,6 +128,7 @@ class CuttingProxy:
     ) -> None:
         while data := await reader.read(_CHUNK):
             await self._flowing.wait()
+            await link.flowing.wait()
             if writer.is_closing():
                 return
             if from_server and self._cut_at is not None and self.received + len(data) >= self._cut_at:
@@ -146,6 +154,8 @@ class _Link:
         self._client = client
         self._server = server
         self._finishing = False
+        self.flowing = asyncio.Event()
+        self.flowing.set()
 
     def finish(self) -> None:
         """Let the client have what was written, and then nothing more."""
@@ -153,6 +163,7 @@ class _Link:
 
     def abort(self) -> None:
         """Drop the server's side at once and the client's with it, unless it is finishing."""
+        self.flowing.set()  # nobody waits for a connection that is gone
         self._server.transport.abort()
         if self._finishing:
             self._client.transport.close()

@@ -162,6 +162,9 @@ class Kafka(Sink):
             self._batch, self._work = batch, asyncio.create_task(self._deliver(batch, end_lsn))
         done, _ = await asyncio.wait({self._work}, timeout=self._timeout)
         if not done:
+            if await self._cluster.in_vain():
+                await self._give_up()
+                raise TransientError("kafka: a topic was deleted while records were sent to it")
             raise TransientError(f"kafka: no acknowledgement within {self._timeout:g} s")
         work, self._work, self._batch = self._work, None, None
         work.result()

@@ -11,7 +11,7 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -21,7 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
 from aiokafka.partitioner import DefaultPartitioner
 
-from aiorepl import Change, ConfigurationError, TransientError
+from aiorepl import Change, ConfigurationError, PermanentError, TransientError
 from aiorepl_sinks.kafka_errors import not_hung_up, problem, told
 from aiorepl_sinks.kafka_login import Login
 
@@ -79,7 +79,7 @@ class Cluster:
         self._transaction_timeout = transaction_timeout
         self._producer: AIOKafkaProducer | None = None
         self._begun = False
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[asyncio.Future[Any], tuple[str, int]] = {}
 
     @property
     def connected(self) -> bool:
@@ -108,17 +108,28 @@ class Cluster:
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        for answer in self._waiting:
-            answer.cancel()  # stopping waits for all of them
+        batches = _batches(producer)
+        for answer in list(self._waiting):
+            answer.cancel()
         begun, self._begun = self._begun, False
         # A transaction that failed, or is being committed, cannot be aborted, which the client asserts.
         with contextlib.suppress(TimeoutError, kafka.KafkaError, AssertionError):
             if begun:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await producer.abort_transaction()
-        with contextlib.suppress(TimeoutError, kafka.KafkaError):
-            await producer.stop()
-        _see(producer)
+        try:
+            await self._whole(producer.stop(), _CLOSE_SECONDS)
+        except (TimeoutError, kafka.KafkaError):
+            # It waits for a broker, or for ever for a transaction's partition that is gone.
+            tasks = _tasks(producer)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await producer.client.close()
+        _look_at(batches + _batches(producer))
+        transaction = getattr(producer._txn_manager, "_transaction_waiter", None)
+        if transaction is not None and transaction.done() and not transaction.cancelled():
+            transaction.exception()  # seen
 
     async def send(self, records: Sequence[Record]) -> list[Record]:
         """Send records, in order for each partition; returned are those from the first that is too large on.
@@ -154,6 +165,24 @@ class Cluster:
         if rest:
             await self.disconnect()
         return rest
+
+    async def in_vain(self) -> bool:
+        """Whether records wait for a partition that does not exist any more: their topic was deleted.
+
+        The client would wait for ever: in a transaction it does not ask for the partitions of a topic again.
+        """
+        if self._producer is None:
+            return False
+        client = self._producer.client
+        try:
+            async with asyncio.timeout(_MOMENT):
+                await client.force_metadata_update()
+        except (TimeoutError, kafka.KafkaError):
+            return False  # nobody knows; the next look may
+        return any(
+            partition not in (client.cluster.partitions_for_topic(topic) or ())
+            for topic, partition in self._waiting.values()
+        )
 
     async def last(self, topic: str, key: bytes) -> bytes | None:
         """The value of the last committed record with this key in partition 0 of a compacted topic."""
@@ -193,6 +222,12 @@ class Cluster:
         try:
             await admin.start()
             if topic in await admin.list_topics():
+                (described,) = await admin.describe_topics([topic])
+                if (count := len(described["partitions"])) != 1:
+                    raise PermanentError(
+                        f"kafka: topic {topic!r} has {count} partitions, and a position is in a compacted topic of one: name "
+                        "another with position_topic, or delete this one if nothing is in it that you need"
+                    )
                 return
             replicas = min(3, len((await admin.describe_cluster())["brokers"]))
             new = NewTopic(topic, 1, replicas, topic_configs={"cleanup.policy": "compact"})
@@ -203,13 +238,13 @@ class Cluster:
         finally:
             await admin.close()
 
-    async def _whole(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Await a call within the timeout. One that is cut short is given a moment: connections that are being made
+    async def _whole(self, call: Coroutine[Any, Any, _T], seconds: float | None = None) -> _T:
+        """Await a call within the timeout, or fewer seconds. One that is cut short is given a moment: connections that are being made
         when the client is cancelled would be forgotten, and stay.
         """
         task = asyncio.ensure_future(call)
         try:
-            await asyncio.wait({task}, timeout=self._timeout)
+            await asyncio.wait({task}, timeout=self._timeout if seconds is None else seconds)
             if not task.done():
                 raise TimeoutError
             return task.result()
@@ -255,16 +290,20 @@ class Cluster:
                 behind += 1
             builder.close()
             answer = await producer.send_batch(builder, topic, partition=partition)
-            self._waiting.add(answer)
+            self._waiting[answer] = topic, partition
+            # Also when this is cancelled: whoever stops the producer has to know what it still waits for.
+            answer.add_done_callback(partial(self._answered, _batches(producer)))
             try:
                 # Cancelling it would leave the batch with the producer, unwatched.
                 await asyncio.shield(answer)
             except _TOO_LARGE:
                 return records[at:]
-            finally:
-                self._waiting.discard(answer)
             at = behind
         return []
+
+    def _answered(self, batches: list[Any], answer: asyncio.Future[Any]) -> None:
+        self._waiting.pop(answer, None)
+        _look_at(batches)
 
     async def _partitions(self, topic: str) -> list[int]:
         """The partitions of a topic, which brokers may be about to create.
@@ -305,14 +344,29 @@ class Cluster:
         await connection.close()
 
 
-def _see(producer: AIOKafkaProducer) -> None:
-    """Look at the errors that a failed producer leaves in futures of its own, which nobody else asks for."""
-    with contextlib.suppress(AttributeError):  # they are its own affair
-        queues = producer._message_accumulator._batches.values()
-        waiters = [batch._drain_waiter for queue in queues for batch in queue]
-        for waiter in (*waiters, producer._txn_manager._transaction_waiter):
-            if waiter is not None and waiter.done() and not waiter.cancelled():
-                waiter.exception()
+def _look_at(batches: Sequence[Any]) -> None:
+    """Look at the errors of batches, which nobody else does when a producer fails."""
+    for batch in batches:
+        for future in (batch.future, batch._drain_waiter):
+            if future.done() and not future.cancelled():
+                future.exception()
+
+
+def _tasks(producer: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
+    """The tasks of a producer's sender, which stopping it would wait for."""
+    found = []
+    for task in asyncio.all_tasks():
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        if frame is not None and frame.f_locals.get("self") is producer._sender:
+            found.append(task)
+    return found
+
+
+def _batches(producer: AIOKafkaProducer) -> list[Any]:
+    """What a producer has not delivered yet."""
+    accumulator = producer._message_accumulator
+    waiting = [batch for queue in accumulator._batches.values() for batch in queue]
+    return [*waiting, *accumulator._pending_batches]
 
 
 @lru_cache(4096)

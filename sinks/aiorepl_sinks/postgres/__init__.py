@@ -15,6 +15,7 @@ import asyncpg
 
 from aiorepl import (
     LSN,
+    AioreplError,
     Batch,
     ConfigurationError,
     PermanentError,
@@ -54,6 +55,8 @@ class Postgres(Sink):
     :param cascade: TRUNCATE … CASCADE on the source empties also what refers to the tables on the target alone.
     :param schema: where on the target our tables ``positions`` and ``prepared`` are; made if they are missing.
     :param settings: parameters of the target's for our connection, such as ``{"lock_timeout": "10s"}``.
+    :param timeout: seconds that an answer may take before the target is asked on another connection whether it is at work; a
+        target that is not, or answers neither here nor there, counts as lost.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Postgres(Sink):
         cascade: bool = False,
         schema: str = "aiorepl",
         settings: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
     ) -> None:
         if mode not in ("upsert", "strict"):
             raise ConfigurationError(f"mode {mode!r} does not exist: it is upsert or strict")
@@ -81,7 +85,7 @@ class Postgres(Sink):
                 f"settings: {wrong} has to be what the source's texts are written in: leave it out"
             )
         self.takes_prepared = two_phase
-        self._choices = Choices(dsn, schema, replica, origin, settings, two_phase)
+        self._choices = Choices(dsn, schema, replica, origin, settings, two_phase, timeout)
         self._rules = Rules(TableNames(tables or {}), mode, transactions, replica, messages, cascade)
         self._context: SinkContext | None = None
         self._writer: Writer | None = None
@@ -122,6 +126,16 @@ class Postgres(Sink):
             await self._connect_again(context)
         writer = self._writer
         assert writer is not None
+        liveness = writer.session.liveness
+        try:
+            async with liveness.watching():
+                await self._write(writer, batch, replay=replay)
+        except AioreplError as error:
+            if liveness.lost is None or (isinstance(error, TransientError) and error.resend):
+                raise
+            raise TransientError(f"postgres: {liveness.lost}") from None
+
+    async def _write(self, writer: Writer, batch: Batch, *, replay: bool) -> None:
         try:
             if replay:
                 await writer.replay(batch.transactions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import asyncpg
 from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError
 from aiorepl_sinks.postgres.books import Books
 from aiorepl_sinks.postgres.errors import unreachable
+from aiorepl_sinks.postgres.liveness import Liveness
 
 # The form of the source's texts, in the startup packet, where it beats ALTER DATABASE and ALTER ROLE.
 _TEXT: Final = {
@@ -75,6 +77,7 @@ class Choices:
     origin: str | None
     settings: Mapping[str, str] = field(repr=False)
     two_phase: bool
+    timeout: float
 
 
 class Session:
@@ -86,6 +89,7 @@ class Session:
         self.position = LSN(0)
         self._origin = origin
         self.backend: tuple[int, datetime] | None = None
+        self.liveness: Liveness
 
     @classmethod
     async def open(
@@ -110,12 +114,19 @@ class Session:
                 statement_cache_size=1000,
                 max_cached_statement_lifetime=0,
                 max_cacheable_statement_size=0,
+                timeout=choices.timeout,
             )
         except Exception as error:  # noqa: BLE001 - every one is explained
             raise unreachable(error) from None
         session = cls(connection, Books(connection, choices.schema, context), choices.origin)
         try:
-            position = await session._set_up(choices, context, predecessor)
+            async with asyncio.timeout(choices.timeout + _LOCK_SECONDS):
+                position = await session._set_up(choices, context, predecessor)
+        except TimeoutError:
+            connection.terminate()
+            raise TransientError(
+                f"postgres: the target lets us in and does not answer for {choices.timeout:g} s"
+            ) from None
         except BaseException:
             connection.terminate()
             raise
@@ -160,11 +171,13 @@ class Session:
         self.position = position.lsn
         if self._origin is not None:
             await self._set_origin(self._origin)
-        self.backend = tuple(
+        backend: tuple[int, datetime] = tuple(
             await connection.fetchrow(
                 "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
             )
         )
+        self.backend = backend
+        self.liveness = Liveness(choices.dsn, context.name, connection, backend, choices.timeout)
         return position
 
     async def _lock(self, context: SinkContext) -> None:

@@ -202,6 +202,16 @@ class Broker:
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configuration)])
         await admin.close()
 
+    async def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until no broker has it."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.url)
+        await admin.start()
+        await admin.delete_topics([topic])
+        async with asyncio.timeout(90):
+            while topic in await admin.list_topics():
+                await asyncio.sleep(0.05)
+        await admin.close()
+
     async def read(self, begin: str, *, committed: bool = True, patience: float = 60.0) -> list[Any]:
         """All records of the topics whose names begin so, partition by partition.
 

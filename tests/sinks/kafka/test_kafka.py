@@ -172,6 +172,36 @@ async def test_a_broker_that_does_not_answer(source, broker, name):
     assert [1, 2, 3] == sorted(await ids(broker, name))
 
 
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("partitions", [None, 1], ids=["made by the broker", "with fewer partitions"])
+async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partitions):
+    """While the sink runs: what comes then is in the topic that takes its place."""
+    exactly = {"exactly_once": True, "position_topic": f"positions-{name}"} if exactly_once else {}
+    sink = Kafka(broker.url, topic=f"{name}-topic", timeout=5.0, **exactly)
+    await broker.create(f"{name}-topic", 7)
+    async with Pipeline(items.source(), {"sink": sink}):
+        await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(20)))
+        async with asyncio.timeout(90):
+            while len(await ids(broker, f"{name}-topic", patience=1.0)) < 20:
+                await asyncio.sleep(0.1)
+        await broker.delete(f"{name}-topic")
+        if partitions is not None:
+            await broker.create(f"{name}-topic", partitions)
+        await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(20, 40)))
+        async with asyncio.timeout(180):
+            while not set(range(20, 40)) <= set(await ids(broker, f"{name}-topic", patience=1.0)):
+                await asyncio.sleep(0.1)
+
+
+async def test_a_position_topic_of_several_partitions(source, broker, name):
+    """It is refused: the position would be looked for in another partition than the one it is written to."""
+    await broker.create(f"{name}-positions", 3)
+    sink = Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"{name}-positions")
+    with pytest.raises(PermanentError, match="has 3 partitions"):
+        await sink.open(source.context)
+    await sink.close()
+
+
 async def test_another_process_under_the_same_name(source, broker, name):
     """The older one is told to stop, and what it has not committed is not seen."""
     options = {

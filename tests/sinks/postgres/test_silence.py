@@ -1,0 +1,90 @@
+"""A target that keeps its connection and says nothing is given up; one that takes long is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import asyncpg
+import pytest
+
+from aiorepl import TransientError
+from aiorepl.testing import CuttingProxy
+
+ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
+SECONDS = 1.0
+
+
+@pytest.fixture
+async def proxied(pair, server):
+    """A proxy in front of the target, and an opened sink behind it."""
+    await pair.target.execute(ITEMS)
+    async with CuttingProxy("127.0.0.1", server.port) as proxy:
+        sink = pair.sink(dsn=proxy.dsn_for(pair.target_dsn), timeout=SECONDS)
+        yield proxy, sink
+        proxy.resume()
+        await sink.close()
+
+
+async def ids(pair) -> list[int]:
+    return [row["id"] for row in await pair.target.fetch("SELECT id FROM items ORDER BY id")]
+
+
+async def test_a_target_that_does_not_answer(pair, proxied, source):
+    """The call fails, and is made again on another connection once there is one: every row is there once."""
+    proxy, sink = proxied
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    batch = source.batch([2])
+    proxy.stall()
+    with pytest.raises(TransientError, match="answers neither here nor on another connection"):
+        await sink.write(batch)
+    with pytest.raises(TransientError, match="cannot be reached"):
+        await sink.write(batch)
+    proxy.resume()
+    await sink.write(batch)
+    assert [1, 2] == await ids(pair)
+
+
+async def test_a_start_at_a_target_that_does_not_answer(proxied, source):
+    """Opening the sink fails."""
+    proxy, sink = proxied
+    proxy.stall()
+    with pytest.raises(TransientError, match="cannot be reached"):
+        await sink.open(source.context)
+
+
+async def test_an_answer_that_never_comes(pair, proxied, source):
+    """Only this connection is dead, and stays open: the call is made again on another."""
+    proxy, sink = proxied
+    await sink.open(source.context)
+    proxy.hold()
+    batch = source.batch([1])
+    with pytest.raises(TransientError, match="is done, and its answer has not come"):
+        await sink.write(batch)
+    await sink.write(batch)
+    assert [1] == await ids(pair)
+
+
+async def test_a_target_that_is_at_work_is_waited_for(pair, proxied, source, caplog):
+    """However long it waits for a lock: that is told, and nothing is written twice."""
+    proxy, sink = proxied
+    await sink.open(source.context)
+    before = proxy.connections
+    holder = await asyncpg.connect(pair.target_dsn)
+    try:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE items")
+            with caplog.at_level(logging.WARNING, "aiorepl.sink"):
+                writing = asyncio.create_task(sink.write(source.batch([1])))
+                async with asyncio.timeout(90):
+                    # It was asked several times.
+                    while proxy.connections < before + 3:
+                        await asyncio.sleep(0.05)
+            assert not writing.done()
+        await writing
+    finally:
+        await holder.close()
+    assert [1] == await ids(pair)
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"]
+    assert "waiting for Lock relation" in told
