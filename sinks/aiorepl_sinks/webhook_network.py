@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,20 @@ from aiorepl_sinks import tls
 
 # Shorter than the five seconds after which many servers close a connection, so that they seldom close ours just now.
 _IDLE_SECONDS: Final = 4.0
+# From IANA's registries of special-purpose addresses; what ``ipaddress`` calls global depends on the version of Python.
+_IPV4_NOT_PUBLIC: Final = tuple(
+    map(
+        IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15"),
+            *("198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    )
+)
+_IPV6: Final = IPv6Network("2000::/3")
+# Protocol assignments with Teredo, documentation, 6to4, documentation.
+_IPV6_NOT_PUBLIC: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
@@ -157,21 +171,17 @@ async def _resolve(host: str, port: int, timeout: float | None) -> list[str]:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one of the public internet, and so is one that it stands for."""
+    """Whether an address is one of the public internet, and does not stand for an IPv4 address that is not."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
-        inner = _carried(address)
-        if inner is not None:
-            address = inner
-    return address.is_global and not address.is_multicast
-
-
-def _carried(address: IPv6Address) -> IPv4Address | None:
-    """The address behind one that only carries it over IPv6."""
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    teredo = address.teredo
-    return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo is not None else None)
+        carried = address.ipv4_mapped
+        if carried is None and address in _NAT64:
+            carried = IPv4Address(int(address) & 0xFFFFFFFF)
+        if carried is None:
+            # Everything else of IPv6 is local, mapped, reserved, or of a use that is still to be found.
+            return address in _IPV6 and not any(address in network for network in _IPV6_NOT_PUBLIC)
+        address = carried
+    return not any(address in network for network in _IPV4_NOT_PUBLIC)
 
 
 def trust(ca: str | Path | None) -> ssl.SSLContext:
@@ -206,6 +216,9 @@ def reason(error: BaseException) -> str:
         found = deeper
         if isinstance(found, ssl.SSLCertVerificationError):
             return f"its certificate is not good: {found.verify_message}"
+        if isinstance(found, ssl.SSLError):
+            # Its errno is not the system's, but OpenSSL's.
+            return f"TLS failed: {found.reason or type(found).__name__}"
         if isinstance(found, socket.gaierror):
             return f"its name leads nowhere: {found.strerror}"
         if isinstance(found, OSError) and found.errno:

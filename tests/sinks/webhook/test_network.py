@@ -159,6 +159,36 @@ async def test_private_addresses_are_refused(receiver, source, host):
         ("64:ff9b::a00:1", False),
         ("2002:a00:1::", False),
         ("2002:7f00:1::1", False),
+        ("2002:808:808::1", False),
+        ("64:ff9b::8.8.8.8", True),
+        ("64:ff9b::127.0.0.1", False),
+        ("64:ff9b:1::7f00:1", False),
+        ("64:ff9b:1::808:808", False),
+        ("fec0::1", False),
+        ("::127.0.0.1", False),
+        ("::8.8.8.8", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("::ffff:0:127.0.0.1", False),
+        ("5f00::1", False),
+        ("100::1", False),
+        ("2001::7f00:1", False),
+        ("2001:0:808:808::1", False),
+        ("2001:2::1", False),
+        ("2001:10::1", False),
+        ("2001:db8::1", False),
+        ("3fff::1", False),
+        ("4000::1", False),
+        ("fc00::1", False),
+        ("0.1.2.3", False),
+        ("100.127.255.255", False),
+        ("192.0.0.8", False),
+        ("192.88.99.1", False),
+        ("198.19.255.255", False),
+        ("203.0.113.1", False),
+        ("240.0.0.1", False),
+        ("100.128.0.1", True),
+        ("2a00:1450:4001::1", True),
     ],
 )
 def test_public_addresses(address, public):
@@ -190,6 +220,15 @@ async def test_the_address_that_was_checked_is_connected_to(monkeypatch):
     with pytest.raises(PrivateAddress):
         await network.connect_tcp("rebinding.example", 443, 1.0)
     assert 2 == len(asked) == len(connected)
+
+
+async def test_a_receiver_that_speaks_no_tls(receiver, source):
+    """What OpenSSL says is not taken for the system's error of the same number."""
+    sink = Webhook(receiver.url.replace("http://", "https://"))
+    await sink.open(source.context)
+    with pytest.raises(TransientError, match=r"TLS failed: [A-Z_]+$"):
+        await sink.write(source.batch([1]))
+    await sink.close()
 
 
 async def test_names_that_take_too_long(monkeypatch):
