@@ -6,6 +6,8 @@ once it is there they are never touched again. A writer begins with an entry wit
 no writer before it can add one, so what those left unlisted can be deleted. The claim's number is the writer's *epoch*,
 and stands in the names of its objects, which the writer numbers: no object ever overwrites another.
 
+Each file has a checksum of its other fields, and is read only if that is right. A number that is missing is an error.
+
 Under ``_aiorepl/writers/`` each writer notes, before an object appears, which ones are not listed yet: whoever comes
 next deletes them. There it also keeps the position while nothing happens, so that an idle stream makes no entries.
 """
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, Final
 from urllib.parse import quote
+from zlib import crc32
 
 import orjson
 
@@ -26,7 +29,7 @@ from aiorepl_sinks.objects.gathering import Identity, Partition, Piece
 
 ENTRIES: Final = "_aiorepl/manifest/"
 WRITERS: Final = "_aiorepl/writers/"
-FORMAT: Final = 1
+FORMAT: Final = 2
 # The top-level folders that are reserved for other files than tables' objects.
 _RESERVED: Final = {"_aiorepl", "messages"}
 # Characters that no quoted name contains.
@@ -76,7 +79,7 @@ class Entry:
     def from_json(cls, data: bytes, where: str) -> Entry:
         """Read what ``to_json`` wrote.
 
-        :raises PermanentError: when it is damaged, or of a newer format.
+        :raises PermanentError: when it is damaged, or of another format.
         """
         fields = _load(data, where)
         with _Reading(where):
@@ -124,7 +127,7 @@ class Writer:
     def from_json(cls, data: bytes, where: str) -> Writer:
         """Read what ``to_json`` wrote.
 
-        :raises PermanentError: when it is damaged, or of a newer format.
+        :raises PermanentError: when it is damaged, or of another format.
         """
         fields = _load(data, where)
         with _Reading(where):
@@ -245,7 +248,7 @@ def _identity(at: Identity) -> dict[str, Any]:
 
 
 def _dump(fields: dict[str, Any]) -> bytes:
-    return orjson.dumps(fields) + b"\n"
+    return orjson.dumps({**fields, "checksum": _checksum(fields)}) + b"\n"
 
 
 def _load(data: bytes, where: str) -> dict[str, Any]:
@@ -254,10 +257,28 @@ def _load(data: bytes, where: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         fields = None
     if not isinstance(fields, dict):
-        raise PermanentError(f"{where} is damaged: it is no JSON object")
+        raise damaged(where, "it is no JSON object")
     if fields.get("format") != FORMAT:
-        raise PermanentError(f"{where} has format {fields.get('format')}; this version reads format {FORMAT}")
+        raise PermanentError(
+            f"{where} has format {fields.get('format')}; this version reads format {FORMAT}: give the sink a prefix of its own "
+            "and load its tables again, or go on with the version that wrote it"
+        )
+    if fields.pop("checksum", None) != _checksum(fields):
+        raise damaged(where, "its checksum does not match")
     return fields
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    """CRC-32 of the fields as they are written, without this one."""
+    return f"{crc32(orjson.dumps(fields)):08x}"
+
+
+def damaged(where: str, found: str) -> PermanentError:
+    """What is raised for a part of the manifest that cannot be believed."""
+    return PermanentError(
+        f"{where} is damaged: {found}: restore it as it was, from a copy or the bucket's versions, or give the sink a prefix of "
+        "its own and load its tables again"
+    )
 
 
 class _Reading:
@@ -271,6 +292,4 @@ class _Reading:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, (KeyError, TypeError, ValueError)):
-            raise PermanentError(
-                f"{self._where} is damaged: {type(error).__name__} while reading it"
-            ) from None
+            raise damaged(self._where, f"{type(error).__name__} while reading it") from None

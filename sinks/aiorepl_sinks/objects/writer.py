@@ -14,6 +14,7 @@ from aiorepl_sinks.objects.manifest import (
     WRITERS,
     Entry,
     Writer,
+    damaged,
     entry_name,
     entry_number,
     held,
@@ -140,10 +141,17 @@ class ManifestWriter:
         else:
             number = max(map(entry_number, self._store.names(ENTRIES)), default=0)
         last = self._entry(number)
+        if last is None and number:
+            raise damaged(f"{entry_name(number)} in {self._store.url}", "it is missing")
         while (following := self._entry(number + 1)) is not None:
             number, last = number + 1, following
         return last
 
     def _entry(self, number: int) -> Entry | None:
-        data = self._store.read(entry_name(number))
-        return None if data is None else Entry.from_json(data, f"{entry_name(number)} in {self._store.url}")
+        data, where = self._store.read(entry_name(number)), f"{entry_name(number)} in {self._store.url}"
+        if data is None:
+            return None
+        entry = Entry.from_json(data, where)
+        if entry.sequence != number:
+            raise damaged(where, f"it is entry {entry.sequence}")
+        return entry

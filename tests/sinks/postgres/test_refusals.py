@@ -274,13 +274,14 @@ async def test_an_origin_keeps_loops_away(pair, slot_name):
 
 
 def test_our_tables_have_a_name_of_their_own():
-    """A gid fits PostgreSQL's 200 bytes and differs by source, sink, slot and xid."""
+    """A gid fits PostgreSQL's 200 bytes and differs by source, sink, slot, xid and PREPARE LSN."""
     gids = {
-        Books(None, "aiorepl", SinkContext(sink, Position(system, 1, slot, LSN(0)))).gid(xid)
+        Books(None, "aiorepl", SinkContext(sink, Position(system, 1, slot, LSN(0)))).gid(xid, LSN(lsn))
         for sink in ("a", "b")
         for system in ("1", "2")
         for slot in ("s" * 63, "t")
         for xid in (1, 4294967295)
+        for lsn in (1, (1 << 64) - 1)
     }
-    assert 16 == len(gids)
+    assert 32 == len(gids)
     assert max(map(len, gids)) < 200

@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -395,15 +396,66 @@ def test_a_prefix_of_another_slot():
         Sink(store).open(SinkContext("s", replace(stream.position, system_identifier="7")))
 
 
-def test_a_damaged_manifest():
-    """Is named, and nothing is written."""
+def readable(data: bytes) -> object:
+    """What JSON says; ``None`` where it is none."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+@pytest.mark.parametrize("place", ["_aiorepl/manifest/", "_aiorepl/writers/"])
+def test_a_damaged_manifest(place):
+    """One flipped bit of the last entry or of a writer's note is found, named, and told what to do about."""
+    stream, store = told([3, 5]), Memory()
+    deliver(Sink(store), stream, 1)
+    held = Sink(store).open(SinkContext("s", stream.position))
+    name = max(store.names(place))
+    whole = store.objects[name]
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        store.objects[name] = bytes(flipped)
+        if readable(flipped) == orjson.loads(whole):
+            continue  # white space
+        with pytest.raises(PermanentError, match=f"{name} in memory .* a prefix of its own"):
+            Sink(store).open(SinkContext("s", stream.position))
+    store.objects[name] = whole
+    assert held == Sink(store).open(SinkContext("s", stream.position))
+
+
+def test_a_manifest_of_another_version():
+    """It is told, with what to do."""
+    stream, store = told([3]), Memory()
+    deliver(Sink(store), stream, 1)
+    store.objects[max(store.names("_aiorepl/manifest/"))] = b'{"format":1}'
+    with pytest.raises(
+        PermanentError, match="has format 1; this version reads format 2: give the sink a prefix"
+    ):
+        Sink(store).open(SinkContext("s", stream.position))
+
+
+def test_entries_that_are_missing():
+    """One that a writer's note knows of is not passed over; without the last one the position is the one before it."""
+    stream, store = told([3, 5]), Memory()
+    deliver(Sink(store), stream, 1)
+    held = Sink(store).open(SinkContext("s", stream.position))
+    _, known, *_, last = store.names("_aiorepl/manifest/")
+    del store.objects[last]
+    assert Sink(store).open(SinkContext("s", stream.position)).lsn < held.lsn
+    del store.objects[known]
+    before = dict(store.objects)
+    with pytest.raises(PermanentError, match=f"{known} in memory is damaged: it is missing"):
+        Sink(store).open(SinkContext("s", stream.position))
+    assert before == store.objects
+
+
+def test_an_entry_under_another_number():
+    """A copy under the next number is no entry."""
     stream, store = told([3]), Memory()
     deliver(Sink(store), stream, 1)
     last = max(store.names("_aiorepl/manifest/"))
-    store.objects[last] = b'{"format":1}'
-
-    with pytest.raises(PermanentError, match=f"{last} in memory is damaged"):
-        Sink(store).open(SinkContext("s", stream.position))
-    store.objects[last] = b'{"format":2}'
-    with pytest.raises(PermanentError, match="has format 2; this version reads format 1"):
+    number = int(last.rpartition("/")[2].removesuffix(".json"))
+    store.objects[f"_aiorepl/manifest/{number + 1:016d}.json"] = store.objects[last]
+    with pytest.raises(PermanentError, match=f"is damaged: it is entry {number}"):
         Sink(store).open(SinkContext("s", stream.position))
