@@ -43,8 +43,10 @@ class Published:
 
     async def create_slot(self, *, two_phase: bool = False) -> None:
         """Create the slot ahead of any consumer."""
+        # Before PostgreSQL 14 the function has no such parameter.
+        option = ", twophase => true" if two_phase else ""
         await self.connection.fetchval(
-            "SELECT pg_create_logical_replication_slot($1, 'pgoutput', twophase => $2)", self.slot, two_phase
+            f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{option})", self.slot
         )
 
     async def wal(self) -> LSN:
