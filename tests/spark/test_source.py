@@ -354,8 +354,8 @@ def test_foreign_checkpoint(spark, journal, reseal, tmp_path) -> None:
         writer.start().awaitTermination(240)
 
     run()
-    for name in ("journal.json", "position.json"):
-        reseal(journal.folder / name, '"test"', '"another"')
+    for path in (*journal.folder.glob("*.json"), *journal.folder.glob("*.index")):
+        reseal(path, '"test"', '"another"')
     with pytest.raises(Exception, match="the query's checkpoint holds a position of slot 'test'"):
         run()
     assert journal.segments == 1
