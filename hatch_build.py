@@ -21,7 +21,7 @@ DIRECTIVES = {
     "annotation_typing": False,  # types stand in the .pxd files, and nowhere else
 }
 # Debug symbols are most of an extension module's size. -O1 compiles in half of -O3's time and costs about 5 % of the CPU
-# that values and transactions take (bench/PROFILES.md). ``octets.is_plain`` wants its loop vectorized.
+# that values and transactions take (bench/PROFILES.md). ``byteops.is_plain`` wants its loop vectorized.
 FLAGS = [] if os.name == "nt" else ["-O1", "-ftree-vectorize", "-g0"]
 
 

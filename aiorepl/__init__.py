@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.delivery.config import Delivery
     from aiorepl.delivery.dead_letters import DeadLetters
-    from aiorepl.delivery.delivery import Delivery
-    from aiorepl.delivery.overview import PipelineStatistics
-    from aiorepl.delivery.pipeline import Pipeline
-    from aiorepl.delivery.retry import RetryPolicy
-    from aiorepl.delivery.selection import Selection
-    from aiorepl.delivery.source import Source
-    from aiorepl.delivery.stream import ReplicationStream, ReplicationTransaction, connect
     from aiorepl.errors import (
         AioreplError,
         ConfigurationError,
@@ -38,22 +32,28 @@ if TYPE_CHECKING:
     from aiorepl.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
     from aiorepl.pgoutput.relations import Relation
     from aiorepl.pgoutput.tuples import UNCHANGED
+    from aiorepl.pipeline.pipeline import Pipeline
+    from aiorepl.pipeline.statistics import PipelineStatistics
     from aiorepl.position import Position
-    from aiorepl.sink import Batch, Refusal, Sink, SinkContext, SyncSink
+    from aiorepl.retry import RetryPolicy
+    from aiorepl.sink import Batch, Rejection, Sink, SinkContext, SyncSink
+    from aiorepl.source.source import Source
+    from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
     from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.transaction import Slice, Transaction
+    from aiorepl.transforms.selection import Selection
 
 _HOMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
     "aiorepl.delivery.dead_letters": ("DeadLetters",),
-    "aiorepl.delivery.delivery": ("Delivery",),
-    "aiorepl.delivery.overview": ("PipelineStatistics",),
-    "aiorepl.delivery.pipeline": ("Pipeline",),
-    "aiorepl.delivery.retry": ("RetryPolicy",),
-    "aiorepl.delivery.selection": ("Selection",),
-    "aiorepl.delivery.source": ("Source",),
-    "aiorepl.delivery.stream": ("ReplicationStream", "ReplicationTransaction", "connect"),
+    "aiorepl.delivery.config": ("Delivery",),
+    "aiorepl.pipeline.statistics": ("PipelineStatistics",),
+    "aiorepl.pipeline.pipeline": ("Pipeline",),
+    "aiorepl.retry": ("RetryPolicy",),
+    "aiorepl.transforms.selection": ("Selection",),
+    "aiorepl.source.source": ("Source",),
+    "aiorepl.source.stream": ("ReplicationStream", "ReplicationTransaction", "connect"),
     "aiorepl.errors": (
         "AioreplError",
         "ConfigurationError",
@@ -74,7 +74,7 @@ _HOMES = {
     "aiorepl.pgoutput.relations": ("Relation",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),
     "aiorepl.position": ("Position",),
-    "aiorepl.sink": ("Batch", "Refusal", "Sink", "SinkContext", "SyncSink"),
+    "aiorepl.sink": ("Batch", "Rejection", "Sink", "SinkContext", "SyncSink"),
     "aiorepl.transactions.changes": (
         "Change",
         "Delete",
@@ -106,7 +106,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "SyncSink",
     "SinkContext",
     "Batch",
-    "Refusal",
+    "Rejection",
     "Slice",
     "Transaction",
     "Change",

@@ -34,7 +34,7 @@ MODULES: Final = (
     "values.network",
     "values.geometric",
     "values.strings",
-    "values.search",
+    "values.textsearch",
     "values.json",
     "values.composites",
     "values.array_text",
@@ -48,7 +48,7 @@ MODULES: Final = (
     "formats.native_rows",
     "journal.builder",
 )
-VOCABULARY: Final = ("octets", "values/civil", "values/marks", "values/objects")
+VOCABULARY: Final = ("byteops", "values/calendar", "values/delimiters", "values/objects")
 """Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""
 WITHOUT_CYCLES: Final = (
     "wire.frames",

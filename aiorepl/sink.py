@@ -125,7 +125,7 @@ class SinkContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """Why a batch is a dead letter.
 
     :param sink: the name of the sink that would not take it.
@@ -150,7 +150,7 @@ class Batch:
     """
 
     transactions: Sequence[Slice] = field(repr=False)
-    refusal: Refusal | None = None
+    refusal: Rejection | None = None
 
     @property
     def changes(self) -> Iterator[Change]:

@@ -76,7 +76,7 @@ def main() -> None:
     if arguments.kind in OURS:
         sink = OURS[arguments.kind]()
     elif arguments.kind != "journal":
-        from aiorepl.delivery.plugins import load
+        from aiorepl.pipeline.registry import load
 
         sink = load(arguments.kind)(**arguments.sink)
     pipeline = aiorepl.Pipeline(

@@ -27,8 +27,8 @@ from measuring import SETTINGS, Bench, Run, machine, measured
 from workloads import INTERLEAVED, WORKLOADS, Workload
 
 from aiorepl import compiled
-from aiorepl.delivery.plugins import load
 from aiorepl.errors import ConfigurationError
+from aiorepl.pipeline.registry import load
 from aiorepl.testing import EmbeddedServer
 
 MIB = 1024 * 1024

@@ -17,8 +17,8 @@ from pathlib import Path
 import asyncpg
 
 import aiorepl
-from aiorepl_sinks.jsonl import JsonLines
-from aiorepl_sinks.stdout import Stdout
+from aiorepl_sinks.jsonl import JsonLinesSink
+from aiorepl_sinks.stdout import StdoutSink
 
 DSN = os.environ["DATABASE_URL"]
 
@@ -45,18 +45,19 @@ async def main(folder: Path) -> None:
             {
                 # Everything, with addresses that stay comparable and cannot be read.
                 "archive": aiorepl.Delivery(
-                    JsonLines(folder / "archive"),
+                    JsonLinesSink(folder / "archive"),
                     selection=aiorepl.Selection(mask=("*.customers.email",), secret=os.environ["MASKS"]),
                 ),
                 # New and changed orders, with names, for somebody who reads along.
                 "orders": aiorepl.Delivery(
-                    Stdout(),
+                    StdoutSink(),
                     selection=aiorepl.Selection(tables=("public.orders",), kinds=("insert", "update")),
                     transform=Names(pool),
                 ),
                 # A sink that may lag without holding back the others wants a journal: Pipeline(…, journal="…").
                 "deletes": aiorepl.Delivery(
-                    JsonLines(folder / "deletes"), selection=aiorepl.Selection(kinds=("delete", "truncate"))
+                    JsonLinesSink(folder / "deletes"),
+                    selection=aiorepl.Selection(kinds=("delete", "truncate")),
                 ),
             },
             batches=aiorepl.BatchPolicy(flush_seconds=0.2),

@@ -10,16 +10,16 @@ import stat
 import pytest
 
 from aiorepl import Batch, DeadLetters, PermanentError, SinkContext, TransientError, durable
-from aiorepl.delivery.retry import may_pass
 from aiorepl.errors import SpoolError
 from aiorepl.journal import Cursors, JournalSink
+from aiorepl.retry import may_pass
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions import spool as source_spool
-from aiorepl_sinks.jsonl import JsonLines
+from aiorepl_sinks.jsonl import JsonLinesSink
 from aiorepl_sinks.objects import spool as object_spool
-from aiorepl_sinks.parquet import Parquet
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.parquet import ParquetSink
+from aiorepl_sinks.s3 import S3Sink
 
 # Each of the errors that a file system gives, and whether the same call may succeed later.
 ERRORS = {
@@ -37,9 +37,9 @@ ERRORS = {
 }
 KEEPERS = {
     "journal": JournalSink,
-    "jsonl": JsonLines,
-    "parquet": Parquet,
-    "objects": lambda folder: S3(f"file://{folder}"),
+    "jsonl": JsonLinesSink,
+    "parquet": ParquetSink,
+    "objects": lambda folder: S3Sink(f"file://{folder}"),
     "dead letters": DeadLetters,
 }
 

@@ -25,10 +25,11 @@ ORDER = (
         "position",
         "epoch",
         "sizes",
-        "octets",
+        "byteops",
         "compiled",
         "durable",
         "secret",
+        "retry",
     },
     {"wire"},
     {"pgoutput"},
@@ -38,7 +39,10 @@ ORDER = (
     {"journal"},
     {"snapshot"},
     {"formats"},
+    {"source"},
+    {"transforms"},
     {"delivery"},
+    {"pipeline"},
     {"spark"},
 )
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}
@@ -48,10 +52,10 @@ BESIDE = {"cli", "testing", "__init__"}
 PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
     *("journal/format.py", "journal/sealed.py", "journal/records.py", "journal/index.py", "journal/chain.py"),
-    *("journal/builder.py", "delivery/ledger.py", "delivery/feedback.py", "delivery/batching.py"),
-    *("delivery/selection.py", "delivery/masking.py", "delivery/patterns.py"),
-    *("delivery/silence.py", "delivery/timelines.py", "delivery/gaps.py"),
-    *("delivery/continuity.py", "delivery/received.py"),
+    *("journal/builder.py", "source/ledger.py", "source/feedback.py", "delivery/batching.py"),
+    *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
+    *("source/liveness.py", "source/timelines.py", "source/gaps.py"),
+    *("source/continuity.py", "source/received.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}

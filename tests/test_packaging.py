@@ -120,7 +120,7 @@ def test_a_wheel_imports_the_compiled_form(compiled_wheel, tmp_path):
     """The compiled form runs unless plain Python is asked for, and no source is read to find that out."""
     with ZipFile(compiled_wheel) as archive:
         archive.extractall(tmp_path)
-    (tmp_path / "aiorepl" / "octets.pxd").unlink()  # part of every digest
+    (tmp_path / "aiorepl" / "byteops.pxd").unlink()  # part of every digest
 
     assert ["True", "False"] == form(tmp_path)
     assert ["True", "False"] == form(tmp_path, AIOREPL_PURE_PYTHON="0")

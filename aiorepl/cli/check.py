@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from aiorepl.cli.tail import names
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
-    from aiorepl.delivery.finding import Finding
-    from aiorepl.delivery.selection import Selection
-    from aiorepl.delivery.source import Source
+    from aiorepl.source.diagnose import Look
+    from aiorepl.source.finding import Finding
+    from aiorepl.source.source import Source
+    from aiorepl.transforms.selection import Selection
 
 
 @click.command(short_help="What would go wrong, before it does.")
@@ -47,7 +49,7 @@ def check(
     if slot is not None or publication:
         if file is not None or slot is None or not publication:
             raise ConfigurationError("name a slot and a publication (--slot, --publication), or else a file")
-        from aiorepl.delivery.source import Source
+        from aiorepl.source.source import Source
 
         findings = run(_found(Source(dsn, slot=slot, publication=publication, create_slot=True), None))
     else:
@@ -68,7 +70,7 @@ def check(
 def _of_file(file: Path) -> list[Finding]:
     from aiorepl.cli.loop import run
     from aiorepl.cli.run import load
-    from aiorepl.delivery.finding import Finding
+    from aiorepl.source.finding import Finding
 
     try:
         configured = load(file)
@@ -91,10 +93,15 @@ async def _found(
     snapshot: bool = False,
     selections: Mapping[str, Selection] | None = None,
 ) -> list[Finding]:
-    from aiorepl.delivery.checks import check
-    from aiorepl.delivery.finding import Finding
+    from aiorepl.source.diagnose import check
+    from aiorepl.source.finding import Finding
 
     findings: list[Any] = []
+    further: dict[str, Look] = {}
+    if selections:
+        from aiorepl.transforms.diagnose import check_selections
+
+        further["selection"] = partial(check_selections, selections)
     held = None
     if journal is not None:
         from aiorepl.journal.reader import JournalReader
@@ -103,6 +110,4 @@ async def _found(
             held = JournalReader(journal).held()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
-    return findings + [
-        finding async for finding in check(source, held, snapshot=snapshot, selections=selections or {})
-    ]
+    return findings + [finding async for finding in check(source, held, snapshot=snapshot, further=further)]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from aiorepl.delivery.pipeline import Pipeline
+from aiorepl.pipeline.pipeline import Pipeline
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

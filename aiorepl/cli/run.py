@@ -20,9 +20,9 @@ from aiorepl.cli.config import Checker, Mistakes, Options, below, suggestion
 from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from aiorepl.delivery.delivery import Delivery
-    from aiorepl.delivery.pipeline import Pipeline
-    from aiorepl.delivery.source import Source
+    from aiorepl.delivery.config import Delivery
+    from aiorepl.pipeline.pipeline import Pipeline
+    from aiorepl.source.source import Source
 
 _log = logging.getLogger("aiorepl.run")
 
@@ -172,10 +172,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, bool]) -> Configured | None:
     from aiorepl.delivery.batching import BatchPolicy
-    from aiorepl.delivery.pipeline import FOR_EVER, Pipeline
-    from aiorepl.delivery.retry import RetryPolicy
     from aiorepl.journal.retention import Retention
     from aiorepl.journal.store import open_store
+    from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
+    from aiorepl.retry import RetryPolicy
 
     for key in document:
         if key not in _SECTIONS:
@@ -211,13 +211,13 @@ def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, b
 
 
 def _source(**options: Any) -> Source:
-    from aiorepl.delivery.source import Source
+    from aiorepl.source.source import Source
 
     return Source(**{"dsn": os.environ.get("AIOREPL_DSN")} | options)
 
 
 def _source_options() -> Options:
-    from aiorepl.delivery.source import Source
+    from aiorepl.source.source import Source
 
     known = Options.of(Source)
     # The pipeline finds out the first, and the second is for programs.
@@ -234,8 +234,8 @@ def _source_options() -> Options:
 
 def _sinks(checker: Checker, tables: Any, *, journal: bool) -> dict[str, tuple[str, Delivery]]:
     """Types and sinks by name, of those that are right."""
-    from aiorepl.delivery.lanes import JOURNAL
-    from aiorepl.delivery.plugins import sinks as installed
+    from aiorepl.pipeline.fan_out import JOURNAL
+    from aiorepl.pipeline.registry import sinks as installed
 
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         checker.wrong("sinks", "wants tables, each under [[sinks]]")
@@ -272,11 +272,11 @@ def _sinks(checker: Checker, tables: Any, *, journal: bool) -> dict[str, tuple[s
 
 
 def _sink(checker: Checker, place: str, kind: str, table: dict[str, Any]) -> Delivery | None:
-    from aiorepl.delivery.delivery import Delivery
-    from aiorepl.delivery.plugins import load as load_sink
-    from aiorepl.delivery.plugins import sinks as installed
-    from aiorepl.delivery.transforming import load as load_function
+    from aiorepl.delivery.config import Delivery
     from aiorepl.formats.routing import Routing
+    from aiorepl.pipeline.registry import load as load_sink
+    from aiorepl.pipeline.registry import sinks as installed
+    from aiorepl.transforms.function import load as load_function
 
     if kind not in (known := installed()):
         checker.wrong(f"{place}.type", f"is not installed, {suggestion(kind, known)}")

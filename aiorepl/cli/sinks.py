@@ -20,7 +20,7 @@ def list_command() -> None:
 
 
 def _list() -> None:
-    from aiorepl.delivery.plugins import sinks as installed
+    from aiorepl.pipeline.registry import sinks as installed
 
     for name, point in sorted(installed().items()):
         where = point.dist.name if point.dist is not None else "?"

@@ -112,10 +112,10 @@ def tail(
 
     # Imported here: `aiorepl --help` needs neither a driver nor sinks.
     from aiorepl.cli.loop import run, run_until_signal
-    from aiorepl.delivery.delivery import Delivery
-    from aiorepl.delivery.pipeline import FOR_EVER, Pipeline
-    from aiorepl.delivery.plugins import load
-    from aiorepl.delivery.source import Source
+    from aiorepl.delivery.config import Delivery
+    from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
+    from aiorepl.pipeline.registry import load
+    from aiorepl.source.source import Source
 
     sink = load("stdout")(format=chosen, values=values, boundaries=boundaries, file=sys.stdout.buffer)
     pipeline = Pipeline(

@@ -1,1 +1,1 @@
-"""Transactions to sinks, and the slot's confirmation back."""
+"""One sink: its buffer, batches, writes, retries and dead letters."""

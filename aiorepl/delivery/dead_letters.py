@@ -33,7 +33,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.position import Position
-from aiorepl.sink import Batch, Refusal, SinkContext, SyncSink
+from aiorepl.sink import Batch, Rejection, SinkContext, SyncSink
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
@@ -81,7 +81,7 @@ class DeadLetters(SyncSink):
         for file in sorted(self.path.glob(f"*{_SUFFIX}")):
             yield _load(file)
 
-    def _write(self, part: Slice, changes: list[c.Change], refusal: Refusal | None) -> None:
+    def _write(self, part: Slice, changes: list[c.Change], refusal: Rejection | None) -> None:
         file = self.path / f"{_name(changes[0])}{_SUFFIX}"
         if file.exists() and not file.is_symlink():
             self._require_own(file, refusal)
@@ -89,7 +89,7 @@ class DeadLetters(SyncSink):
         remove_partials(file)
         write_file(file, [_dump(part, changes, refusal, self._position)])
 
-    def _require_own(self, file: Path, refusal: Refusal | None) -> None:
+    def _require_own(self, file: Path, refusal: Rejection | None) -> None:
         """Check that a letter may be replaced: a change is refused again after a restart.
 
         :raises PermanentError: the letter is of another sink or slot.
@@ -135,7 +135,7 @@ def _name(first: c.Change) -> str:
     return f"{first.lsn:016X}--message"
 
 
-def _dump(part: Slice, changes: list[c.Change], refusal: Refusal | None, source: Position | None) -> bytes:
+def _dump(part: Slice, changes: list[c.Change], refusal: Rejection | None, source: Position | None) -> bytes:
     header = part.transaction
     types = {
         info.oid: info
@@ -222,7 +222,7 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
 
         changes.append(c.change_of(transaction, entry["ordinal"], message, layout))
     told = fields["refusal"]
-    refusal = None if told is None else Refusal(**{**told, "at": datetime.fromisoformat(told["at"])})
+    refusal = None if told is None else Rejection(**{**told, "at": datetime.fromisoformat(told["at"])})
     part = Slice(transaction, changes, True, LSN.parse(fields["end_lsn"]), 0)
     through = fields["source"]
     source = None if through is None else Position.from_json(through)

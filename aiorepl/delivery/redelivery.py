@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import replace
 
 from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.config import Delivery, served
 from aiorepl.delivery.dead_letters import DeadLetters, Letter
-from aiorepl.delivery.delivery import Delivery, served
-from aiorepl.delivery.retry import RetryPolicy
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.writing import SinkWriter, close
+from aiorepl.delivery.writer import SinkWriter, close
 from aiorepl.errors import ConfigurationError, DataError, SinkError
+from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch, Sink, SinkContext
 
 

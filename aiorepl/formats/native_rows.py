@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import DataError
 from aiorepl.formats.format import iso_time
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
@@ -51,7 +51,7 @@ class NativeRows:
                 self.row(out, change)
             else:
                 out += other(change)
-            octets.put(out, b"\n")
+            byteops.put(out, b"\n")
 
     def row(self, out: bytearray, change: RowChange) -> None:
         """Append the event of one."""
@@ -61,34 +61,34 @@ class NativeRows:
         new, old = change.raw_new, change.raw_old
         new_kinds, old_kinds = change.new_kinds, change.old_kinds
         whole = change.message.old_kind == "O"
-        octets.put(out, table.heads[change.kind])
-        octets.put(out, self.header)
-        octets.put_number(out, change.ordinal)
-        octets.put(out, self.stamp)
-        octets.put(out, b',"key":')
+        byteops.put(out, table.heads[change.kind])
+        byteops.put(out, self.header)
+        byteops.put_number(out, change.ordinal)
+        byteops.put(out, self.stamp)
+        byteops.put(out, b',"key":')
         if not table.key:
-            octets.put(out, b"null")
+            byteops.put(out, b"null")
         elif old is not None:
             table.write(out, old, old_kinds, table.key)
         else:
             table.write(out, new or [], new_kinds, table.key)
         left_out = False
-        octets.put(out, b',"new":')
+        byteops.put(out, b',"new":')
         if new is None:
-            octets.put(out, b"null")
+            byteops.put(out, b"null")
         else:
             left_out = table.write(out, new, new_kinds, table.all)
-        octets.put(out, b',"old":')
+        byteops.put(out, b',"old":')
         if old is None:
-            octets.put(out, b"null")
+            byteops.put(out, b"null")
         else:
             table.write(out, old, old_kinds, table.all if whole else table.key)
-        octets.put(out, b',"unchanged":')
+        byteops.put(out, b',"unchanged":')
         if new is not None and (left_out or whole):
-            octets.put(out, orjson.dumps(change.unchanged))
+            byteops.put(out, orjson.dumps(change.unchanged))
         else:
-            octets.put(out, b"[]")
-        octets.put(out, b"}")
+            byteops.put(out, b"[]")
+        byteops.put(out, b"}")
 
     def key(self, change: RowChange) -> bytes | None:
         """The ``key`` of a row's event by itself; ``None`` where no column identifies the row."""
@@ -156,16 +156,16 @@ class _Table:
             if value is UNCHANGED:
                 left_out = True
                 continue
-            octets.put(out, labels[place])
+            byteops.put(out, labels[place])
             labels = self._further
             if value is None:
-                octets.put(out, b"null")
+                byteops.put(out, b"null")
                 continue
             raw = value
             kind = _TEXT if kinds is None else kinds[place]
             if kind != _TEXT or not put_styled(out, raw, 0, len(raw), self._styles[place]):
                 self._put(out, place, kind, raw)
-        octets.put(out, b"{}" if labels is self._first else b"}")
+        byteops.put(out, b"{}" if labels is self._first else b"}")
         return left_out
 
     def _put(self, out: bytearray, place: int, kind: int, raw: bytes) -> None:
@@ -180,7 +180,7 @@ class _Table:
                 return
             except Exception:  # noqa: BLE001 - the encoder raises it again, and says what it is
                 del out[size:]
-        octets.put(out, self._encoded(place, kind, raw))
+        byteops.put(out, self._encoded(place, kind, raw))
 
     def _encoded(self, place: int, kind: int, raw: bytes) -> bytes:
         encoder = self._encoders.get((place, kind))

@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 from aiorepl.transactions.changes cimport Change, RowChange
 
 

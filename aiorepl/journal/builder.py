@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import PermanentError
 from aiorepl.journal import format as wire
-from aiorepl.journal.index import Block, Description, Midway, SegmentIndex
+from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex
 from aiorepl.journal.records import KeptPrepared
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
@@ -197,7 +197,7 @@ class SegmentBuilder:
         self._block = _OpenBlock()
         if header is not None:
             self._block.within(header.commit_lsn)
-            self._block.midway = Midway(
+            self._block.midway = Continuation(
                 header.xid, header.commit_lsn, header.commit_timestamp, header.origin, self._ordinal
             )
 
@@ -213,17 +213,17 @@ class _OpenBlock:
         self.relation: Relation | None = None
         self.number = 0
         self.run = 0
-        self.midway: Midway | None = None
+        self.midway: Continuation | None = None
         self.first_commit_lsn: LSN | None = None
         self.last_commit_lsn: LSN | None = None
         self.last_end_lsn: LSN | None = None
 
     def append(self, payload: bytes) -> None:
-        octets.put_framed(self.data, payload, 0, 0)
+        byteops.put_framed(self.data, payload, 0, 0)
 
     def append_without_xid(self, payload: bytes) -> None:
         """A content message of a stream block: ``messages.without_xid`` of it."""
-        octets.put_framed(self.data, payload, 1, 5)
+        byteops.put_framed(self.data, payload, 1, 5)
 
     def within(self, commit_lsn: LSN) -> None:
         if self.first_commit_lsn is None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Self
 
 from aiorepl.cancellation import Resumable
-from aiorepl.journal.notify import Bell
+from aiorepl.journal.notify import Notifier
 from aiorepl.transactions.transaction import Slice
 
 
@@ -24,7 +24,7 @@ class Following(AsyncIterator[Slice]):
         self._url = url
         self._blocks = blocks
         self._poll = poll
-        self._bell: Bell | None = None
+        self._bell: Notifier | None = None
         self._slices: deque[Slice] = deque()
         # Ends soon in each case, so that nothing runs on where the iterator is dropped.
         self._reading = Resumable(self._read, "aiorepl journal reader")
@@ -35,7 +35,7 @@ class Following(AsyncIterator[Slice]):
 
     async def __anext__(self) -> Slice:
         if self._bell is None:
-            self._bell = Bell(self._url)
+            self._bell = Notifier(self._url)
         while not self._slices:
             if self._ended:
                 await self._bell.wait(self._poll)

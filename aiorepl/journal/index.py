@@ -27,7 +27,7 @@ _UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Midway:
+class Continuation:
     """The transaction that a block begins in the middle of, and the ordinal of the first change in the block."""
 
     xid: int
@@ -57,7 +57,7 @@ class Block:
     checksum: int
     descriptions: tuple[int, ...]
     rows: Mapping[int, int]
-    midway: Midway | None
+    midway: Continuation | None
     first_commit_lsn: LSN | None
     last_commit_lsn: LSN | None
     last_end_lsn: LSN | None
@@ -220,11 +220,11 @@ def _load_block(fields: Mapping[str, Any]) -> Block:
     )
 
 
-def _load_midway(fields: Mapping[str, Any]) -> Midway:
+def _load_midway(fields: Mapping[str, Any]) -> Continuation:
     timestamp = fields["commit_timestamp"]
     if type(timestamp) is not int:
         raise TypeError("commit_timestamp is no number")
-    return Midway(
+    return Continuation(
         xid=integer(fields, "xid", _UINT32),
         commit_lsn=lsn(fields, "commit_lsn"),
         commit_timestamp=timestamp,

@@ -11,11 +11,11 @@ import contextlib
 import threading
 from weakref import WeakSet
 
-_waiting: dict[str, WeakSet[Bell]] = {}
+_waiting: dict[str, WeakSet[Notifier]] = {}
 _lock = threading.Lock()
 
 
-class Bell:
+class Notifier:
     """Rings when the journal at ``url`` has grown, for as long as somebody has it."""
 
     def __init__(self, url: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import time
 from dataclasses import dataclass
 from typing import Final, Self
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.files import INDEX, SEGMENT, read_chain, unindexed
@@ -16,6 +18,10 @@ from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
 
+_log = logging.getLogger("aiorepl.journal")
+
+_LONGEST: Final = 60.0
+_SHORTEST: Final = 1.0
 _AGE: Final = re.compile(r"(\d{1,9})(s|min|h|d)")
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
@@ -131,3 +137,23 @@ class _Retained:
     def _about(self, segment: Segment) -> tuple[int, float]:
         with reading(self._store):
             return self._store.about(segment.name + SEGMENT)
+
+
+async def keep_pruned(url: str, retention: Retention) -> None:
+    """Prune now and again and again, until cancelled. Never fails: the stream does not depend on it."""
+    age = _LONGEST if retention.seconds is None else retention.seconds
+    pause = max(_SHORTEST, min(age, _LONGEST))
+    told = ""
+    while True:
+        try:
+            gone = await asyncio.to_thread(prune, url, retain=retention)
+        except (JournalError, OSError) as error:
+            text = f"{type(error).__name__}: {error.strerror if isinstance(error, OSError) else error}"
+            if text != told:
+                _log.warning("journal %s cannot be pruned, and grows: %s", url, text)
+            told = text
+        else:
+            told = ""
+            if gone:
+                _log.info("pruned %d segments of journal %s, up to %s", len(gone), url, gone[-1])
+        await asyncio.sleep(pause)

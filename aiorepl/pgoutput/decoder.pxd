@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 from aiorepl.pgoutput.rows cimport Delete, Insert, Update
 from aiorepl.pgoutput.tuples cimport skip
 from aiorepl.wire.frames cimport XLogData

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import ProtocolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.options import Streaming
@@ -145,7 +145,7 @@ class Decoder:
 
     def _relation_at(self, payload: bytes, at: int, message: str) -> Relation:
         data: Any = payload  # a pointer in the compiled form
-        oid = octets.uint32(data, at)
+        oid = byteops.uint32(data, at)
         relation: Relation | None = self.views.current.get(oid)
         return self.views.find(oid, message) if relation is None else relation
 
@@ -154,7 +154,7 @@ class Decoder:
         if self._xid is None:
             return None
         data: Any = payload  # a pointer in the compiled form
-        return octets.uint32(data, 1)
+        return byteops.uint32(data, 1)
 
     def _truncate(self, payload: bytes) -> m.Truncate:
         xid, at = self._prefix(payload, "Truncate", 5)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Final
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import ProtocolError
 
 
@@ -50,7 +50,7 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
     if position + 2 > size:
         raise ProtocolError("the number of columns is cut short", message=message, field="TupleData")
     data: Any = payload  # a pointer in the compiled form
-    count = octets.uint16(data, position)
+    count = byteops.uint16(data, position)
     if columns is not None and count != columns:
         raise ProtocolError(
             f"has {count} columns where its relation has {columns}", message=message, field="TupleData"
@@ -65,7 +65,7 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
         if kind == _TEXT or kind == _BINARY:
             start = position + 5
             if start <= size:
-                position = start + octets.uint32(data, position + 1)
+                position = start + byteops.uint32(data, position + 1)
             if start > size or position > size:
                 raise ProtocolError(
                     f"column {column + 1} of {count} claims more bytes than the message has",
@@ -92,7 +92,7 @@ def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
     if position < 0 or position + 2 > size:
         raise _torn()
     data: Any = payload  # a pointer in the compiled form
-    count = octets.uint16(data, position)
+    count = byteops.uint16(data, position)
     position += 2
     columns: list[bytes | Unchanged | None] = []
     for _ in range(count):
@@ -103,10 +103,10 @@ def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
             start = position + 5
             if start > size:
                 raise _torn()
-            position = start + octets.uint32(data, position + 1)
+            position = start + byteops.uint32(data, position + 1)
             if position > size:
                 raise _torn()
-            columns.append(octets.cut(data, start, position))
+            columns.append(byteops.cut(data, start, position))
         else:
             columns.append(None if kind == _NULL else UNCHANGED)
             position += 1
@@ -122,9 +122,9 @@ def kinds_of(payload: bytes, position: int) -> bytes:
     if position < 0 or position + 2 > size:
         raise _torn()
     data: Any = payload  # a pointer in the compiled form
-    count = octets.uint16(data, position)
+    count = byteops.uint16(data, position)
     position += 2
-    found = octets.blank(count)
+    found = byteops.blank(count)
     kinds: Any = found  # a pointer, too
     for column in range(count):
         if position >= size:
@@ -133,10 +133,10 @@ def kinds_of(payload: bytes, position: int) -> bytes:
         if kind == _TEXT or kind == _BINARY:
             if position + 5 > size:
                 raise _torn()
-            position += 5 + octets.uint32(data, position + 1)
+            position += 5 + byteops.uint32(data, position + 1)
         else:
             position += 1
-    return octets.done(found)
+    return byteops.done(found)
 
 
 def _torn() -> ProtocolError:

@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerNotice
 from aiorepl.lsn import LSN
 from aiorepl.secret import Secret
+from aiorepl.source.source import Source
 from aiorepl.testing.script import Error
 from aiorepl.testing.stream import Stream
 from aiorepl.testing.walsender import ScriptedWalsender
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.frames import Keepalive, XLogData
-from aiorepl.wire.routes import Connection, CreatedSlot, System
+from aiorepl.wire.interface import Connection, CreatedSlot, System
 
 
 class _Slot:
@@ -112,7 +112,7 @@ class MemorySource(Source):
 
 
 class _Connection:
-    """What a walsender's connection is to a session; see ``aiorepl.wire.routes.Connection``."""
+    """What a walsender's connection is to a session; see ``aiorepl.wire.interface.Connection``."""
 
     server_version = 18
     exposure: str | None = None

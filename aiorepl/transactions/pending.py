@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import SpoolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -161,12 +161,12 @@ class Pending:
             # Asked of each row, so by the last one's first.
             if not isinstance(message, RowMessage) or message.relation is not last:
                 for described in _descriptions(message, known, xid):
-                    octets.put_framed(data, described, 0, 0)
+                    byteops.put_framed(data, described, 0, 0)
                 last = message.relation if isinstance(message, RowMessage) else None
                 if last is not None:
                     relations[last] = None
             payload = message.payload
-            octets.put_framed(data, payload, 0, 0)
+            byteops.put_framed(data, payload, 0, 0)
             size += len(payload) + _OVERHEAD
             place += 1
         return _Chunk(xid, first, place - first, spool.write(data), size, 1 << 32, 0, 0, tuple(relations))
@@ -343,10 +343,10 @@ def _read(
     at, size = 0, len(data)
     while at < size and ordinal < behind:
         start = at + 4
-        at = start + octets.uint32(octets_, at) if start <= size else size + 1
+        at = start + byteops.uint32(octets_, at) if start <= size else size + 1
         if at > size:
             break
-        message = decoder.decode(octets.cut(octets_, start, at))
+        message = decoder.decode(byteops.cut(octets_, start, at))
         if isinstance(message, RowMessage):
             row = message  # known to be one in the compiled form, too
             if row.relation is not relation:

@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.values.forms cimport Binary, Form
 

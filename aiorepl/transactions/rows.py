@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Final
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.pgoutput.rows import RowMessage
@@ -118,7 +118,7 @@ class Layout:
             start = position + 5
             if start > size:
                 break
-            position = start + octets.uint32(data, position + 1)
+            position = start + byteops.uint32(data, position + 1)
             if position > size:
                 break
             if kind == _BINARY and self._swelling[place] is not None:

@@ -1,7 +1,7 @@
 cimport cython
 
-from aiorepl cimport octets
-from aiorepl.values cimport marks
+from aiorepl cimport byteops
+from aiorepl.values cimport delimiters
 from aiorepl.values.forms cimport AsSent, Form
 from aiorepl.values.styles cimport put_styled
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aiorepl import octets
-from aiorepl.values import marks
+from aiorepl import byteops
+from aiorepl.values import delimiters
 from aiorepl.values.codec import Encoder, Malformed
 from aiorepl.values.forms import AsSent, Form
 from aiorepl.values.styles import Style, put_styled
@@ -19,7 +19,7 @@ Tree = list[Any]
 # C's own numbers in the compiled form.
 _MAX_DIMENSIONS = 6
 _OPEN, _CLOSE, _QUOTE, _BOUNDS = b'{}"['
-_QUOTED: Final = marks.any_of(b'"\\')
+_QUOTED: Final = delimiters.any_of(b'"\\')
 
 
 class ArrayText(AsSent):
@@ -33,7 +33,7 @@ class ArrayText(AsSent):
         self._delimiter = delimiter.encode()[0]
         self._style = int(style)
         self._encode = encode
-        self._ends = marks.any_of(b'{}"\\' + delimiter.encode())
+        self._ends = delimiters.any_of(b'{}"\\' + delimiter.encode())
 
     def read(self, raw: bytes) -> Any:
         values: Tree = []
@@ -57,7 +57,7 @@ class ArrayText(AsSent):
         data: Any = raw  # a pointer in the compiled form
         size = len(raw)
         if out is not None:
-            octets.put(out, b"[")
+            byteops.put(out, b"[")
         if at < size and data[at] == _CLOSE:
             at += 1
         else:
@@ -72,9 +72,9 @@ class ArrayText(AsSent):
                 if mark != self._delimiter:
                     raise Malformed("two elements without a delimiter")
                 if out is not None:
-                    octets.put(out, b",")
+                    byteops.put(out, b",")
         if out is not None:
-            octets.put(out, b"]")
+            byteops.put(out, b"]")
         return at
 
     def _item(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
@@ -92,23 +92,23 @@ class ArrayText(AsSent):
             return self._list(raw, at + 1, depth + 1, inner, out)
         if mark == _QUOTE:
             at += 1
-            end = marks.closing(data, at, size, False)
+            end = delimiters.closing(data, at, size, False)
             if end < 0:
                 raise Malformed("a quote or a backslash out of place")
-            if marks.find(data, at, end, _QUOTED) < end:
-                element = marks.unescaped(raw, at, end)
+            if delimiters.find(data, at, end, _QUOTED) < end:
+                element = delimiters.unescaped(raw, at, end)
                 self._element_in(element, 0, len(element), values, out)
             else:
                 self._element_in(raw, at, end, values, out)
             return end + 1
-        end = marks.find(data, at, size, self._ends)
+        end = delimiters.find(data, at, size, self._ends)
         if end == at:
             raise Malformed("a delimiter, a brace or a quote out of place")
         if end - at == 4 and _is_null(data, at):
             if values is not None:
                 values.append(None)
             if out is not None:
-                octets.put(out, b"null")
+                byteops.put(out, b"null")
         else:
             self._element_in(raw, at, end, values, out)
         return end
@@ -119,7 +119,7 @@ class ArrayText(AsSent):
         if values is not None:
             values.append(self._element.read_in(raw, start, end))
         elif out is not None and not put_styled(out, raw, start, end, self._style):
-            octets.put(out, self._encode(raw[start:end]))
+            byteops.put(out, self._encode(raw[start:end]))
 
 
 def _is_null(data: bytes, at: int) -> bool:

@@ -1,7 +1,7 @@
 cimport cython
 
-from aiorepl cimport octets
-from aiorepl.values cimport marks
+from aiorepl cimport byteops
+from aiorepl.values cimport delimiters
 from aiorepl.values.forms cimport AsSent, Binary, Composed
 
 cdef Py_ssize_t _MAX_DIMENSIONS, _HEADER, _DIMENSION, _LENGTH

@@ -13,17 +13,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from aiorepl import octets
-from aiorepl.values import marks
+from aiorepl import byteops
+from aiorepl.values import delimiters
 from aiorepl.values.array_text import ArrayText, Tree
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, require_escapable, string
-from aiorepl.values.forms import AsSent, Binary, Called, Composed, form_of
+from aiorepl.values.forms import AsSent, Binary, Composed, FunctionForm, form_of
 from aiorepl.values.styles import Style
 
 # C's own numbers in the compiled form.
 _MAX_DIMENSIONS = 6
 _HEADER, _DIMENSION, _LENGTH = 12, 8, 4  # sizes
-_QUOTED: Final = marks.any_of(b'"\\')
+_QUOTED: Final = delimiters.any_of(b'"\\')
 
 
 class Array(Composed):
@@ -32,7 +32,7 @@ class Array(Composed):
     def __init__(self, element: Binary, delimiter: str) -> None:
         self._element = element
         self._delimiter = delimiter.encode()
-        self._needs_quotes = marks.any_of(b'"\\{} \t\n\v\f\r' + self._delimiter)
+        self._needs_quotes = delimiters.any_of(b'"\\{} \t\n\v\f\r' + self._delimiter)
 
     def read(self, raw: bytes) -> Any:
         values: Tree = []
@@ -45,13 +45,13 @@ class Array(Composed):
             _put_bounds(out, raw)
             _whole(raw, self._put_level(out, raw, _first(raw), 0, False))
         else:
-            octets.put(out, b"{}")
+            byteops.put(out, b"{}")
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
         if _count(raw):
             _whole(raw, self._put_level(out, raw, _first(raw), 0, True))
         else:
-            octets.put(out, b"[]")
+            byteops.put(out, b"[]")
 
     def swells(self) -> bool:
         return self._element.swells()
@@ -60,13 +60,13 @@ class Array(Composed):
         if end - start < _HEADER:
             return 0
         data: Any = raw  # a pointer in the compiled form
-        dimensions = octets.int32(data, start)
+        dimensions = byteops.int32(data, start)
         if not 0 <= dimensions <= _MAX_DIMENSIONS:
             return 0
         at = start + _HEADER + _DIMENSION * dimensions
         total = 0
         while end - at >= _LENGTH:
-            length = octets.int32(data, at)
+            length = byteops.int32(data, at)
             at += _LENGTH
             if length > end - at:
                 break
@@ -78,8 +78,8 @@ class Array(Composed):
     def _read_level(self, raw: bytes, at: int, level: int, values: Tree) -> int:
         """The elements of a dimension, from ``at`` to where they end."""
         data: Any = raw  # a pointer in the compiled form
-        inmost = level + 1 == octets.int32(data, 0)
-        for _ in range(octets.int32(data, _HEADER + _DIMENSION * level)):
+        inmost = level + 1 == byteops.int32(data, 0)
+        for _ in range(byteops.int32(data, _HEADER + _DIMENSION * level)):
             if not inmost:
                 inner: Tree = []
                 values.append(inner)
@@ -97,25 +97,25 @@ class Array(Composed):
     def _put_level(self, out: bytearray, raw: bytes, at: int, level: int, json: bool) -> int:
         """As ``_read_level``, to JSON or text."""
         data: Any = raw  # a pointer in the compiled form
-        inmost = level + 1 == octets.int32(data, 0)
-        octets.put(out, b"[" if json else b"{")
-        for index in range(octets.int32(data, _HEADER + _DIMENSION * level)):
+        inmost = level + 1 == byteops.int32(data, 0)
+        byteops.put(out, b"[" if json else b"{")
+        for index in range(byteops.int32(data, _HEADER + _DIMENSION * level)):
             if index:
-                octets.put(out, b"," if json else self._delimiter)
+                byteops.put(out, b"," if json else self._delimiter)
             if not inmost:
                 at = self._put_level(out, raw, at, level + 1, json)
                 continue
             length = _length(raw, at)
             at += _LENGTH
             if length < 0:
-                octets.put(out, b"null" if json else b"NULL")
+                byteops.put(out, b"null" if json else b"NULL")
                 continue
             if json:
                 self._element.put_json_in(out, raw, at, at + length)
             else:
-                self._put_element(out, octets.cut(data, at, at + length))
+                self._put_element(out, byteops.cut(data, at, at + length))
             at += length
-        octets.put(out, b"]" if json else b"}")
+        byteops.put(out, b"]" if json else b"}")
         return at
 
     def _put_element(self, out: bytearray, raw: bytes) -> None:
@@ -124,13 +124,13 @@ class Array(Composed):
         self._element.put(out, raw)
         data: Any = out  # a pointer in the compiled form
         size = len(out)
-        if marks.find(data, start, size, _QUOTED) < size:
+        if delimiters.find(data, start, size, _QUOTED) < size:
             require_escapable(out, start)
             text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
             del out[start:]
-            octets.put_quoted(out, text)
-        elif marks.find(data, start, size, self._needs_quotes) < size or _looks_special(out, start):
-            octets.enclose(out, start)
+            byteops.put_quoted(out, text)
+        elif delimiters.find(data, start, size, self._needs_quotes) < size or _looks_special(out, start):
+            byteops.enclose(out, start)
 
 
 def _looks_special(out: bytearray, start: int) -> bool:
@@ -144,7 +144,7 @@ def _count(raw: bytes) -> int:
     if len(raw) < _HEADER:
         raise Malformed("its header is cut short")
     data: Any = raw  # a pointer in the compiled form
-    dimensions = octets.int32(data, 0)
+    dimensions = byteops.int32(data, 0)
     if not 0 <= dimensions <= _MAX_DIMENSIONS:
         raise Malformed(f"{dimensions} dimensions")
     rest = len(raw) - _first(raw)
@@ -155,7 +155,7 @@ def _count(raw: bytes) -> int:
     total = 1 if dimensions else 0
     none = False
     for level in range(dimensions):
-        size = octets.int32(data, _HEADER + _DIMENSION * level)
+        size = byteops.int32(data, _HEADER + _DIMENSION * level)
         if size < 0:
             raise Malformed("a dimension of negative size")
         none = none or not size
@@ -173,14 +173,14 @@ def _count(raw: bytes) -> int:
 def _first(raw: bytes) -> int:
     """Where the elements begin."""
     data: Any = raw  # a pointer in the compiled form
-    return _HEADER + _DIMENSION * octets.int32(data, 0)
+    return _HEADER + _DIMENSION * byteops.int32(data, 0)
 
 
 def _length(raw: bytes, at: int) -> int:
     """The length that stands at ``at``, -1 for NULL."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - at - _LENGTH
-    length = octets.int32(data, at) if rest >= 0 else 0
+    length = byteops.int32(data, at) if rest >= 0 else 0
     if rest < 0 or length > rest:
         raise Malformed("its elements do not fill its bytes")
     return max(length, -1)
@@ -194,26 +194,26 @@ def _whole(raw: bytes, end: int) -> None:
 def _put_bounds(out: bytearray, raw: bytes) -> None:
     """``[0:1][5:6]=`` where a dimension does not begin with 1."""
     data: Any = raw  # a pointer in the compiled form
-    dimensions = octets.int32(data, 0)
+    dimensions = byteops.int32(data, 0)
     bounds = [
-        (octets.int32(data, at), octets.int32(data, at + 4))
+        (byteops.int32(data, at), byteops.int32(data, at + 4))
         for at in range(_HEADER, _HEADER + _DIMENSION * dimensions, _DIMENSION)
     ]
     if all(lower == 1 for _, lower in bounds):
         return
     for size, lower in bounds:
-        octets.put(out, b"[%d:%d]" % (lower, lower + size - 1))
-    octets.put(out, b"=")
+        byteops.put(out, b"[%d:%d]" % (lower, lower + size - 1))
+    byteops.put(out, b"=")
 
 
 class VectorText(AsSent):
     """Integers with spaces between them."""
 
     def read(self, raw: bytes) -> Any:
-        return [octets.integer(part) for part in raw.split()]
+        return [byteops.integer(part) for part in raw.split()]
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b"[%b]" % b",".join(raw.split()))
+        byteops.put(out, b"[%b]" % b",".join(raw.split()))
 
 
 class Vector(Array):
@@ -224,8 +224,8 @@ class Vector(Array):
             if not isinstance(value, int):
                 raise Malformed("a NULL element, or more than one dimension")
             if index:
-                octets.put(out, b" ")
-            octets.put_number(out, value)
+                byteops.put(out, b" ")
+            byteops.put_number(out, value)
 
 
 def array(element: Codec, delimiter: str, style: Style) -> Codec:
@@ -242,7 +242,7 @@ def vector(element: Codec) -> Codec:
 
 @lru_cache(maxsize=8)
 def _cutter(delimiter: str) -> ArrayText:
-    return ArrayText(Called(bytes), delimiter, Style.CALL, string)
+    return ArrayText(FunctionForm(bytes), delimiter, Style.CALL, string)
 
 
 def parse(raw: bytes, delimiter: str) -> Tree:

@@ -1,7 +1,7 @@
 cimport cython
 
-from aiorepl cimport octets
-from aiorepl.values cimport marks
+from aiorepl cimport byteops
+from aiorepl.values cimport delimiters
 from aiorepl.values.forms cimport Binary, Composed, Form
 
 cdef unsigned char _OPEN, _CLOSE, _COMMA, _QUOTE

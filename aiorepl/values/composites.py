@@ -11,26 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aiorepl import octets
-from aiorepl.values import marks
+from aiorepl import byteops
+from aiorepl.values import delimiters
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, require_escapable, string
+from aiorepl.values.delimiters import Marks
 from aiorepl.values.forms import Binary, Composed, Form, form_of
-from aiorepl.values.marks import Marks
 
 # C's own numbers in the compiled form.
 _OPEN, _CLOSE, _COMMA, _QUOTE = b'(),"'
 _COUNT, _HEAD = 4, 8  # sizes: of the number of fields, and of a field's type and length
-_QUOTED: Final = marks.any_of(b'"\\')
-_ENDS: Final = marks.any_of(b'(),"\\')
-_NEEDS_QUOTES: Final = marks.any_of(b'"\\(), \t\n\v\f\r')
+_QUOTED: Final = delimiters.any_of(b'"\\')
+_ENDS: Final = delimiters.any_of(b'(),"\\')
+_NEEDS_QUOTES: Final = delimiters.any_of(b'"\\(), \t\n\v\f\r')
 
 
 def field_end(raw: bytes, start: int, end: int, ends: Marks) -> int:
     """Where the field that begins at ``start`` ends, quotes included."""
     data: Any = raw  # a pointer in the compiled form
     if start >= end or data[start] != _QUOTE:
-        return marks.find(data, start, end, ends)
-    start = marks.closing(data, start + 1, end, True)
+        return delimiters.find(data, start, end, ends)
+    start = delimiters.closing(data, start + 1, end, True)
     if start < 0:
         raise Malformed("a quote or a backslash out of place")
     return start + 1
@@ -44,8 +44,8 @@ def read_field(form: Form, raw: bytes, start: int, end: int) -> Any:
     if data[start] != _QUOTE:
         return form.read_in(raw, start, end)
     start, end = start + 1, end - 1
-    if marks.find(data, start, end, _QUOTED) < end:
-        return form.read(marks.unescaped(raw, start, end))
+    if delimiters.find(data, start, end, _QUOTED) < end:
+        return form.read(delimiters.unescaped(raw, start, end))
     return form.read_in(raw, start, end)
 
 
@@ -55,13 +55,13 @@ def put_field(out: bytearray, form: Binary, raw: bytes, needs_quotes: Marks) -> 
     form.put(out, raw)
     size = len(out)
     data: Any = out  # a pointer in the compiled form
-    if marks.find(data, start, size, _QUOTED) < size:
+    if delimiters.find(data, start, size, _QUOTED) < size:
         require_escapable(out, start)
         text = bytes(out[start:]).replace(b"\\", b"\\\\").replace(b'"', b'""')
         del out[start:]
-        octets.put_quoted(out, text)
-    elif size == start or marks.find(data, start, size, needs_quotes) < size:
-        octets.enclose(out, start)
+        byteops.put_quoted(out, text)
+    elif size == start or delimiters.find(data, start, size, needs_quotes) < size:
+        byteops.enclose(out, start)
 
 
 class CompositeText(Form):
@@ -121,7 +121,7 @@ class Composite(Composed):
         values: dict[str, Any] = {}
         at = _COUNT
         for place in range(len(self._names)):
-            length = octets.int32(data, at + 4)
+            length = byteops.int32(data, at + 4)
             at += _HEAD
             if length < 0:
                 values[self._names[place]] = None
@@ -134,17 +134,17 @@ class Composite(Composed):
     def put(self, out: bytearray, raw: bytes) -> None:
         data: Any = raw  # a pointer in the compiled form
         self._check(raw)
-        octets.put(out, b"(")
+        byteops.put(out, b"(")
         at = _COUNT
         for place in range(len(self._names)):
             if place:
-                octets.put(out, b",")
-            length = octets.int32(data, at + 4)
+                byteops.put(out, b",")
+            length = byteops.int32(data, at + 4)
             at += _HEAD
             if length >= 0:
-                put_field(out, self._forms[place], octets.cut(data, at, at + length), _NEEDS_QUOTES)
+                put_field(out, self._forms[place], byteops.cut(data, at, at + length), _NEEDS_QUOTES)
                 at += length
-        octets.put(out, b")")
+        byteops.put(out, b")")
 
     def swells(self) -> bool:
         for place in range(len(self._forms)):
@@ -160,7 +160,7 @@ class Composite(Composed):
         for place in range(len(self._forms)):
             if end - at < _HEAD:
                 break
-            length = octets.int32(data, at + 4)
+            length = byteops.int32(data, at + 4)
             at += _HEAD
             if length > end - at:
                 break
@@ -174,7 +174,7 @@ class Composite(Composed):
         """That the bytes are filled with fields of these types."""
         data: Any = raw  # a pointer in the compiled form
         size = len(raw)
-        count = octets.int32(data, 0) if size >= _COUNT else -1
+        count = byteops.int32(data, 0) if size >= _COUNT else -1
         if not 0 <= count * _HEAD <= size - _COUNT:
             raise Malformed("fewer fields than it says")
         at = _COUNT
@@ -182,9 +182,9 @@ class Composite(Composed):
         for place in range(count):
             if at + _HEAD > size:
                 raise Malformed("its fields do not fill its bytes")
-            if place < len(self._oids) and self._oids[place] != octets.uint32(data, at):
+            if place < len(self._oids) and self._oids[place] != byteops.uint32(data, at):
                 same = False
-            length = octets.int32(data, at + 4)
+            length = byteops.int32(data, at + 4)
             at += _HEAD
             if length > size - at:
                 raise Malformed("its fields do not fill its bytes")

@@ -1,7 +1,7 @@
 cimport cython
 
-from aiorepl cimport octets
-from aiorepl.values cimport civil
+from aiorepl cimport byteops
+from aiorepl.values cimport calendar
 from aiorepl.values.forms cimport Binary, Form
 
 cdef long long _DAY, _FIRST_DAY, _END_OF_DAYS, _FIRST_MOMENT, _END_OF_MOMENTS, _MAX_OFFSET

@@ -17,8 +17,8 @@ from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, Final
 
-from aiorepl import octets
-from aiorepl.values import civil
+from aiorepl import byteops
+from aiorepl.values import calendar
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
 
@@ -77,25 +77,25 @@ class Moment(Binary):
 
     def read(self, raw: bytes) -> Any:
         try:
-            return civil.moment(_int64(raw), self._zone)
+            return calendar.moment(_int64(raw), self._zone)
         except ArithmeticError:
             return self.text(raw)
 
     def put(self, out: bytearray, raw: bytes) -> None:
         microseconds = _int64(raw)
         if not _FIRST_MOMENT <= microseconds < _END_OF_MOMENTS:
-            octets.put(out, _infinity(microseconds, -(2**63), 2**63 - 1))
+            byteops.put(out, _infinity(microseconds, -(2**63), 2**63 - 1))
             return
-        before_christ = civil.put_moment(out, microseconds)
-        octets.put(out, self._suffix)
+        before_christ = calendar.put_moment(out, microseconds)
+        byteops.put(out, self._suffix)
         if before_christ:
-            octets.put(out, b" BC")
+            byteops.put(out, b" BC")
 
 
 class MomentText(Form):
     """timestamp and timestamptz, in ISO.
 
-    :param parse: for what ``civil`` does not know.
+    :param parse: for what ``calendar`` does not know.
     """
 
     def __init__(self, zone: tzinfo | None, parse: Callable[[str], Any]) -> None:
@@ -103,7 +103,7 @@ class MomentText(Form):
         self._parse = parse
 
     def read(self, raw: bytes) -> Any:
-        value = civil.moment_of(raw, self._zone)
+        value = calendar.moment_of(raw, self._zone)
         return _parsed(self._parse, raw) if value is None else value
 
 
@@ -112,23 +112,23 @@ class Day(Binary):
 
     def read(self, raw: bytes) -> Any:
         try:
-            return civil.day(_int32(raw))
+            return calendar.day(_int32(raw))
         except (ArithmeticError, ValueError):
             return self.text(raw)
 
     def put(self, out: bytearray, raw: bytes) -> None:
         days = _int32(raw)
         if not _FIRST_DAY <= days < _END_OF_DAYS:
-            octets.put(out, _infinity(days, -(2**31), 2**31 - 1))
-        elif civil.put_day(out, days):
-            octets.put(out, b" BC")
+            byteops.put(out, _infinity(days, -(2**31), 2**31 - 1))
+        elif calendar.put_day(out, days):
+            byteops.put(out, b" BC")
 
 
 class DayText(Form):
     """date, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        value = civil.day_of(raw)
+        value = calendar.day_of(raw)
         return _parsed(date.fromisoformat, raw) if value is None else value
 
 
@@ -137,17 +137,17 @@ class Clock(Binary):
 
     def read(self, raw: bytes) -> Any:
         microseconds = _clock(raw)
-        return self.text(raw) if microseconds == _DAY else civil.clock(microseconds, None)
+        return self.text(raw) if microseconds == _DAY else calendar.clock(microseconds, None)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        civil.put_clock(out, _clock(raw))
+        calendar.put_clock(out, _clock(raw))
 
 
 class ClockText(Form):
     """time, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        value = civil.clock_of(raw)
+        value = calendar.clock_of(raw)
         return _parsed(_parse_time, raw) if value is None else value
 
 
@@ -159,29 +159,29 @@ class ZonedClock(Binary):
         if microseconds == _DAY:
             return self.text(raw)
         data: Any = raw  # a pointer in the compiled form
-        return civil.clock(microseconds, _zone(-octets.int32(data, 8)))
+        return calendar.clock(microseconds, _zone(-byteops.int32(data, 8)))
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        civil.put_clock(out, _zoned_clock(raw))
+        calendar.put_clock(out, _zoned_clock(raw))
         data: Any = raw  # a pointer in the compiled form
-        west = octets.int32(data, 8)
-        seconds = octets.magnitude(west)
-        octets.put(out, b"-" if west > 0 else b"+")
+        west = byteops.int32(data, 8)
+        seconds = byteops.magnitude(west)
+        byteops.put(out, b"-" if west > 0 else b"+")
         # No more parts than needed.
-        octets.put_padded(out, seconds // 3600, 2)
+        byteops.put_padded(out, seconds // 3600, 2)
         if seconds % 3600:
-            octets.put(out, b":")
-            octets.put_padded(out, seconds // 60 % 60, 2)
+            byteops.put(out, b":")
+            byteops.put_padded(out, seconds // 60 % 60, 2)
         if seconds % 60:
-            octets.put(out, b":")
-            octets.put_padded(out, seconds % 60, 2)
+            byteops.put(out, b":")
+            byteops.put_padded(out, seconds % 60, 2)
 
 
 class ZonedClockText(Form):
     """timetz, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        value = civil.zoned_clock_of(raw, _zone)
+        value = calendar.zoned_clock_of(raw, _zone)
         return _parsed(_parse_time, raw) if value is None else value
 
 
@@ -195,7 +195,7 @@ def _zoned_clock(raw: bytes) -> int:
     if len(raw) != 12:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    microseconds, west = octets.int64(data, 0), octets.int32(data, 8)
+    microseconds, west = byteops.int64(data, 0), byteops.int32(data, 8)
     if not 0 <= microseconds <= _DAY or not -_MAX_OFFSET < west < _MAX_OFFSET:
         raise Malformed("out of PostgreSQL's range")
     return microseconds
@@ -205,14 +205,14 @@ def _int64(raw: bytes) -> int:
     if len(raw) != 8:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    return octets.int64(data, 0)
+    return byteops.int64(data, 0)
 
 
 def _int32(raw: bytes) -> int:
     if len(raw) != 4:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    return octets.int32(data, 0)
+    return byteops.int32(data, 0)
 
 
 def _clock(raw: bytes) -> int:

@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 
 cdef double _TWO_53, _NO_MIDPOINT_ABOVE, _FLOAT4_NORMAL, _FLOAT4_LARGE
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import orjson
 
-from aiorepl import octets
+from aiorepl import byteops
 
 _FLOAT4: Final = struct.Struct("!f")
 _BITS: Final = struct.Struct("!I")
@@ -32,16 +32,16 @@ _FLOAT4_LARGE: Final = 2.0**127
 
 def put_float8(out: bytearray, value: float) -> None:
     """Append ``float8_text``."""
-    if octets.put_short(out, value):
+    if byteops.put_short(out, value):
         return
     if 1e-3 <= abs(value) < 1e15:
         # The same digits as ``repr``'s, and here the same form, in a fifth of the time.
         text = orjson.dumps(value)
-        octets.put_part(out, text, 0, len(text) - (2 if text.endswith(b".0") else 0))
+        byteops.put_part(out, text, 0, len(text) - (2 if text.endswith(b".0") else 0))
     elif 1e15 <= abs(value) < _TWO_53 or _NO_MIDPOINT_ABOVE <= abs(value) < math.inf:
-        octets.put(out, _laid_out(orjson.dumps(value), 15))
+        byteops.put(out, _laid_out(orjson.dumps(value), 15))
     else:
-        octets.put(out, float8_text(value).encode())
+        byteops.put(out, float8_text(value).encode())
 
 
 def put_float4(out: bytearray, value: float) -> None:
@@ -52,12 +52,12 @@ def put_float4(out: bytearray, value: float) -> None:
     """
     size = abs(value)
     if not _FLOAT4_NORMAL <= size < _FLOAT4_LARGE:
-        octets.put(out, float4_text(value).encode())
+        byteops.put(out, float4_text(value).encode())
         return
-    low = (octets.single_beside(size, -1) + size) / 2
-    high = (octets.single_beside(size, 1) + size) / 2
+    low = (byteops.single_beside(size, -1) + size) / 2
+    high = (byteops.single_beside(size, 1) + size) / 2
     if not 1e-3 <= size < 1e6:
-        octets.put(out, _float4_with_exponent(value, low, high))
+        byteops.put(out, _float4_with_exponent(value, low, high))
         return
     power = 1.0
     for places in range(12):
@@ -68,14 +68,14 @@ def put_float4(out: bytearray, value: float) -> None:
             digits += 1
         if low * power < digits < high * power:
             if value < 0:
-                octets.put(out, b"-")
-            octets.put_number(out, int(digits // power))
+                byteops.put(out, b"-")
+            byteops.put_number(out, int(digits // power))
             if places:
-                octets.put(out, b".")
-                octets.put_padded(out, int(digits % power), places)
+                byteops.put(out, b".")
+                byteops.put_padded(out, int(digits % power), places)
             return
         power *= 10
-    octets.put(out, float4_text(value).encode())
+    byteops.put(out, float4_text(value).encode())
 
 
 def _float4_with_exponent(value: float, low: float, high: float) -> bytes:

@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 
 
 cdef class Form:
@@ -9,7 +9,7 @@ cdef class Form:
     cpdef object read_in(self, bytes raw, Py_ssize_t start, Py_ssize_t end)
 
 
-cdef class Called(Form):
+cdef class FunctionForm(Form):
     cdef object _function
 
     cpdef object read(self, bytes raw)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl import octets
+from aiorepl import byteops
 
 
 class Form:
@@ -27,10 +27,10 @@ class Form:
     def read_in(self, raw: bytes, start: int, end: int) -> Any:
         """The Python value that a stretch of ``raw`` is; itself without a copy, where that matters."""
         data: Any = raw  # a pointer in the compiled form
-        return self.read(octets.cut(data, start, end))
+        return self.read(byteops.cut(data, start, end))
 
 
-class Called(Form):
+class FunctionForm(Form):
     """A form that is read by any function."""
 
     def __init__(self, function: Callable[[bytes], Any]) -> None:
@@ -59,9 +59,9 @@ class Binary(Form):
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
         """Append PostgreSQL's own text as a JSON string."""
-        octets.put(out, b'"')
+        byteops.put(out, b'"')
         self.put(out, raw)
-        octets.put(out, b'"')
+        byteops.put(out, b'"')
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
         """Append the JSON of ``--values typed``."""
@@ -70,17 +70,17 @@ class Binary(Form):
     def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
         """Append the JSON of what a stretch of ``raw`` is."""
         data: Any = raw  # a pointer in the compiled form
-        self.put_json(out, octets.cut(data, start, end))
+        self.put_json(out, byteops.cut(data, start, end))
 
     def text(self, raw: bytes) -> str:
         """PostgreSQL's own text."""
-        out = octets.buffer()
+        out = byteops.buffer()
         self.put(out, raw)
-        return octets.text(out)
+        return byteops.text(out)
 
     def json(self, raw: bytes) -> bytes:
         """The JSON of ``--values typed``."""
-        out = octets.buffer()
+        out = byteops.buffer()
         self.put_json(out, raw)
         return bytes(out)
 
@@ -89,7 +89,7 @@ class AsSent(Binary):
     """Forms that are PostgreSQL's own text as they come."""
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, raw)
+        byteops.put(out, raw)
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
         put_string(out, raw)
@@ -105,14 +105,14 @@ class Text(AsSent):
         return raw.decode()
 
     def read_in(self, raw: bytes, start: int, end: int) -> Any:
-        return octets.text_in(raw, start, end)
+        return byteops.text_in(raw, start, end)
 
     def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
         data: Any = raw  # a pointer in the compiled form
-        if octets.is_plain_in(data, start, end):
-            octets.put_quoted_in(out, raw, start, end)
+        if byteops.is_plain_in(data, start, end):
+            byteops.put_quoted_in(out, raw, start, end)
         else:
-            octets.put(out, orjson.dumps(octets.text_in(raw, start, end)))
+            byteops.put(out, orjson.dumps(byteops.text_in(raw, start, end)))
 
 
 AS_TEXT: Final = Text()
@@ -124,15 +124,15 @@ class Composed(Binary):
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
         start = len(out)
-        octets.put(out, b'"')
+        byteops.put(out, b'"')
         self.put(out, raw)
         data: Any = out  # a pointer in the compiled form
-        if octets.is_plain_in(data, start + 1, len(out)):
-            octets.put(out, b'"')
+        if byteops.is_plain_in(data, start + 1, len(out)):
+            byteops.put(out, b'"')
         else:
             text = out[start + 1 :].decode()
             del out[start:]
-            octets.put(out, orjson.dumps(text))
+            byteops.put(out, orjson.dumps(text))
 
 
 class CalledBinary(Binary):
@@ -152,21 +152,21 @@ class CalledBinary(Binary):
         return self._read(raw)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, self._print(raw).encode())
+        byteops.put(out, self._print(raw).encode())
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, orjson.dumps(self._print(raw)))
+        byteops.put(out, orjson.dumps(self._print(raw)))
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, self._encode(raw))
+        byteops.put(out, self._encode(raw))
 
 
 def put_string(out: bytearray, raw: bytes) -> None:
     """Append text as a JSON string."""
-    if octets.is_plain(raw):
-        octets.put_quoted(out, raw)
+    if byteops.is_plain(raw):
+        byteops.put_quoted(out, raw)
     else:
-        octets.put(out, orjson.dumps(raw.decode()))
+        byteops.put(out, orjson.dumps(raw.decode()))
 
 
 def form_of(function: Callable[[bytes], Any]) -> Form:
@@ -174,7 +174,7 @@ def form_of(function: Callable[[bytes], Any]) -> Form:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, Form) and function == owner.read:
         return owner
-    return Called(function)
+    return FunctionForm(function)
 
 
 def binary_of(function: Callable[[bytes], Any]) -> Binary | None:

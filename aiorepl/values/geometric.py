@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.floats import put_float8
 from aiorepl.values.forms import Binary, Form
@@ -78,9 +78,9 @@ class Points(Figure):
         return (numbers[0], numbers[1]), (numbers[2], numbers[3])
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, self._before)
+        byteops.put(out, self._before)
         _put_points(out, raw, self.start(raw), self.floats // 2)
-        octets.put(out, self._behind)
+        byteops.put(out, self._behind)
 
 
 class Line(Figure):
@@ -92,13 +92,13 @@ class Line(Figure):
     def put(self, out: bytearray, raw: bytes) -> None:
         self.start(raw)
         data: Any = raw  # a pointer in the compiled form
-        octets.put(out, b"{")
-        put_float8(out, octets.float64(data, 0))
-        octets.put(out, b",")
-        put_float8(out, octets.float64(data, 8))
-        octets.put(out, b",")
-        put_float8(out, octets.float64(data, 16))
-        octets.put(out, b"}")
+        byteops.put(out, b"{")
+        put_float8(out, byteops.float64(data, 0))
+        byteops.put(out, b",")
+        put_float8(out, byteops.float64(data, 8))
+        byteops.put(out, b",")
+        put_float8(out, byteops.float64(data, 16))
+        byteops.put(out, b"}")
 
 
 class Circle(Figure):
@@ -108,12 +108,12 @@ class Circle(Figure):
         return (numbers[0], numbers[1]), numbers[2]
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b"<")
+        byteops.put(out, b"<")
         _put_points(out, raw, self.start(raw), 1)
-        octets.put(out, b",")
+        byteops.put(out, b",")
         data: Any = raw  # a pointer in the compiled form
-        put_float8(out, octets.float64(data, 16))
-        octets.put(out, b">")
+        put_float8(out, byteops.float64(data, 16))
+        byteops.put(out, b">")
 
 
 class Polygon(Figure):
@@ -127,9 +127,9 @@ class Polygon(Figure):
 
     def put(self, out: bytearray, raw: bytes) -> None:
         start = self.start(raw)
-        octets.put(out, b"(")
+        byteops.put(out, b"(")
         _put_points(out, raw, start, (len(raw) - start) // 16)
-        octets.put(out, b")")
+        byteops.put(out, b")")
 
 
 class Track(Figure):
@@ -146,16 +146,16 @@ class Track(Figure):
 
     def put(self, out: bytearray, raw: bytes) -> None:
         start = self.start(raw)
-        octets.put(out, b"(" if raw[0] else b"[")
+        byteops.put(out, b"(" if raw[0] else b"[")
         _put_points(out, raw, start, (len(raw) - start) // 16)
-        octets.put(out, b")" if raw[0] else b"]")
+        byteops.put(out, b")" if raw[0] else b"]")
 
 
 class TrackText(Form):
     """path: in round brackets it is closed."""
 
     def read(self, raw: bytes) -> Any:
-        return Path(octets.has_at(raw, 0, b"("), _pairs(_parsed(raw)))
+        return Path(byteops.has_at(raw, 0, b"("), _pairs(_parsed(raw)))
 
 
 def _behind_count(raw: bytes, at: int) -> int:
@@ -164,7 +164,7 @@ def _behind_count(raw: bytes, at: int) -> int:
     if size < at + 4:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    count = octets.int32(data, at)
+    count = byteops.int32(data, at)
     if count < 0 or size != at + 4 + 16 * count:
         raise Malformed("the number of points does not fit the length")
     return at + 4
@@ -173,7 +173,7 @@ def _behind_count(raw: bytes, at: int) -> int:
 def _numbers(raw: bytes, start: int) -> list[float]:
     """The floats from ``start`` to the end."""
     data: Any = raw  # a pointer in the compiled form
-    return [octets.float64(data, at) for at in range(start, len(raw), 8)]
+    return [byteops.float64(data, at) for at in range(start, len(raw), 8)]
 
 
 def _parsed(raw: bytes) -> list[float]:
@@ -190,7 +190,7 @@ def _parsed(raw: bytes) -> list[float]:
             start += 1
         while start < end and _is_bracket(data[end - 1]):
             end -= 1
-        numbers.append(octets.decimal(raw, start, end))
+        numbers.append(byteops.decimal(raw, start, end))
         start = at + 1
     return numbers
 
@@ -208,11 +208,11 @@ def _pairs(numbers: list[float]) -> tuple[Point, ...]:
 def _put_points(out: bytearray, raw: bytes, start: int, count: int) -> None:
     data: Any = raw  # a pointer in the compiled form
     for place in range(count):
-        octets.put(out, b",(" if place else b"(")
-        put_float8(out, octets.float64(data, start + 16 * place))
-        octets.put(out, b",")
-        put_float8(out, octets.float64(data, start + 16 * place + 8))
-        octets.put(out, b")")
+        byteops.put(out, b",(" if place else b"(")
+        put_float8(out, byteops.float64(data, start + 16 * place))
+        byteops.put(out, b",")
+        put_float8(out, byteops.float64(data, start + 16 * place + 8))
+        byteops.put(out, b")")
 
 
 _POINT: Final = Points(1, b"", b"")

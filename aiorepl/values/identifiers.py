@@ -15,7 +15,7 @@ import struct
 from typing import Any, Final
 from uuid import UUID, SafeUUID
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.lsn import LSN
 from aiorepl.values import objects
 from aiorepl.values.codec import Codec, Malformed, as_sent, codec, form_codec, string
@@ -34,15 +34,15 @@ class Uuid(Binary):
         if len(raw) != 16:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
-        return _uuid(octets.uint128(data, 0))
+        return _uuid(byteops.uint128(data, 0))
 
     def put(self, out: bytearray, raw: bytes) -> None:
         if len(raw) != 16:
             raise ValueError
-        octets.put_hex(out, raw, 0, 4)
+        byteops.put_hex(out, raw, 0, 4)
         for at in range(4, 12, 2):
-            octets.put(out, b"-")
-            octets.put_hex(out, raw, at, at + 2 if at < 10 else 16)
+            byteops.put(out, b"-")
+            byteops.put_hex(out, raw, at, at + 2 if at < 10 else 16)
 
 
 class UuidText(Form):
@@ -50,7 +50,7 @@ class UuidText(Form):
 
     def read(self, raw: bytes) -> Any:
         try:
-            return _uuid(octets.hex128(raw))
+            return _uuid(byteops.hex128(raw))
         except ValueError:
             return UUID(raw.decode("ascii"))
 
@@ -71,7 +71,7 @@ class Transaction(Integer):
 
     def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
         data: Any = raw  # a pointer in the compiled form
-        self.put_string(out, octets.cut(data, start, end))
+        self.put_string(out, byteops.cut(data, start, end))
 
 
 class Alias(Transaction):
@@ -87,9 +87,9 @@ class Alias(Transaction):
     def put(self, out: bytearray, raw: bytes) -> None:
         number = self.number(raw, 0, len(raw))
         if number:
-            octets.put_number(out, number)
+            byteops.put_number(out, number)
         else:
-            octets.put(out, self._zero)
+            byteops.put(out, self._zero)
 
 
 class FullTransaction(Binary):
@@ -99,7 +99,7 @@ class FullTransaction(Binary):
         return _uint64(raw)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put_unsigned(out, _uint64(raw))
+        byteops.put_unsigned(out, _uint64(raw))
 
 
 class Lsn(Binary):
@@ -110,9 +110,9 @@ class Lsn(Binary):
 
     def put(self, out: bytearray, raw: bytes) -> None:
         number = _uint64(raw)
-        octets.put_hex_number(out, number >> 32, _LARGE_A)
-        octets.put(out, b"/")
-        octets.put_hex_number(out, number & 0xFFFFFFFF, _LARGE_A)
+        byteops.put_hex_number(out, number >> 32, _LARGE_A)
+        byteops.put(out, b"/")
+        byteops.put_hex_number(out, number & 0xFFFFFFFF, _LARGE_A)
 
 
 class LsnText(Form):
@@ -132,18 +132,18 @@ class Tid(Binary):
         if len(raw) != 6:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
-        octets.put(out, b"(")
-        octets.put_number(out, octets.uint32(data, 0))
-        octets.put(out, b",")
-        octets.put_number(out, octets.uint16(data, 4))
-        octets.put(out, b")")
+        byteops.put(out, b"(")
+        byteops.put_number(out, byteops.uint32(data, 0))
+        byteops.put(out, b",")
+        byteops.put_number(out, byteops.uint16(data, 4))
+        byteops.put(out, b")")
 
 
 def _uint64(raw: bytes) -> int:
     if len(raw) != 8:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    return octets.uint64(data, 0)
+    return byteops.uint64(data, 0)
 
 
 def _print_snapshot(raw: bytes) -> str:

@@ -1,7 +1,7 @@
 cimport cython
 
-from aiorepl cimport octets
-from aiorepl.values cimport civil, objects
+from aiorepl cimport byteops
+from aiorepl.values cimport calendar, objects
 from aiorepl.values.forms cimport Binary, Form
 
 cdef long long _LOWEST, _HIGHEST, _LOWEST_PART, _HIGHEST_PART

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiorepl import octets
-from aiorepl.values import civil, objects
+from aiorepl import byteops
+from aiorepl.values import calendar, objects
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
 
@@ -33,47 +33,47 @@ class Interval:
     microseconds: int = 0
 
     def __str__(self) -> str:
-        out = octets.buffer()
+        out = byteops.buffer()
         put_interval(out, self.months, self.days, self.microseconds)
-        return octets.text(out)
+        return byteops.text(out)
 
 
 def put_interval(out: bytearray, months: int, days: int, microseconds: int) -> None:
     """Append PostgreSQL's text."""
-    years = octets.magnitude(months) // 12
+    years = byteops.magnitude(months) // 12
     begun = negative = False
     for place in range(3):
         value = days
         if place < 2:
-            value = years if place == 0 else octets.magnitude(months) % 12
+            value = years if place == 0 else byteops.magnitude(months) % 12
             if months < 0:
                 value = -value
         if not value:
             continue
         if begun:
-            octets.put(out, b" ")
+            byteops.put(out, b" ")
         # A plus is written only where a minus before it would else seem to cover this part too.
         if negative and value > 0:
-            octets.put(out, b"+")
-        octets.put_number(out, value)
-        octets.put(out, _UNITS[place])
+            byteops.put(out, b"+")
+        byteops.put_number(out, value)
+        byteops.put(out, _UNITS[place])
         if value != 1:
-            octets.put(out, b"s")
+            byteops.put(out, b"s")
         begun = True
         negative = value < 0
     if begun and not microseconds:
         return
     if begun:
-        octets.put(out, b" ")
+        byteops.put(out, b" ")
     if microseconds < 0:
-        octets.put(out, b"-")
+        byteops.put(out, b"-")
     elif negative:
-        octets.put(out, b"+")
-    size = octets.magnitude(microseconds)
+        byteops.put(out, b"+")
+    size = byteops.magnitude(microseconds)
     hundreds = size // _HUNDRED_HOURS
     if hundreds:
-        octets.put_unsigned(out, hundreds)
-    civil.put_clock(out, size - hundreds * _HUNDRED_HOURS)
+        byteops.put_unsigned(out, hundreds)
+    calendar.put_clock(out, size - hundreds * _HUNDRED_HOURS)
 
 
 def _interval(months: int, days: int, microseconds: int) -> Interval:
@@ -93,15 +93,15 @@ class Span(Binary):
         if infinity is not None:
             return infinity.decode()
         data: Any = raw  # a pointer in the compiled form
-        return _interval(octets.int32(data, 12), octets.int32(data, 8), octets.int64(data, 0))
+        return _interval(byteops.int32(data, 12), byteops.int32(data, 8), byteops.int64(data, 0))
 
     def put(self, out: bytearray, raw: bytes) -> None:
         infinity = _infinity(raw)
         if infinity is not None:
-            octets.put(out, infinity)
+            byteops.put(out, infinity)
             return
         data: Any = raw  # a pointer in the compiled form
-        put_interval(out, octets.int32(data, 12), octets.int32(data, 8), octets.int64(data, 0))
+        put_interval(out, byteops.int32(data, 12), byteops.int32(data, 8), byteops.int64(data, 0))
 
 
 def _infinity(raw: bytes) -> bytes | None:
@@ -113,7 +113,7 @@ def _infinity(raw: bytes) -> bytes | None:
     if len(raw) != 16:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    microseconds, days, months = octets.int64(data, 0), octets.int32(data, 8), octets.int32(data, 12)
+    microseconds, days, months = byteops.int64(data, 0), byteops.int32(data, 8), byteops.int32(data, 12)
     if microseconds == _HIGHEST and days == _HIGHEST_PART and months == _HIGHEST_PART:
         return b"infinity"
     if microseconds == _LOWEST and days == _LOWEST_PART and months == _LOWEST_PART:
@@ -148,15 +148,15 @@ class SpanText(Form):
                     return raw.decode()
                 raise _strange()
             value = -number if negative else number
-            if octets.has_at(raw, at, b" year") and last < _YEARS:
+            if byteops.has_at(raw, at, b" year") and last < _YEARS:
                 last = _YEARS
                 at += 5
                 months = 12 * value
-            elif octets.has_at(raw, at, b" mon") and last < _MONTHS:
+            elif byteops.has_at(raw, at, b" mon") and last < _MONTHS:
                 last = _MONTHS
                 at += 4
                 months += value
-            elif octets.has_at(raw, at, b" day") and last < _DAYS:
+            elif byteops.has_at(raw, at, b" day") and last < _DAYS:
                 last = _DAYS
                 at += 4
                 days = value
@@ -166,7 +166,7 @@ class SpanText(Form):
                 at = size
             else:
                 raise _strange()
-            if at < size and octets.has_at(raw, at, b"s"):
+            if at < size and byteops.has_at(raw, at, b"s"):
                 at += 1
         if not last:
             raise _strange()

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.values import forms
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
@@ -49,7 +49,7 @@ def read_json(raw: bytes) -> Any:
     """The value of a document."""
     # orjson's values are json's, in a sixth of the time, but for integers beyond 64 bits, which it makes floats of. What
     # it refuses (numbers beyond a float, halves of surrogate pairs, 1,024 levels) is for json to decide.
-    if not octets.has_long_number(raw):
+    if not byteops.has_long_number(raw):
         try:
             return _loads(raw)
         except ValueError:
@@ -94,13 +94,13 @@ class Document(Binary):
         if raw[0] != 1:
             raise Malformed(f"version {raw[0]} of the binary form is not known")
         data: Any = raw  # a pointer in the compiled form
-        return octets.cut(data, 1, len(raw))
+        return byteops.cut(data, 1, len(raw))
 
     def read(self, raw: bytes) -> Any:
         return read_json(self.body(raw))
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, self.body(raw))
+        byteops.put(out, self.body(raw))
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
         forms.put_string(out, self.body(raw))
@@ -108,7 +108,7 @@ class Document(Binary):
     def put_json(self, out: bytearray, raw: bytes) -> None:
         document = self.body(raw)
         data: Any = document  # a pointer in the compiled form
-        octets.put(out, document if octets.is_one_line(data, 0, len(document)) else one_line(document))
+        byteops.put(out, document if byteops.is_one_line(data, 0, len(document)) else one_line(document))
 
 
 class DocumentText(Form):

@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 from aiorepl.values cimport objects
 from aiorepl.values.forms cimport Binary, Form
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Final
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.values import objects
 from aiorepl.values.addresses import KNOWN, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from aiorepl.values.codec import Malformed, form_codec
@@ -37,7 +37,7 @@ class Inet(Binary):
     def read(self, raw: bytes) -> Any:
         bits = _bits(raw)
         data: Any = raw  # a pointer in the compiled form
-        number: Any = octets.uint32(data, 4) if bits == 32 else octets.uint128(data, 4)
+        number: Any = byteops.uint32(data, 4) if bits == 32 else byteops.uint128(data, 4)
         return self.value(number, data[1], bits)
 
     def value(self, number: Any, mask: int, bits: int) -> Any:
@@ -58,8 +58,8 @@ class Inet(Binary):
         _put_address(out, raw, bits)
         data: Any = raw  # a pointer in the compiled form
         if data[1] != bits:
-            octets.put(out, b"/")
-            octets.put_number(out, data[1])
+            byteops.put(out, b"/")
+            byteops.put_number(out, data[1])
 
 
 class Cidr(Inet):
@@ -77,8 +77,8 @@ class Cidr(Inet):
 
     def put(self, out: bytearray, raw: bytes) -> None:
         _put_address(out, raw, _bits(raw))
-        octets.put(out, b"/")
-        octets.put_number(out, raw[1])
+        byteops.put(out, b"/")
+        byteops.put_number(out, raw[1])
 
 
 class AddressText(Form):
@@ -162,7 +162,7 @@ def _ipv4(data: Any, at: int, end: int) -> int:
 
 def _ipv6(data: Any, end: int) -> bytes | None:
     """The address that ends there, as its bytes; ``None`` when it is none."""
-    made = octets.blank(16)
+    made = byteops.blank(16)
     place: Any = made  # a pointer, too
     count = at = 0  # bytes and characters so far
     gap = -1  # bytes before the zeros that were left out
@@ -204,19 +204,19 @@ def _ipv6(data: Any, end: int) -> bytes | None:
                 gap = count
                 at += 1
     if gap < 0:
-        return octets.done(made) if count == 16 else None
+        return byteops.done(made) if count == 16 else None
     if count > 14:
         return None
     # What stands behind the gap belongs to the end, and zeros into it.
     for back in range(1, 17 - gap):
         behind = back <= count - gap
         place[16 - back] = place[count - back] if behind else 0
-    return octets.done(made)
+    return byteops.done(made)
 
 
 def _number(address: bytes) -> Any:
     data: Any = address  # a pointer in the compiled form
-    return octets.uint128(data, 0)
+    return byteops.uint128(data, 0)
 
 
 def _put_address(out: bytearray, raw: bytes, bits: int) -> None:
@@ -229,30 +229,30 @@ def _put_address(out: bytearray, raw: bytes, bits: int) -> None:
     longest = 1
     length = 0
     for word in range(8):
-        length = 0 if octets.uint16(data, 4 + 2 * word) else length + 1
+        length = 0 if byteops.uint16(data, 4 + 2 * word) else length + 1
         if length > longest:
             longest, gap = length, word - length + 1
-    if gap == 0 and (longest == 6 or (longest == 5 and octets.uint16(data, 14) == _MAPPED)):
-        octets.put(out, b"::ffff:" if longest == 5 else b"::")
+    if gap == 0 and (longest == 6 or (longest == 5 and byteops.uint16(data, 14) == _MAPPED)):
+        byteops.put(out, b"::ffff:" if longest == 5 else b"::")
         _put_ipv4(out, data, 16)
         return
     word = 0
     while word < 8:
         if word == gap:
-            octets.put(out, b"::")
+            byteops.put(out, b"::")
             word += longest
         else:
-            octets.put_hex_number(out, octets.uint16(data, 4 + 2 * word), _SMALL_A)
+            byteops.put_hex_number(out, byteops.uint16(data, 4 + 2 * word), _SMALL_A)
             word += 1
             if word < 8 and word != gap:
-                octets.put(out, b":")
+                byteops.put(out, b":")
 
 
 def _put_ipv4(out: bytearray, data: Any, at: int) -> None:
-    octets.put_number(out, data[at])
+    byteops.put_number(out, data[at])
     for place in range(at + 1, at + 4):
-        octets.put(out, b".")
-        octets.put_number(out, data[place])
+        byteops.put(out, b".")
+        byteops.put_number(out, data[place])
 
 
 class Hardware(Binary):
@@ -267,7 +267,7 @@ class Hardware(Binary):
     def put(self, out: bytearray, raw: bytes) -> None:
         if len(raw) != self._width:
             raise Malformed(f"{len(raw)} bytes where an address has {self._width}")
-        octets.put_hex_apart(out, raw)
+        byteops.put_hex_apart(out, raw)
 
 
 _INET: Final = Inet(known=KNOWN)

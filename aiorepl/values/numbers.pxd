@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 from aiorepl.values.floats cimport put_float4, put_float8
 from aiorepl.values.forms cimport Binary, Form
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Final
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.values.codec import Malformed, as_sent, form_codec, string
 from aiorepl.values.floats import put_float4, put_float8
 from aiorepl.values.forms import AS_TEXT, Binary, Form
@@ -45,10 +45,10 @@ class Integer(Binary):
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
         if self._width == 8:
-            return octets.int64(data, start)
+            return byteops.int64(data, start)
         if self._width == 2:
-            return octets.int16(data, start)
-        return octets.int32(data, start) if self._signed else octets.uint32(data, start)
+            return byteops.int16(data, start)
+        return byteops.int32(data, start) if self._signed else byteops.uint32(data, start)
 
     def read(self, raw: bytes) -> Any:
         return self.number(raw, 0, len(raw))
@@ -57,23 +57,23 @@ class Integer(Binary):
         return self.number(raw, start, end)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put_number(out, self.number(raw, 0, len(raw)))
+        byteops.put_number(out, self.number(raw, 0, len(raw)))
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
-        octets.put_number(out, self.number(raw, 0, len(raw)))
+        byteops.put_number(out, self.number(raw, 0, len(raw)))
 
     def put_json_in(self, out: bytearray, raw: bytes, start: int, end: int) -> None:
-        octets.put_number(out, self.number(raw, start, end))
+        byteops.put_number(out, self.number(raw, start, end))
 
 
 class IntegerText(Form):
     """Integers as text."""
 
     def read(self, raw: bytes) -> Any:
-        return octets.integer(raw)
+        return byteops.integer(raw)
 
     def read_in(self, raw: bytes, start: int, end: int) -> Any:
-        return octets.integer_in(raw, start, end)
+        return byteops.integer_in(raw, start, end)
 
 
 class Float4(Binary):
@@ -96,10 +96,10 @@ class Float4Text(Form):
     """The text is the shortest that tells float4s apart; the value is the float4 itself, as from binary."""
 
     def read(self, raw: bytes) -> Any:
-        return octets.single(octets.decimal(raw, 0, len(raw)))
+        return byteops.single(byteops.decimal(raw, 0, len(raw)))
 
     def read_in(self, raw: bytes, start: int, end: int) -> Any:
-        return octets.single(octets.decimal(raw, start, end))
+        return byteops.single(byteops.decimal(raw, start, end))
 
 
 class Float8(Binary):
@@ -122,24 +122,24 @@ class Float8Text(Form):
     """Any finite one, NaN and Infinity."""
 
     def read(self, raw: bytes) -> Any:
-        return octets.decimal(raw, 0, len(raw))
+        return byteops.decimal(raw, 0, len(raw))
 
     def read_in(self, raw: bytes, start: int, end: int) -> Any:
-        return octets.decimal(raw, start, end)
+        return byteops.decimal(raw, start, end)
 
 
 def _float4(raw: bytes) -> float:
     if len(raw) != 4:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    return octets.float32(data, 0)
+    return byteops.float32(data, 0)
 
 
 def _float8(raw: bytes) -> float:
     if len(raw) != 8:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    return octets.float64(data, 0)
+    return byteops.float64(data, 0)
 
 
 def _is_finite(raw: bytes, mask: int) -> bool:
@@ -147,7 +147,7 @@ def _is_finite(raw: bytes, mask: int) -> bool:
     if len(raw) < 2:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
-    return (octets.uint16(data, 0) & mask) != mask
+    return (byteops.uint16(data, 0) & mask) != mask
 
 
 def json_float(raw: bytes) -> bytes:
@@ -166,44 +166,44 @@ class Numeric(Binary):
         if size < 8:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
-        count = octets.uint16(data, 0)
-        weight = octets.int16(data, 2)
-        sign = octets.uint16(data, 4)
-        scale = octets.uint16(data, 6)
+        count = byteops.uint16(data, 0)
+        weight = byteops.int16(data, 2)
+        sign = byteops.uint16(data, 4)
+        scale = byteops.uint16(data, 6)
         if size != 8 + 2 * count:
             raise Malformed(f"{size} bytes where {count} digits take {8 + 2 * count}")
         if sign != _POSITIVE and sign != _NEGATIVE:
             if sign not in _NUMERIC_SPECIAL:
                 raise Malformed(f"unknown sign {sign:#06x}")
-            octets.put(out, _NUMERIC_SPECIAL[sign])
+            byteops.put(out, _NUMERIC_SPECIAL[sign])
             return
         if scale > _MAX_DISPLAY_SCALE:
             raise Malformed(f"display scale {scale} is above {_MAX_DISPLAY_SCALE}")
         for at in range(count):
-            if octets.uint16(data, 8 + 2 * at) >= _DIGIT_BASE:
+            if byteops.uint16(data, 8 + 2 * at) >= _DIGIT_BASE:
                 raise Malformed("a digit is above 9999")
         if sign == _NEGATIVE:
-            octets.put(out, b"-")
+            byteops.put(out, b"-")
         begun = False
         for at in range(weight + 1):
-            digit = octets.uint16(data, 8 + 2 * at) if at < count else 0
+            digit = byteops.uint16(data, 8 + 2 * at) if at < count else 0
             if begun:
-                octets.put_padded(out, digit, 4)
+                byteops.put_padded(out, digit, 4)
             elif digit:
-                octets.put_number(out, digit)
+                byteops.put_number(out, digit)
                 begun = True
         if not begun:
-            octets.put(out, b"0")
+            byteops.put(out, b"0")
         if not scale:
             return
-        octets.put(out, b".")
+        byteops.put(out, b".")
         at = weight + 1
         while scale > 0:
-            digit = octets.uint16(data, 8 + 2 * at) if 0 <= at < count else 0
+            digit = byteops.uint16(data, 8 + 2 * at) if 0 <= at < count else 0
             if scale < 4:
-                octets.put_padded(out, digit // _CUT[scale], scale)
+                byteops.put_padded(out, digit // _CUT[scale], scale)
             else:
-                octets.put_padded(out, digit, 4)
+                byteops.put_padded(out, digit, 4)
             scale -= 4
             at += 1
 
@@ -214,9 +214,9 @@ class Numeric(Binary):
         if end - start < 8:
             return 0
         data: Any = raw  # a pointer in the compiled form
-        digits = 4 * (octets.int16(data, start + 2) + 1)
+        digits = 4 * (byteops.int16(data, start + 2) + 1)
         digits = max(digits, 0)
-        digits += octets.uint16(data, start + 6)
+        digits += byteops.uint16(data, start + 6)
         return digits if digits > _FEW_DIGITS else 0
 
 
@@ -235,10 +235,10 @@ class Boolean(Binary):
         return _truth(raw, 1, 0)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b"t" if _truth(raw, 1, 0) else b"f")
+        byteops.put(out, b"t" if _truth(raw, 1, 0) else b"f")
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b"true" if _truth(raw, 1, 0) else b"false")
+        byteops.put(out, b"true" if _truth(raw, 1, 0) else b"false")
 
 
 class BooleanText(Form):
@@ -267,21 +267,21 @@ class Money(Binary):
         if len(raw) != 8:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
-        cents = octets.int64(data, 0)
-        size = octets.magnitude(cents)
+        cents = byteops.int64(data, 0)
+        size = byteops.magnitude(cents)
         rest = size // 100
         group = 1
         while rest // group >= 1000:
             group *= 1000
-        octets.put(out, b"-$" if cents < 0 else b"$")
-        octets.put_unsigned(out, rest // group)
+        byteops.put(out, b"-$" if cents < 0 else b"$")
+        byteops.put_unsigned(out, rest // group)
         while group > 1:
             rest %= group
             group //= 1000
-            octets.put(out, b",")
-            octets.put_padded(out, rest // group, 3)
-        octets.put(out, b".")
-        octets.put_padded(out, size % 100, 2)
+            byteops.put(out, b",")
+            byteops.put_padded(out, rest // group, 3)
+        byteops.put(out, b".")
+        byteops.put_padded(out, size % 100, 2)
 
 
 INTEGER_TEXT: Final = IntegerText()

@@ -1,6 +1,6 @@
 """Objects of frozen classes, made without their constructors: for values of which there are many.
 
-Compiled modules use ``objects.pxd`` beside this file instead, as with ``octets``.
+Compiled modules use ``objects.pxd`` beside this file instead, as with ``byteops``.
 """
 
 from __future__ import annotations

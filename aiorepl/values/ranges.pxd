@@ -1,7 +1,7 @@
 cimport cython
 
-from aiorepl cimport octets
-from aiorepl.values cimport marks, objects
+from aiorepl cimport byteops
+from aiorepl.values cimport delimiters, objects
 from aiorepl.values.composites cimport field_end, put_field, read_field
 from aiorepl.values.forms cimport Binary, Composed, Form
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiorepl import octets
-from aiorepl.values import marks, objects
+from aiorepl import byteops
+from aiorepl.values import delimiters, objects
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
 from aiorepl.values.composites import field_end, put_field, read_field
 from aiorepl.values.forms import Binary, Composed, Form, form_of
@@ -23,8 +23,8 @@ _SENT = _EMPTY | _LOWER_INC | _UPPER_INC | _LOWER_INF | _UPPER_INF
 _LENGTH = 4  # size
 _INC_OPEN, _EXC_OPEN, _INC_CLOSE, _EXC_CLOSE, _COMMA, _OPEN, _CLOSE = b"[(]),{}"
 
-_ENDS: Final = marks.any_of(b',()[]"\\')
-_NEEDS_QUOTES: Final = marks.any_of(b'"\\()[], \t\n\v\f\r')
+_ENDS: Final = delimiters.any_of(b',()[]"\\')
+_NEEDS_QUOTES: Final = delimiters.any_of(b'"\\()[], \t\n\v\f\r')
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +109,15 @@ class RangeBinary(Composed):
         data: Any = raw  # a pointer in the compiled form
         lower_end, flags = _lower_end(raw)
         if flags & _EMPTY:
-            octets.put(out, b"empty")
+            byteops.put(out, b"empty")
             return
-        octets.put(out, b"[" if flags & _LOWER_INC else b"(")
+        byteops.put(out, b"[" if flags & _LOWER_INC else b"(")
         if not flags & _LOWER_INF:
-            put_field(out, self._subtype, octets.cut(data, 1 + _LENGTH, lower_end), _NEEDS_QUOTES)
-        octets.put(out, b",")
+            put_field(out, self._subtype, byteops.cut(data, 1 + _LENGTH, lower_end), _NEEDS_QUOTES)
+        byteops.put(out, b",")
         if not flags & _UPPER_INF:
-            put_field(out, self._subtype, octets.cut(data, lower_end + _LENGTH, len(raw)), _NEEDS_QUOTES)
-        octets.put(out, b"]" if flags & _UPPER_INC else b")")
+            put_field(out, self._subtype, byteops.cut(data, lower_end + _LENGTH, len(raw)), _NEEDS_QUOTES)
+        byteops.put(out, b"]" if flags & _UPPER_INC else b")")
 
     def swells(self) -> bool:
         return self._subtype.swells()
@@ -131,7 +131,7 @@ def _swelling(of: Binary, raw: bytes, at: int, end: int) -> int:
     data: Any = raw  # a pointer in the compiled form
     total = 0
     while end - at >= _LENGTH:
-        length = octets.int32(data, at)
+        length = byteops.int32(data, at)
         at += _LENGTH
         if not 0 <= length <= end - at:
             break
@@ -161,7 +161,7 @@ def _item_end(raw: bytes, at: int) -> int:
     """Where the value ends whose length stands at ``at``."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - at - _LENGTH
-    length = octets.int32(data, at) if rest >= 0 else -1
+    length = byteops.int32(data, at) if rest >= 0 else -1
     if not 0 <= length <= rest:
         raise Malformed("a length that does not fit")
     return at + _LENGTH + length
@@ -215,16 +215,16 @@ class MultirangeBinary(Composed):
         return tuple(ranges)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b"{")
+        byteops.put(out, b"{")
         at = _LENGTH
         for index in range(_count(raw)):
             if index:
-                octets.put(out, b",")
+                byteops.put(out, b",")
             end = _item_end(raw, at)
             self._range.put(out, raw[at + _LENGTH : end])
             at = end
         _whole(raw, at)
-        octets.put(out, b"}")
+        byteops.put(out, b"}")
 
     def swells(self) -> bool:
         return self._range.swells()
@@ -237,7 +237,7 @@ def _count(raw: bytes) -> int:
     """How many ranges there are, not more than their lengths would fit in."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - _LENGTH
-    count = octets.int32(data, 0) if rest >= 0 else -1
+    count = byteops.int32(data, 0) if rest >= 0 else -1
     if not 0 <= count * _LENGTH <= rest:
         raise Malformed("fewer ranges than it says")
     return count

@@ -20,9 +20,9 @@ from aiorepl.values import (
     nesting,
     network,
     numbers,
-    search,
     statistics,
     strings,
+    textsearch,
 )
 from aiorepl.values.arrays import array, vector
 from aiorepl.values.codec import (
@@ -65,7 +65,7 @@ _BUILTIN_CODECS: Final[dict[str, Codec]] = {
     **json.CODECS,
     **network.CODECS,
     **geometric.CODECS,
-    **search.CODECS,
+    **textsearch.CODECS,
     **statistics.CODECS,
     "int2vector": vector(numbers.CODECS["int2"]),
     "oidvector": vector(identifiers.CODECS["oid"]),

@@ -15,7 +15,7 @@ import re
 from dataclasses import replace
 from typing import Any, Final
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.values import forms
 from aiorepl.values.codec import TEXT, Malformed, form_codec, printed, string
 from aiorepl.values.forms import AS_TEXT, Binary, Form
@@ -51,7 +51,7 @@ class Char(Binary):
         return _print_char(raw)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, _print_char(raw).encode())
+        byteops.put(out, _print_char(raw).encode())
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
         forms.put_string(out, _print_char(raw).encode())
@@ -71,8 +71,8 @@ class ByteaText(Form):
     r"""``\x`` and hexadecimal, or the escape format: a literal backslash never stands alone in that."""
 
     def read(self, raw: bytes) -> Any:
-        if octets.has_at(raw, 0, b"\\x"):
-            return octets.unhex(raw, 2)
+        if byteops.has_at(raw, 0, b"\\x"):
+            return byteops.unhex(raw, 2)
         return _ESCAPE.sub(_unescape, raw)
 
 
@@ -83,20 +83,20 @@ class Bytea(Binary):
         return raw
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b"\\x")
-        octets.put_hex(out, raw, 0, len(raw))
+        byteops.put(out, b"\\x")
+        byteops.put_hex(out, raw, 0, len(raw))
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, b'"\\\\x')
-        octets.put_hex(out, raw, 0, len(raw))
-        octets.put(out, b'"')
+        byteops.put(out, b'"\\\\x')
+        byteops.put_hex(out, raw, 0, len(raw))
+        byteops.put(out, b'"')
 
 
 class BitsText(Form):
     """bit and varbit as text."""
 
     def read(self, raw: bytes) -> Any:
-        if not octets.only_bits(raw):
+        if not byteops.only_bits(raw):
             raise Malformed("a digit other than 0 and 1")
         return raw.decode()
 
@@ -112,10 +112,10 @@ class Bits(Binary):
         if size < 4:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
-        count = octets.int32(data, 0)
+        count = byteops.int32(data, 0)
         if count < 0 or size - 4 != (count + 7) // 8:
             raise Malformed(f"{size - 4} bytes for {count} bits")
-        octets.put_bits(out, raw, 4, count)
+        byteops.put_bits(out, raw, 4, count)
 
 
 class Versioned(Binary):
@@ -128,13 +128,13 @@ class Versioned(Binary):
         if raw[0] != 1:
             raise Malformed(f"version {raw[0]} of the binary form is not known")
         data: Any = raw  # a pointer in the compiled form
-        return octets.cut(data, 1, len(raw))
+        return byteops.cut(data, 1, len(raw))
 
     def read(self, raw: bytes) -> Any:
         return self.body(raw).decode()
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        octets.put(out, self.body(raw))
+        byteops.put(out, self.body(raw))
 
     def put_string(self, out: bytearray, raw: bytes) -> None:
         forms.put_string(out, self.body(raw))

@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 
 cdef unsigned char _COPY, _QUOTE, _STRING, _NUMBER, _BOOLEAN, _DOCUMENT, _NINE, _T, _F
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from aiorepl import octets
+from aiorepl import byteops
 
 
 class Style(enum.IntEnum):
@@ -32,21 +32,21 @@ def put_styled(out: bytearray, raw: bytes, start: int, end: int, style: int) -> 
     """Append the JSON of a stretch of text. Says whether it did: else an encoder has to be asked."""
     data: Any = raw  # a pointer in the compiled form
     if style == _STRING:
-        if not octets.is_plain_in(data, start, end):
+        if not byteops.is_plain_in(data, start, end):
             return False
-        octets.put_quoted_in(out, raw, start, end)
+        byteops.put_quoted_in(out, raw, start, end)
     elif style == _QUOTE:
-        octets.put_quoted_in(out, raw, start, end)
+        byteops.put_quoted_in(out, raw, start, end)
     elif (
         style == _COPY
         or (style == _NUMBER and start < end and data[end - 1] <= _NINE)
-        or (style == _DOCUMENT and octets.is_one_line(data, start, end))
+        or (style == _DOCUMENT and byteops.is_one_line(data, start, end))
     ):
-        octets.put_part(out, raw, start, end)
+        byteops.put_part(out, raw, start, end)
     elif style == _BOOLEAN and end - start == 1 and data[start] == _T:
-        octets.put(out, b"true")
+        byteops.put(out, b"true")
     elif style == _BOOLEAN and end - start == 1 and data[start] == _F:
-        octets.put(out, b"false")
+        byteops.put(out, b"false")
     else:
         return False
     return True

@@ -25,7 +25,7 @@ from aiorepl.errors import (
 )
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
-from aiorepl.wire.creating import cancel_backend, created
+from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
     AS_IT_IS,
@@ -37,7 +37,7 @@ from aiorepl.wire.opening import (
 )
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 from aiorepl.wire.refusals import slot_problem
-from aiorepl.wire.routes import CreatedSlot, System
+from aiorepl.wire.slot_creation import cancel_backend, created
 from aiorepl.wire.standing import require_standing, standing
 
 _log = logging.getLogger("aiorepl.wire")

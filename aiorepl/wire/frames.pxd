@@ -1,6 +1,6 @@
 cimport cython
 
-from aiorepl cimport octets
+from aiorepl cimport byteops
 
 cdef unsigned char _COPY_DATA, _XLOG
 

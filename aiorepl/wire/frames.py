@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from aiorepl import octets
+from aiorepl import byteops
 from aiorepl.errors import ProtocolError
 
 # The largest frame a server can send: a message buffer of PostgreSQL ends at 1 GiB (MaxAllocSize).
@@ -150,7 +150,7 @@ class FrameBuffer:
         data: Any = memory  # a pointer in the compiled form
         try:
             while at + 5 <= end:
-                length = octets.uint32(data, at + 1)
+                length = byteops.uint32(data, at + 1)
                 if length < 4 or length > LARGEST_FRAME:
                     raise ProtocolError(
                         f"claims {length} bytes", message=f"frame {_letter(data[at])}", field="length"
@@ -159,7 +159,7 @@ class FrameBuffer:
                 if behind > end:
                     # Once a read, so it need not be quick.
                     if (begun := self._begun(memory[at : at + 6], length, end - at)) is not None:
-                        frames.append(Frame(begun, octets.cut(data, at + 5, at + 5 + LARGEST_MESSAGE)))
+                        frames.append(Frame(begun, byteops.cut(data, at + 5, at + 5 + LARGEST_MESSAGE)))
                         self._surplus = behind - end
                         at = end
                     break
@@ -167,19 +167,19 @@ class FrameBuffer:
                     if length >= 29 and data[at + 5] == _XLOG:
                         frames.append(
                             XLogData(
-                                octets.uint64(data, at + 6),
-                                octets.uint64(data, at + 14),
-                                octets.int64(data, at + 22),
-                                octets.cut(data, at + 30, behind),
+                                byteops.uint64(data, at + 6),
+                                byteops.uint64(data, at + 14),
+                                byteops.int64(data, at + 22),
+                                byteops.cut(data, at + 30, behind),
                             )
                         )
                     else:
-                        frames.append(_replication(octets.cut(data, at + 5, behind)))
+                        frames.append(_replication(byteops.cut(data, at + 5, behind)))
                 elif data[at] in _MESSAGES:
                     stop = min(behind, at + 5 + LARGEST_MESSAGE)
-                    frames.append(Frame(_letter(data[at]), octets.cut(data, at + 5, stop)))
+                    frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, stop)))
                 else:
-                    frames.append(Frame(_letter(data[at]), octets.cut(data, at + 5, behind)))
+                    frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, behind)))
                 at = behind
         except ProtocolError as error:
             self.damage = error

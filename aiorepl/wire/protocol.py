@@ -26,7 +26,7 @@ from aiorepl.errors import (
 from aiorepl.wire import frames
 from aiorepl.wire.frames import CopyFrame as CopyFrame  # noqa: PLC0414 - what ``receive`` gives
 from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, XLogData
-from aiorepl.wire.rest import Alarm
+from aiorepl.wire.read_pacing import Alarm
 
 _INBOX_BYTES: Final = 1024 * 1024
 # Of a busy stream so much is gathered before the consumer is woken, or for so many seconds.

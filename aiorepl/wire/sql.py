@@ -2,7 +2,7 @@
 
 Looks like a ``ReplicationConnection`` to its user. Each round *peeks* at what is behind the slot's position, bounded in
 rows, and gives it out as the frames a walsender would have sent; the slot is advanced only to what was confirmed, and
-never by ``get``, which confirms before anyone has seen the data. A round ends with ``Again``: the next peek begins
+never by ``get``, which confirms before anyone has seen the data. A round ends with ``Restart``: the next peek begins
 anew from the slot's position, so whoever decodes has to begin anew as well.
 
 A walsender keeps its slot; a poller uses it for moments. So the connection holds an advisory lock, which keeps a second
@@ -25,8 +25,8 @@ from aiorepl.cancellation import Resumable
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, ServerNotice, SlotError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
-from aiorepl.wire.creating import cancel_backend, created
 from aiorepl.wire.frames import Keepalive, XLogData
+from aiorepl.wire.interface import CreatedSlot, Restart, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
     connect_sql,
@@ -36,7 +36,7 @@ from aiorepl.wire.opening import (
     translated,
 )
 from aiorepl.wire.refusals import slot_problem
-from aiorepl.wire.routes import Again, CreatedSlot, System
+from aiorepl.wire.slot_creation import cancel_backend, created
 from aiorepl.wire.standing import poll_lock, require_standing, standing
 
 # A peek stops at the first transaction end past this many messages. They are fetched in portions: so many bytes by the size
@@ -50,7 +50,7 @@ _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
 _ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
-SqlFrame = XLogData | Keepalive | Again
+SqlFrame = XLogData | Keepalive | Restart
 
 _SYSTEM: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
@@ -309,7 +309,7 @@ class SqlConnection:
         limited = self._count >= self._limit
         await self._end_round()
         idle: list[SqlFrame] = [] if limited else [Keepalive(self._until, 0, reply_requested=False)]
-        return [*idle, Again()]
+        return [*idle, Restart()]
 
     async def _begin_round(self) -> None:
         await self._advance()

@@ -23,7 +23,7 @@ from aiorepl import Batch, ConfigurationError, Message, Position, Sink, SinkCont
 from aiorepl.formats import named
 
 
-class JsonLines(Sink):
+class JsonLinesSink(Sink):
     """Options:
 
     :param path: the folder; it is made if it is missing.

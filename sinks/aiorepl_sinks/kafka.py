@@ -38,7 +38,7 @@ from aiorepl_sinks.kafka_login import Login
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 
-class Kafka(Sink):
+class KafkaSink(Sink):
     """Options:
 
     :param bootstrap_servers: ``host:port`` of one broker or several.

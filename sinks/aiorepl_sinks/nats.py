@@ -35,7 +35,7 @@ from aiorepl_sinks.nats_login import Login
 from aiorepl_sinks.nats_stream import Message, Stream
 
 
-class Nats(Sink):
+class NatsSink(Sink):
     """Options:
 
     :param stream: the JetStream stream. It has to be there, unless ``create_stream``.

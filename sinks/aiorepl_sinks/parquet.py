@@ -21,7 +21,7 @@ from aiorepl_sinks.objects.manifest import LAYOUT
 from aiorepl_sinks.objects.sink import ObjectSink
 
 
-class Parquet(ObjectSink):
+class ParquetSink(ObjectSink):
     """Options:
 
     :param path: the folder; it is made if it is missing. It belongs to one sink of one slot.

@@ -60,7 +60,7 @@ _AT_ONCE: Final = 1000
 _AT_ONCE_BYTES: Final = 1024 * 1024
 
 
-class Redis(Sink):
+class RedisSink(Sink):
     """Options:
 
     :param url: ``redis://host:6379/0``, ``rediss://`` for TLS, ``unix://`` for a socket; may hold user and password.

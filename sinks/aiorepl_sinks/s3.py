@@ -33,7 +33,7 @@ from aiorepl_sinks.objects.store import RemoteStore, Store
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 
 
-class S3(ObjectSink):
+class S3Sink(ObjectSink):
     """Options:
 
     :param url: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix`` or ``file:///folder``. A prefix

@@ -16,7 +16,7 @@ from aiorepl import Batch, PermanentError, Position, Sink, SinkContext
 from aiorepl.formats import named
 
 
-class Stdout(Sink):
+class StdoutSink(Sink):
     """Options:
 
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"``, ``"wal2json"`` or ``"pretty"``; with options of its

@@ -95,7 +95,7 @@ class _Answer:
     location: str | None
 
 
-class Webhook(Sink):
+class WebhookSink(Sink):
     """Options:
 
     :param url: where requests are sent to, by POST; ``https://`` unless the network is trusted.

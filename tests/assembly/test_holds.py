@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl.delivery.ledger import Ledger
 from aiorepl.lsn import LSN
+from aiorepl.source.ledger import Ledger
 
 
 @pytest.fixture

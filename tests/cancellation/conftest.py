@@ -145,7 +145,7 @@ def _descriptors() -> Counter[str]:
     return Counter({name: count for name, count in found.items() if "aiorepl-spool" not in name})
 
 
-class Served:
+class ResolvedDelivery:
     """A database with a publication ``p`` of all tables, and its slot."""
 
     def __init__(self, dsn: str, slot: str, connection: asyncpg.Connection) -> None:
@@ -191,11 +191,11 @@ class Served:
 
 
 @pytest.fixture
-async def served(database: str, slot_name: str) -> AsyncIterator[Served]:
+async def served(database: str, slot_name: str) -> AsyncIterator[ResolvedDelivery]:
     """The test's database with a table ``items``."""
     connection = await asyncpg.connect(database)
     # asyncpg logs a future of its own when it is cancelled while it asks whether the server speaks TLS.
-    served = Served(f"{database}?sslmode=disable", slot_name, connection)
+    served = ResolvedDelivery(f"{database}?sslmode=disable", slot_name, connection)
     await served.execute(
         "CREATE TABLE items (id int PRIMARY KEY, note text)", "CREATE PUBLICATION p FOR ALL TABLES"
     )

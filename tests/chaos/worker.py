@@ -14,8 +14,8 @@ import sys
 from functools import partial
 
 from aiorepl import BatchPolicy, Pipeline, Source
-from aiorepl.delivery.reporting import Reporting
-from aiorepl_sinks.jsonl import JsonLines
+from aiorepl.source.status_updates import StatusUpdates
+from aiorepl_sinks.jsonl import JsonLinesSink
 
 dsn, slot, folder, journal, moment, count = sys.argv[1:]
 passes = iter(range(int(count) + 1, 0, -1))
@@ -51,16 +51,16 @@ def reported(report, self, **options):
     die("after status")
 
 
-JsonLines._put = put
+JsonLinesSink._put = put
 os.fsync = partial(synced, os.fsync)
-Reporting.report = lambda self, report=Reporting.report, **options: reported(report, self, **options)
+StatusUpdates.report = lambda self, report=StatusUpdates.report, **options: reported(report, self, **options)
 
 
 async def main() -> None:
     """Run until killed, or told to stop by the end of standard input."""
     pipeline = Pipeline(
         Source(dsn, slot=slot, publication="p"),
-        {"files": JsonLines(folder, rotate_bytes=20_000)},
+        {"files": JsonLinesSink(folder, rotate_bytes=20_000)},
         journal=None if journal == "-" else journal,
         batches=BatchPolicy(bytes=20_000, flush_seconds=0.15),
     )

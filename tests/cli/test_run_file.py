@@ -9,8 +9,8 @@ import pytest
 from aiorepl import BatchPolicy, RetryPolicy, Selection
 from aiorepl.cli import main
 from aiorepl.cli.run import EXAMPLE, load
-from aiorepl.delivery.pipeline import FOR_EVER
 from aiorepl.journal import Retention
+from aiorepl.pipeline.pipeline import FOR_EVER
 from aiorepl.secret import Secret
 
 SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
@@ -37,7 +37,7 @@ def made(monkeypatch):
 
     def arguments(text):
         given = {}
-        monkeypatch.setattr("aiorepl.delivery.pipeline.Pipeline", lambda **options: given.update(options))
+        monkeypatch.setattr("aiorepl.pipeline.pipeline.Pipeline", lambda **options: given.update(options))
         load(written(text))
         return given
 
@@ -211,7 +211,7 @@ def test_how_a_sink_is_served(made):
         ("transform = 'no_such_module:f'", "sinks[1].transform: transform"),
         ("on_error = 'ignore'", "sinks[1].on_error: wants halt, dead_letter or skip"),
         ("on_error = 'dead_letter'", "sinks[1]: on_error = dead_letter needs dead_letters"),
-        ("concurrency = 2", "sinks[1]: JsonLines takes one batch at a time"),
+        ("concurrency = 2", "sinks[1]: JsonLinesSink takes one batch at a time"),
         ("routing_key = '{tabel}'", "sinks[1].routing_key:"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from aiorepl.cli import main
 from aiorepl.cli.config import Mistakes
 from aiorepl.cli.run import load
-from aiorepl.delivery import plugins
+from aiorepl.pipeline import registry
 
 SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
 ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
@@ -20,10 +20,10 @@ ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
 def surroundings(monkeypatch, tmp_path):
     """An empty folder, two sinks of which one cannot be imported, and none of our variables."""
     installed = {
-        "jsonl": EntryPoint("jsonl", "aiorepl_sinks.jsonl:JsonLines", plugins.GROUP),
-        "broken": EntryPoint("broken", "no_such_module:Sink", plugins.GROUP),
+        "jsonl": EntryPoint("jsonl", "aiorepl_sinks.jsonl:JsonLinesSink", registry.GROUP),
+        "broken": EntryPoint("broken", "no_such_module:Sink", registry.GROUP),
     }
-    monkeypatch.setattr(plugins, "sinks", lambda: installed)
+    monkeypatch.setattr(registry, "sinks", lambda: installed)
     monkeypatch.delenv("AIOREPL_DSN", raising=False)
     monkeypatch.chdir(tmp_path)
 

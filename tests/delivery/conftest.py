@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from aiorepl import LSN, BatchPolicy, RetryPolicy, Sink, SinkContext
-from aiorepl.delivery.delivery import Served
-from aiorepl.delivery.lanes import InLedger
-from aiorepl.delivery.ledger import Ledger
-from aiorepl.delivery.runner import SinkRunner
+from aiorepl.delivery.buffer import SliceBuffer
+from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.window import Window
+from aiorepl.delivery.worker import SinkWorker
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
+from aiorepl.pipeline.direct import LedgerProgress
+from aiorepl.source.ledger import Ledger
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -46,13 +46,13 @@ class Lane:
         self.table = self.stream.table("items", column("id", 23, key=True), column("note"))
         begin = self.stream.position.lsn
         self.ledger = Ledger(begin, ["s"])
-        self.window = Window(limit)
-        served = Served(sink, batches or BatchPolicy(flush_seconds=0.01), retry, **choices)
-        self.runner = SinkRunner(
+        self.window = SliceBuffer(limit)
+        served = ResolvedDelivery(sink, batches or BatchPolicy(flush_seconds=0.01), retry, **choices)
+        self.runner = SinkWorker(
             SinkStatistics("s"),
             served,
             self.window.cursor(),
-            InLedger(self.ledger, "s"),
+            LedgerProgress(self.ledger, "s"),
             SinkContext("s", self.stream.position),
             after=after or begin,
             keeps_position=keeps_position,

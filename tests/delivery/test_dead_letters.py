@@ -14,7 +14,7 @@ from aiorepl import (
     Delivery,
     PermanentError,
     Pipeline,
-    Refusal,
+    Rejection,
     Sink,
     SinkError,
 )
@@ -94,7 +94,7 @@ def test_a_letter_of_another_is_not_replaced(letters, other):
 
     def write(name, position):
         letters.open(SinkContext(name, position))
-        refusal = Refusal(name, "PermanentError", "no", "write", datetime.now(UTC))
+        refusal = Rejection(name, "PermanentError", "no", "write", datetime.now(UTC))
         letters.write(Batch(batch.transactions, refusal))
 
     write("s", stream.position)
@@ -117,7 +117,7 @@ def test_two_sinks_with_one_folder(letters):
         for folder in (letters, letters.path / ".." / "refused")
     ]
     with pytest.raises(
-        ConfigurationError, match="sinks memorysink and memorysink-2 keep their dead letters in one folder"
+        ConfigurationError, match="sinks memory and memory-2 keep their dead letters in one folder"
     ):
         Pipeline(MemorySource(), sinks)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from aiorepl import LSN, SchemaChange
-from aiorepl.delivery.selection import Selection
-from aiorepl.delivery.sieve import Sieve
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
@@ -15,6 +13,8 @@ from aiorepl.transactions.changes import Insert
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.transaction import Transaction
+from aiorepl.transforms.filter import StreamFilter
+from aiorepl.transforms.selection import Selection
 from aiorepl.values import Types
 
 INT4, INT8, TEXT, VARCHAR = 23, 20, 25, 1043
@@ -152,7 +152,7 @@ def test_in_order_with_the_rows():
     seen = [
         differences(change) if isinstance(change, SchemaChange) else change.new["id"]
         for part in stream.slices()
-        for change in tracker.announced(Sieve(selection).apply(part)).changes
+        for change in tracker.announced(StreamFilter(selection).apply(part)).changes
     ]
 
     assert [FIRST, 1, 2, {"added": (A,)}, 3, 4] == seen

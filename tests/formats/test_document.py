@@ -27,7 +27,7 @@ def test_the_example():
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (sink,) = tomllib.loads(text)["sinks"]
     module = import_module(f"aiorepl_sinks.{sink.pop('type')}")
-    module.JsonLines(**sink)
+    module.JsonLinesSink(**sink)
 
 
 def test_the_identity_is_where_it_says():

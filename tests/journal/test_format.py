@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import format as wire
-from aiorepl.journal.index import Block, Description, Midway, SegmentIndex, dump, load
+from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex, dump, load
 from aiorepl.journal.records import KeptPrepared
 from aiorepl.journal.sealed import seal, unseal
 from aiorepl.lsn import LSN
@@ -25,7 +25,7 @@ from aiorepl.values.types import TypeInfo
 lsns = st.integers(0, 2**64 - 1).map(LSN)
 names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
 midways = st.builds(
-    Midway,
+    Continuation,
     xid=st.integers(0, 2**32 - 1),
     commit_lsn=lsns,
     commit_timestamp=st.integers(-(2**62), 2**62),

@@ -14,7 +14,7 @@ from aiorepl.errors import PermanentError, ServerError
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl_sinks.jsonl import JsonLines
+from aiorepl_sinks.jsonl import JsonLinesSink
 
 SOON = BatchPolicy(flush_seconds=0.1)
 
@@ -53,7 +53,7 @@ async def test_a_sink_that_cannot_open(published, unusable, what, way):
     """Without a journal the slot is dropped again, whatever of the sink is not to be had."""
     sink = {
         "sink": refusing(),
-        "jsonl": JsonLines(unusable),
+        "jsonl": JsonLinesSink(unusable),
         "dead letters": Delivery(MemorySink(), on_error="dead_letter", dead_letters=unusable),
     }[what]
     with pytest.raises(AioreplError):

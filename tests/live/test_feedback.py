@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, Sink, TransientError
-from aiorepl.delivery import lanes
+from aiorepl.pipeline import fan_out
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.05)
@@ -144,7 +144,7 @@ class Slow(Sink):
 
 async def test_who_holds_the_source_back_is_named(published, monkeypatch, caplog):
     """In the statistics at once, and in the log when it lasts, with growing pauses."""
-    monkeypatch.setattr(lanes, "HELD_BACK_SECONDS", 0.1)
+    monkeypatch.setattr(fan_out, "HELD_BACK_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "aiorepl.pipeline")
     await published.create_slot()
     sinks = {"quick": MemorySink(), "slow": Slow()}

@@ -10,9 +10,9 @@ from cloudevents.core.bindings import http
 from cloudevents.core.bindings.http import HTTPMessage
 
 from aiorepl import LSN, Pipeline, Source
-from aiorepl.delivery.plugins import load
 from aiorepl.formats import NAMES, named
 from aiorepl.formats.format import event_id
+from aiorepl.pipeline.registry import load
 from aiorepl.testing.faults import MemorySink
 
 # Names, types as SQL has them, and values; what a row filter, an enum and a domain make of it included.

@@ -66,10 +66,10 @@ async def test_behind_an_initial_load(published, tmp_path):
     await without(published, tmp_path, sink)
     options = journal(tmp_path, "new")
     await published.connection.fetch("SELECT pg_drop_replication_slot($1)", published.slot)
-    with pytest.raises(SlotError, match=r"sink memorysink stands at .*, but the journal begins at "):
+    with pytest.raises(SlotError, match=r"sink memory stands at .*, but the journal begins at "):
         await Pipeline(published.source(), [sink], until="now", snapshot=True, **options).run()
     # Nor by the next start, for which the journal begins with that load.
-    with pytest.raises(SlotError, match=r"sink memorysink stands at .*, but the journal begins at "):
+    with pytest.raises(SlotError, match=r"sink memory stands at .*, but the journal begins at "):
         await Pipeline(published.source(), [sink], until="now", **options).run()
     assert [1] == keys(sink)
 
@@ -94,7 +94,7 @@ async def test_ahead_of_the_server(published, tmp_path, kept):
     await fed(published, sink, **journal(tmp_path))
     sink.position = replace(sink.position, lsn=LSN(sink.position.lsn + 0x10000000), last=None)
     await published.execute("INSERT INTO items VALUES (2)")
-    with pytest.raises(SlotError, match=r"sink memorysink stands at .*, but the server's WAL ends at "):
+    with pytest.raises(SlotError, match=r"sink memory stands at .*, but the server's WAL ends at "):
         await Pipeline(
             published.source(), [sink], until="now", **journal(tmp_path, "journal" if kept else "new")
         ).run()
@@ -122,7 +122,7 @@ async def test_ahead_of_its_cursor(published, tmp_path):
     await fed(published, sink, **journal(tmp_path))
     hang = Hang()
     async with Pipeline(
-        published.source(), {"memorysink": FaultySink(sink, flush=[hang])}, grace=0, **journal(tmp_path)
+        published.source(), {"memory": FaultySink(sink, flush=[hang])}, grace=0, **journal(tmp_path)
     ):
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2)
@@ -144,7 +144,7 @@ async def test_another_transaction_than_the_journals(published, tmp_path):
     sink.position = replace(begun, lsn=between, last=replace(begun.last, commit_lsn=begun.lsn, xid=1))
     for _ in range(2):
         with pytest.raises(
-            SlotError, match=r"sink memorysink stands at .* transaction 1 at .* the journal does not have"
+            SlotError, match=r"sink memory stands at .* transaction 1 at .* the journal does not have"
         ):
             await Pipeline(published.source(), [sink], until="now", **journal(tmp_path)).run()
     assert [1] == keys(sink)
@@ -159,14 +159,14 @@ async def test_a_sink_that_was_restored_moves_its_cursor_back(published, tmp_pat
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2, durable=True)
     cursors = Cursors(tmp_path / "journal")
-    assert cursors.get("memorysink").lsn > begun.lsn
+    assert cursors.get("memory").lsn > begun.lsn
 
     sink.position = begun
     hang = Hang()
-    hanging = {"memorysink": FaultySink(sink, write=[hang])}
+    hanging = {"memory": FaultySink(sink, write=[hang])}
     async with Pipeline(published.source(), hanging, grace=0, **journal(tmp_path)):
         await hang.reached.wait()
-        assert begun.lsn == cursors.get("memorysink").lsn
+        assert begun.lsn == cursors.get("memory").lsn
 
 
 @pytest.fixture
@@ -221,6 +221,6 @@ async def test_a_slot_of_another_cluster_and_a_sink(published, foreign):
     dsn, there = foreign
     query = "SELECT confirmed_flush_lsn, failover FROM pg_replication_slots WHERE slot_name = $1"
     before = await there.fetchrow(query, published.slot)
-    with pytest.raises(SlotError, match="sink memorysink holds a position of the cluster"):
+    with pytest.raises(SlotError, match="sink memory holds a position of the cluster"):
         await Pipeline(published.source(dsn, failover=True), [sink], until="now").run()
     assert before == await there.fetchrow(query, published.slot)

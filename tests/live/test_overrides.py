@@ -18,8 +18,8 @@ from aiorepl import (
     Truncate,
     Update,
 )
-from aiorepl.delivery.gaps import Gap
 from aiorepl.journal.reader import JournalReader
+from aiorepl.source.gaps import Gap
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 

@@ -84,7 +84,7 @@ async def test_partitions_are_selected_and_excluded_by_their_table(published, pi
     await pipeline(Delivery(sink, selection=MASK)).run()
     assert ("people", 64) == (sink.changes[-1].table, len(sink.changes[-1].new["email"]))
     with pytest.raises(
-        ConfigurationError, match=r"sink memorysink: mask: 'public\.few\.email' matches no column"
+        ConfigurationError, match=r"sink memory: mask: 'public\.few\.email' matches no column"
     ):
         await pipeline(Delivery(sink, selection=Selection(mask=("public.few.email",), secret="s"))).run()
 

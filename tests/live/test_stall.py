@@ -36,7 +36,7 @@ async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(publishe
             assert walsender == await published.walsender()
             await asyncio.sleep(0.2)
         assert window.held_back
-        assert 0 == pipeline.statistics().sinks["faultysink"].changes
+        assert 0 == pipeline.statistics().sinks["faulty"].changes
 
         hang.release()
         changes = await memory.wait_for_changes(30_000)

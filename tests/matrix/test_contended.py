@@ -10,7 +10,7 @@ from aiorepl import LSN, Pipeline, Sink, Source, connect
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.pgoutput.options import Options
 from aiorepl.wire.frames import XLogData
-from aiorepl.wire.routes import Again
+from aiorepl.wire.interface import Restart
 from aiorepl.wire.sql import SqlConnection
 
 DEADLINE = 90.0
@@ -41,7 +41,7 @@ async def polled(connection):
     count = 0
     while True:
         for frame in await connection.receive():
-            if isinstance(frame, Again):
+            if isinstance(frame, Restart):
                 return count
             if isinstance(frame, XLogData):
                 count += 1

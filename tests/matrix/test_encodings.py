@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from aiorepl import Delivery, Pipeline, Sink, Source
-from aiorepl.delivery.checks import check
 from aiorepl.errors import DataError
 from aiorepl.formats.native import NativeFormat
+from aiorepl.source.diagnose import check
 from aiorepl.testing.faults import MemorySink
 
 TABLE = {"schema": "public", "table": "Ärger"}

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks.jsonl import JsonLines
+from aiorepl_sinks.jsonl import JsonLinesSink
 
 
 def ids(folder):
@@ -28,7 +28,7 @@ def ids(folder):
 
 async def test_a_file_and_its_name(tmp_path, source):
     """Lines go to a part file, called by the first commit LSN, which loses its suffix at the end."""
-    sink = JsonLines(tmp_path / "new" / "folder")
+    sink = JsonLinesSink(tmp_path / "new" / "folder")
     assert await sink.open(source.context) is None
     batch = source.batch([1, 2], [3])
     await sink.write(batch)
@@ -40,7 +40,7 @@ async def test_a_file_and_its_name(tmp_path, source):
 
 async def test_rotation(tmp_path, source):
     """A file that is large enough is followed by another, at a transaction's boundary."""
-    sink = JsonLines(tmp_path, rotate_bytes=1)
+    sink = JsonLinesSink(tmp_path, rotate_bytes=1)
     await sink.open(source.context)
     for number in range(3):
         await sink.write(source.batch([number, number + 10]))
@@ -51,7 +51,7 @@ async def test_rotation(tmp_path, source):
 
 async def test_a_transaction_in_parts_stays_in_its_file(tmp_path, source):
     """However large it is; its end, which may come alone, lets the file be rotated."""
-    sink = JsonLines(tmp_path, rotate_bytes=1)
+    sink = JsonLinesSink(tmp_path, rotate_bytes=1)
     await sink.open(source.context)
     for batch in source.parts([1, 2, 3]):
         await sink.write(batch)
@@ -62,7 +62,7 @@ async def test_a_transaction_in_parts_stays_in_its_file(tmp_path, source):
 
 async def test_boundaries(tmp_path, source):
     """Also where a commit comes in a batch of its own."""
-    sink = JsonLines(tmp_path, boundaries=True)
+    sink = JsonLinesSink(tmp_path, boundaries=True)
     await sink.open(source.context)
     for batch in source.parts([1, 2]):
         await sink.write(batch)
@@ -74,7 +74,7 @@ async def test_boundaries(tmp_path, source):
 
 async def test_a_message_between_transactions_can_begin_a_file(tmp_path, source):
     """The file is called by the message's LSN."""
-    sink = JsonLines(tmp_path)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     source.batch()
     lsn = source.stream.message("prefix", b"content")
@@ -85,7 +85,7 @@ async def test_a_message_between_transactions_can_begin_a_file(tmp_path, source)
 
 async def test_nothing_to_write_makes_no_file(tmp_path, source):
     """Batches without changes, flushes and the end."""
-    sink = JsonLines(tmp_path)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     await sink.write(source.batch([]))
     await sink.flush()
@@ -103,7 +103,7 @@ async def test_flush_returns_after_fsync(tmp_path, source, monkeypatch):
         synced.append((os.fstat(handle).st_ino, os.fstat(handle).st_size))
 
     monkeypatch.setattr(os, "fsync", record)
-    sink = JsonLines(tmp_path, rotate_bytes=1)
+    sink = JsonLinesSink(tmp_path, rotate_bytes=1)
     await sink.open(source.context)
     for number in range(2):
         await sink.write(source.batch([number]))
@@ -116,13 +116,13 @@ async def test_flush_returns_after_fsync(tmp_path, source, monkeypatch):
 
 async def test_what_a_crash_left_is_kept(tmp_path, source, new_source):
     """Part files are closed under their own names, beside what the same stretch brings again."""
-    crashed = JsonLines(tmp_path)
+    crashed = JsonLinesSink(tmp_path)
     await crashed.open(source.context)
     await crashed.write(source.batch([1]))
     crashed._file.close()  # what the end of a process does
     for _ in range(2):
         again = new_source()
-        sink = JsonLines(tmp_path)
+        sink = JsonLinesSink(tmp_path)
         await sink.open(again.context)
         await sink.write(again.batch([1]))
         await sink.close()
@@ -163,7 +163,7 @@ class Full(io.RawIOBase):
 @pytest.mark.parametrize("room", [0, 1, 300])
 async def test_a_full_disk(tmp_path, source, room):
     """It may pass; the batch that is written again stands there once, and no line is torn."""
-    sink = JsonLines(tmp_path)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
     sink._file = Full(sink._file, room)
@@ -184,7 +184,7 @@ async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, 
     def fail(handle):
         raise OSError(number, os.strerror(number))
 
-    sink = JsonLines(tmp_path)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
     with monkeypatch.context() as patch:
@@ -200,7 +200,7 @@ async def test_a_failed_fsync_of_a_name_is_not_tried_again(tmp_path, source, mon
     def fail(handle):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    sink = JsonLines(tmp_path)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
@@ -218,7 +218,7 @@ async def test_folders_that_are_made_outlive_a_power_cut(tmp_path, source, monke
         synced.add(os.fstat(handle).st_ino)
 
     monkeypatch.setattr(os, "fsync", record)
-    sink = JsonLines(tmp_path / "new" / "folder")
+    sink = JsonLinesSink(tmp_path / "new" / "folder")
     await sink.open(source.context)
     await sink.close()
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new")} <= synced
@@ -228,21 +228,21 @@ async def test_a_folder_that_cannot_be_made(tmp_path, source):
     """It is said which, and why."""
     (tmp_path / "file").write_text("")
     with pytest.raises(PermanentError, match=r"file: .*(exists|directory)"):
-        await JsonLines(tmp_path / "file").open(source.context)
+        await JsonLinesSink(tmp_path / "file").open(source.context)
 
 
 async def test_close_waits_for_a_write_that_was_cancelled(tmp_path, source, monkeypatch):
     """The thread at work is not left to write to a file that is closed: its lines stand there whole."""
     writing, go_on = threading.Event(), threading.Event()
-    put = JsonLines._put
+    put = JsonLinesSink._put
 
     def slow(self, file, lines):
         writing.set()
         assert go_on.wait(60)
         put(self, file, lines)
 
-    monkeypatch.setattr(JsonLines, "_put", slow)
-    sink = JsonLines(tmp_path)
+    monkeypatch.setattr(JsonLinesSink, "_put", slow)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     write = asyncio.create_task(sink.write(source.batch([1])))
     await asyncio.to_thread(writing.wait, 60)
@@ -265,7 +265,7 @@ async def test_a_cancelled_write_that_begins_behind_close(tmp_path, source, monk
         calls.append(functools.partial(call, *arguments))
         await asyncio.Event().wait()
 
-    sink = JsonLines(tmp_path)
+    sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     with monkeypatch.context() as patch:
         patch.setattr(asyncio, "to_thread", late)
@@ -283,7 +283,7 @@ async def test_a_cancelled_write_that_begins_behind_close(tmp_path, source, monk
 
 async def test_other_formats(tmp_path, source):
     """Each is JSON, one object a line; what is for people is not."""
-    sink = JsonLines(tmp_path, format="cloudevents")
+    sink = JsonLinesSink(tmp_path, format="cloudevents")
     await sink.open(source.context)
     await sink.write(source.batch([1, 2]))
     await sink.close()
@@ -292,4 +292,4 @@ async def test_other_formats(tmp_path, source):
     assert {"/postgresql/7000000000000000001/test"} == {event["source"] for event in events}
     assert [1, 2] == [event["data"]["new"]["id"] for event in events]
     with pytest.raises(ConfigurationError, match="jsonl writes JSON"):
-        JsonLines(tmp_path, format="pretty")
+        JsonLinesSink(tmp_path, format="pretty")

@@ -13,7 +13,7 @@ import pytest
 
 from aiorepl import durable
 from aiorepl.testing.conformance import SinkConformance, native_events
-from aiorepl_sinks.jsonl import JsonLines
+from aiorepl_sinks.jsonl import JsonLinesSink
 
 LARGEST_FILE = 1_000_000
 
@@ -55,7 +55,7 @@ class TestJsonLines(SinkConformance):
             subprocess.run(["umount", "-l", tmp_path], check=True)
 
     def make_sink(self):
-        return JsonLines(self.folder, rotate_bytes=self.rotate_bytes)
+        return JsonLinesSink(self.folder, rotate_bytes=self.rotate_bytes)
 
     def outage(self):
         """The disk is full. There may be room in the last file's last page: so each batch begins a file."""

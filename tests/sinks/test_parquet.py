@@ -17,7 +17,7 @@ import pytest
 from aiorepl import Batch, BatchPolicy, ConfigurationError, Delivery, Pipeline, Source
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import column
-from aiorepl_sinks.parquet import Parquet
+from aiorepl_sinks.parquet import ParquetSink
 
 INT4, TEXT, TIMESTAMP = 23, 25, 1114
 UTC = dt.UTC
@@ -88,7 +88,7 @@ def listed(folder):
 
 async def deliver(database, slot_name, folder, sql, *statements, **source):
     """A pipeline from a real server, until the slot is confirmed behind the statements."""
-    sink = Delivery(Parquet(folder), batches=BatchPolicy(flush_seconds=0.1))
+    sink = Delivery(ParquetSink(folder), batches=BatchPolicy(flush_seconds=0.1))
     pipeline = Pipeline(
         Source(database, slot=slot_name, publication="p", create_slot=True, **source), {"files": sink}
     )
@@ -201,7 +201,7 @@ def test_a_file_is_hidden_until_it_is_whole(tmp_path, source, monkeypatch):
             raise KeyboardInterrupt  # the process ends here
         real(descriptor)
 
-    sink = Parquet(tmp_path)
+    sink = ParquetSink(tmp_path)
     sink.open(source.context)
     batch = source.batch([1, 2])
     sink.write(batch)
@@ -214,7 +214,7 @@ def test_a_file_is_hidden_until_it_is_whole(tmp_path, source, monkeypatch):
     assert [[]] == seen
     assert [True] == [path.name.startswith(".") for path in tmp_path.rglob("*.partial")]
 
-    again = Parquet(tmp_path)
+    again = ParquetSink(tmp_path)
     again.open(source.context)
     again.write(batch)
     again.flush()
@@ -227,7 +227,7 @@ def test_unchanged_values_are_named(tmp_path, source):
     """A value that was not sent is null, and its name says that it was not changed to null."""
     table = source.stream.table("big", column("id", INT4, key=True), column("large", TEXT))
     source.stream.transaction(table.update("1", UNCHANGED))
-    sink = Parquet(tmp_path)
+    sink = ParquetSink(tmp_path)
     sink.open(source.context)
     sink.write(Batch(tuple(source.stream.slices())))
     sink.flush()
@@ -240,7 +240,7 @@ def test_a_table_with_a_column_of_ours(tmp_path, source):
     """Is refused by name, with what to do."""
     table = source.stream.table("t", column("id", INT4, key=True), column("_op", TEXT))
     source.stream.transaction(table.insert("1", "x"))
-    sink = Parquet(tmp_path)
+    sink = ParquetSink(tmp_path)
     sink.open(source.context)
     with pytest.raises(
         ConfigurationError, match=r"public\.t has a column '_op'.*drop it in the sink's selection"

@@ -10,9 +10,9 @@ import os
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError
-from aiorepl.delivery.plugins import load, sinks
 from aiorepl.formats import NAMES
-from aiorepl_sinks.stdout import Stdout
+from aiorepl.pipeline.registry import load, sinks
+from aiorepl_sinks.stdout import StdoutSink
 
 
 async def write(sink, source, *batches):
@@ -27,13 +27,13 @@ async def test_lines(source):
     """One object a line, in order, out of our buffers when ``write`` returns."""
     raw = io.BytesIO()
     file = io.BufferedWriter(raw)
-    await write(Stdout(file=file), source, source.batch([1, 2], [3]))
+    await write(StdoutSink(file=file), source, source.batch([1, 2], [3]))
     assert [1, 2, 3] == [json.loads(line)["new"]["id"] for line in raw.getvalue().splitlines()]
 
 
 async def test_standard_output_is_the_default(source, capfdbinary):
     """As text or typed."""
-    await write(Stdout(values="text"), source, source.batch([1]))
+    await write(StdoutSink(values="text"), source, source.batch([1]))
     (line,) = capfdbinary.readouterr().out.splitlines()
     assert {"id": "1", "note": "x"} == json.loads(line)["new"]
 
@@ -41,7 +41,7 @@ async def test_standard_output_is_the_default(source, capfdbinary):
 async def test_boundaries(source):
     """A line before and one behind each transaction, also when its end comes alone."""
     file = io.BytesIO()
-    await write(Stdout(file=file, boundaries=True), source, *source.parts([1]), source.batch([2]))
+    await write(StdoutSink(file=file, boundaries=True), source, *source.parts([1]), source.batch([2]))
     kinds = [json.loads(line)["kind"] for line in file.getvalue().splitlines()]
     assert ["begin", "insert", "commit"] * 2 == kinds
 
@@ -54,7 +54,7 @@ async def test_a_file_that_cannot_be_written(source):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(PermanentError, match="No space left"):
-        await write(Stdout(file=Full()), source, source.batch([1]))
+        await write(StdoutSink(file=Full()), source, source.batch([1]))
 
 
 async def test_a_reader_that_has_gone(source):
@@ -62,40 +62,40 @@ async def test_a_reader_that_has_gone(source):
     read, write_end = os.pipe()
     os.close(read)
     with io.FileIO(write_end, "w") as file, pytest.raises(PermanentError) as raised:
-        await write(Stdout(file=file), source, source.batch([1]))
+        await write(StdoutSink(file=file), source, source.batch([1]))
     assert isinstance(raised.value.__cause__, BrokenPipeError)
 
 
 def test_prepared_transactions_are_taken_with_boundaries():
     """Which tell how each of them ended; without them rows come when they are committed."""
-    assert [True, False] == [Stdout(boundaries=boundaries).takes_prepared for boundaries in (True, False)]
+    assert [True, False] == [StdoutSink(boundaries=boundaries).takes_prepared for boundaries in (True, False)]
 
 
 def test_other_values_are_refused():
     """A form that does not exist is named."""
     with pytest.raises(ConfigurationError, match="'yaml' does not exist"):
-        Stdout(values="yaml")
+        StdoutSink(values="yaml")
 
 
 def test_the_built_in_sinks_are_registered_like_anyone_s():
     """By entry point, under their names."""
     assert {"stdout", "jsonl"} <= sinks().keys()
-    assert Stdout is load("stdout")
+    assert StdoutSink is load("stdout")
     assert load("stdout").durable_on_write
 
 
 async def test_other_formats(source):
     """By name, or as a table with options; called after the source."""
     file = io.BytesIO()
-    sink = Stdout(file=file, format={"type": "debezium", "database": "shop"})
+    sink = StdoutSink(file=file, format={"type": "debezium", "database": "shop"})
     await write(sink, source, source.batch([1]))
     event = json.loads(file.getvalue())
     assert ("c", "shop", "test") == (event["op"], event["source"]["db"], event["source"]["name"])
     with pytest.raises(ConfigurationError, match="did you mean debezium"):
-        Stdout(format="debezum")
+        StdoutSink(format="debezum")
 
 
 def test_prepared_transactions_are_taken_where_the_format_tells_of_them():
     """Debezium and wal2json know of no PREPARE."""
-    taken = [name for name in NAMES if Stdout(format=name, boundaries=True).takes_prepared]
+    taken = [name for name in NAMES if StdoutSink(format=name, boundaries=True).takes_prepared]
     assert ["native", "cloudevents", "pretty"] == taken

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from aiorepl.testing.conformance import SinkConformance, native_events
-from aiorepl_sinks.stdout import Stdout
+from aiorepl_sinks.stdout import StdoutSink
 
 
 class TestStdout(SinkConformance):
@@ -21,7 +21,7 @@ class TestStdout(SinkConformance):
         self.file = io.BytesIO()
 
     def make_sink(self):
-        return Stdout(file=self.file, boundaries=self.boundaries)
+        return StdoutSink(file=self.file, boundaries=self.boundaries)
 
     def read(self):
         """The lines."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import DataError
-from aiorepl.formats.arrow import moments
+from aiorepl.formats.arrow import timestamps
 from aiorepl.spark.columns import column
 from aiorepl.spark.source import Options
 from aiorepl.values.registry import Types
@@ -93,10 +93,10 @@ def test_moments(moment: dt.datetime) -> None:
     """The parser that goes further than Arrow's agrees with Python where that goes."""
     text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0") + f".{moment.microsecond:06}"
     expected = (moment - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
-    assert moments.microseconds(text) == expected
-    assert moments.microseconds(text + "+00") == expected
-    assert moments.microseconds(text + "-02:30") == expected + 9_000_000_000
-    assert moments.days(text[:10]) == (moment.date() - dt.date(1970, 1, 1)).days
+    assert timestamps.microseconds(text) == expected
+    assert timestamps.microseconds(text + "+00") == expected
+    assert timestamps.microseconds(text + "-02:30") == expected + 9_000_000_000
+    assert timestamps.days(text[:10]) == (moment.date() - dt.date(1970, 1, 1)).days
 
 
 def test_keys_with_commas_in_their_names():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from aiorepl.values import Format, Malformed, Types
 from aiorepl.values.floats import float4_text, float8_text, put_float4, put_float8
-from aiorepl.values.forms import Called, form_of
+from aiorepl.values.forms import FunctionForm, form_of
 from aiorepl.values.types import BUILTIN
 
 TYPES = Types()
@@ -256,6 +256,6 @@ def test_which_functions_are_forms() -> None:
     assert form is not None
     assert form_of(form.read) is form
     for function in (form.text, form.json, bytes.decode, int):
-        assert isinstance(form_of(function), Called)
+        assert isinstance(form_of(function), FunctionForm)
     assert TYPES.writer(OIDS["int4"], Format.TEXT) is None
     assert TYPES.writer(99999, Format.BINARY) is None

@@ -343,13 +343,13 @@ def test_numbers_of_64_bits(number: int) -> None:
 
 
 @given(st.uuids(), st.binary(max_size=20), st.booleans())
-def test_hexadecimal(value: UUID, octets: bytes, upper: bool) -> None:
+def test_hexadecimal(value: UUID, byteops: bytes, upper: bool) -> None:
     """Digits of uuid and bytea, in small letters and in large ones."""
-    uuid, digits = str(value), octets.hex()
+    uuid, digits = str(value), byteops.hex()
     if upper:
         uuid, digits = uuid.upper(), digits.upper()
     assert value == read("uuid", uuid.encode())
-    assert octets == read("bytea", b"\\x" + digits.encode())
+    assert byteops == read("bytea", b"\\x" + digits.encode())
 
 
 def test_texts_that_are_nearly_hexadecimal() -> None:

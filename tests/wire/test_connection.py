@@ -28,9 +28,9 @@ from aiorepl.testing.walsender import (
     Step,
 )
 from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.interface import System
 from aiorepl.wire.opening import TEXT_SETTINGS
 from aiorepl.wire.protocol import CopyFrame
-from aiorepl.wire.routes import System
 
 pytestmark = pytest.mark.both_loops
 

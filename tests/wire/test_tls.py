@@ -13,11 +13,11 @@ import pytest
 import trustme
 
 from aiorepl import AioreplError, ConfigurationError, ConnectionFailed, SinkContext, Source
-from aiorepl.delivery.checks import check
+from aiorepl.source.diagnose import check
 from aiorepl.testing.listener import Listener
 from aiorepl.testing.stream import Stream
 from aiorepl.wire import opening
-from aiorepl_sinks.postgres import Postgres
+from aiorepl_sinks.postgres import PostgresSink
 
 SSL_REQUEST = struct.pack(">II", 8, 80877103)
 WORD = "s3cr3t"
@@ -107,7 +107,7 @@ async def beside(dsn):
 
 
 async def sink(dsn):
-    await Postgres(dsn).open(SinkContext("s", Stream().position))
+    await PostgresSink(dsn).open(SinkContext("s", Stream().position))
 
 
 EVERY_WAY = pytest.mark.parametrize("connect", [walsender, sql, beside, sink])

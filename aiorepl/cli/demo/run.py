@@ -21,12 +21,12 @@ from aiorepl.cli.demo.display import Display, Figures
 from aiorepl.cli.demo.mirror import Mirror
 from aiorepl.cli.demo.shop import PUBLICATION, SLOT, TABLES, Shop, set_up
 from aiorepl.cli.loop import run
-from aiorepl.delivery.overview import PipelineStatistics
-from aiorepl.delivery.pipeline import Pipeline
-from aiorepl.delivery.plugins import load
-from aiorepl.delivery.source import Source
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.pipeline.pipeline import Pipeline
+from aiorepl.pipeline.registry import load
+from aiorepl.pipeline.statistics import PipelineStatistics
+from aiorepl.source.source import Source
 from aiorepl.testing import EmbeddedServer
 from aiorepl.wire.opening import connect_sql
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiorepl.formats.arrow import moments
+from aiorepl.formats.arrow import timestamps
 from aiorepl.values.arrays import parse
 from aiorepl.values.codec import Malformed
 from aiorepl.values.registry import Types
@@ -174,6 +174,6 @@ def _refuse(text: str) -> None:
 
 # Types whose values are made of numbers, by the parser that goes further than Arrow's.
 _ONE_BY_ONE: Final[dict[int, Callable[[str], Any]]] = {
-    pa.date32().id: moments.days,
-    pa.timestamp("us").id: moments.microseconds,
+    pa.date32().id: timestamps.days,
+    pa.timestamp("us").id: timestamps.microseconds,
 }

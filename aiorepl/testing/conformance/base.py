@@ -13,12 +13,12 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from aiorepl.delivery.threads import ThreadedSink
+from aiorepl.delivery.sync_sink import ThreadedSink
 from aiorepl.errors import SinkError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
 from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, unmourned
-from aiorepl.testing.conformance.story import TABLES, Story, Table, batches
+from aiorepl.testing.conformance.story import TABLES, Scenario, Table, batches
 from aiorepl.transactions.transaction import Slice
 
 _T = TypeVar("_T")
@@ -104,7 +104,7 @@ class Conformance:
         return _asynchronous(self.make_sink())
 
     @asynccontextmanager
-    async def opened(self, story: Story) -> AsyncIterator[tuple[Sink, Position | None]]:
+    async def opened(self, story: Scenario) -> AsyncIterator[tuple[Sink, Position | None]]:
         """A new sink, opened, and closed in the end."""
         sink = self.new_sink()
         try:
@@ -113,7 +113,7 @@ class Conformance:
             await sink.close()
 
     def missing(
-        self, story: Story, held: Position | None, confirmed: int = 0, at_once: int | None = None
+        self, story: Scenario, held: Position | None, confirmed: int = 0, at_once: int | None = None
     ) -> list[Slice]:
         """What the engine sends again to a sink that returned ``held``, where the slot stands at ``confirmed``."""
         return story.stream.again(at_once, after=confirmed if held is None else held.lsn)
@@ -149,7 +149,7 @@ class Conformance:
             ) from error
         return None
 
-    def _checked(self, held: Position | None, story: Story) -> Position | None:
+    def _checked(self, held: Position | None, story: Scenario) -> Position | None:
         begin = story.context.position
         if held is None:
             return None

@@ -7,7 +7,7 @@ import pytest
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.conformance.base import Conformance, skip_without
 from aiorepl.testing.conformance.samples import SAMPLES
-from aiorepl.testing.conformance.story import ITEMS, LARGE, ODD, SECRET, TYPES, WIDE, Story
+from aiorepl.testing.conformance.story import ITEMS, LARGE, ODD, SECRET, TYPES, WIDE, Scenario
 from aiorepl.transactions.transaction import Slice
 
 
@@ -16,7 +16,7 @@ class Contents(Conformance):
 
     def test_null_and_empty(self) -> None:
         """NULL, the empty string and what looks like either are different things."""
-        story = Story()
+        story = Scenario()
         items = story.table(ITEMS)
         values = ("", None, "NULL", "null", "\\N", " ", "\\", '"', "\t\r\n", "0")
         rows = (items.insert(str(number), text, text) for number, text in enumerate(values))
@@ -24,7 +24,7 @@ class Contents(Conformance):
 
     def test_an_unchanged_value(self) -> None:
         """A large value that the server did not send, for it did not change, is left as it is: it is not NULL."""
-        story = Story()
+        story = Scenario()
         items = story.table(ITEMS)
         slices = story.commit(items.insert("1", f"{SECRET} a", LARGE), items.insert("2", None, LARGE))
         slices += story.commit(items.update("1", f"{SECRET} b", UNCHANGED), items.update("2", "", UNCHANGED))
@@ -39,7 +39,7 @@ class Contents(Conformance):
     def test_odd_names(self) -> None:
         """Of schemas, tables and columns: quotes, dots, spaces, words of SQL, letters of all scripts."""
         skip_without(ODD in self.tables, "that its sink takes ODD")
-        story = Story()
+        story = Scenario()
         odd = story.table(ODD)
         slices = story.commit(odd.insert("1", "a", "b", "c"), odd.insert("2", None, "", "表"))
         slices += story.commit(odd.update("1", "x", "y", None), odd.delete("2", None, None, None))
@@ -47,7 +47,7 @@ class Contents(Conformance):
 
     def test_odd_texts(self) -> None:
         """Quotes, control characters, letters outside of the basic plane, text that looks like a template."""
-        story = Story()
+        story = Scenario()
         items = story.table(ITEMS)
         texts = ("'; DROP TABLE items; --", "\x01\x1f\x7f", "🐘 ünï \u2028", "{0} %s $1 :x", "a" * 70000)
         rows = (items.insert(str(number), f"{SECRET} {text}", None) for number, text in enumerate(texts))
@@ -56,7 +56,7 @@ class Contents(Conformance):
     def test_wide_rows(self) -> None:
         """Three hundred columns."""
         skip_without(WIDE in self.tables, "that its sink takes WIDE")
-        story = Story()
+        story = Scenario()
         wide = story.table(WIDE)
         columns = [str(number) for number in range(1, len(WIDE.columns))]
         slices = story.commit(wide.insert("1", *columns), wide.insert("2", *(None for _ in columns)))
@@ -66,7 +66,7 @@ class Contents(Conformance):
     def test_every_type(self, binary: bool) -> None:
         """A value of each built-in type, and NULL; columns come as text, or in binary where the user has asked."""
         skip_without(TYPES in self.tables, "that its sink takes TYPES")
-        story = Story(binary=binary)
+        story = Scenario(binary=binary)
         table = story.table(TYPES)
         values = [story.sample(sample) for sample in SAMPLES]
         slices = story.commit(
@@ -75,7 +75,7 @@ class Contents(Conformance):
         slices += story.commit(table.update(story.int(2), *values))
         self._arrives(story, slices, "values of every type")
 
-    def _arrives(self, story: Story, slices: list[Slice], what: str) -> None:
+    def _arrives(self, story: Scenario, slices: list[Slice], what: str) -> None:
         async def life() -> None:
             async with self.opened(story) as (sink, _):
                 await self.write(sink, slices)

@@ -13,7 +13,7 @@ from aiorepl.position import Position, Timelines
 from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken, cancelled
-from aiorepl.testing.conformance.story import ITEMS, SECRET, Story
+from aiorepl.testing.conformance.story import ITEMS, SECRET, Scenario
 from aiorepl.transactions.transaction import Slice
 
 LARGE_BATCH: Final = 1200
@@ -29,7 +29,7 @@ class Batches(Conformance):
     @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_what_is_flushed_is_there(self, limit: int) -> None:
         """Changes of all kinds, in batches of any size: nothing missing, nothing invented, in order."""
-        story = Story()
+        story = Scenario()
         slices = story.everything(self.kinds, self.tables)
 
         async def life() -> None:
@@ -42,7 +42,7 @@ class Batches(Conformance):
 
     def test_a_large_batch(self) -> None:
         """More than a thousand changes of a few rows in one batch: a target that takes them in portions keeps their order."""
-        story = Story()
+        story = Scenario()
         items, keys = story.table(ITEMS), [story.int(number) for number in range(1, 41)]
         slices = story.commit(*(items.insert(key, f"{SECRET} 0", None) for key in keys))
         rounds = range(1, LARGE_BATCH // len(keys))
@@ -61,7 +61,7 @@ class Batches(Conformance):
 
     def test_a_sink_is_opened_and_closed(self) -> None:
         """Again and again, with nothing written; and closed where it never was opened."""
-        story = Story()
+        story = Scenario()
 
         async def life() -> None:
             async with self.opened(story) as (sink, _):
@@ -73,7 +73,7 @@ class Batches(Conformance):
 
     def test_close_lets_go_of_everything(self) -> None:
         """No task runs on; and a sink can be closed that never was opened."""
-        story = Story()
+        story = Scenario()
 
         async def life() -> None:
             async with self.opened(story) as (sink, _):
@@ -93,7 +93,7 @@ class Batches(Conformance):
 
     def test_a_transaction_in_slices(self) -> None:
         """Its parts are flushed as they come. Where transactions are seen whole, none is before the last."""
-        story = Story()
+        story = Scenario()
         before = story.items(2)
         story.commit(*(story.item(f"of many {number}") for number in range(300)))
         parts = story.stream.again(40, after=story.stream.ends[0])
@@ -112,7 +112,7 @@ class Batches(Conformance):
 
     def test_the_position_of_batches_without_changes(self) -> None:
         """A sink that keeps its position keeps up with WAL that has nothing for it; none other returns one."""
-        story = Story()
+        story = Scenario()
         slices = story.items(2)
         story.stream.transaction()
         empty = story.stream.slices()
@@ -142,7 +142,7 @@ class Batches(Conformance):
         of what is behind that.
         """
         skip_without(self.exactly_once, "exactly_once = True")
-        story = Story()
+        story = Scenario()
         timelines = story.context.position.timelines
         assert timelines is not None
         slices: list[Slice] = []
@@ -177,7 +177,7 @@ class Batches(Conformance):
     def test_a_position_is_kept_whole(self) -> None:
         """What it says beside the LSN is there again: the next start compares it with the server."""
         skip_without(self.exactly_once, "exactly_once = True")
-        story = Story()
+        story = Scenario()
         context = replace(story.context, position=story.context.position.followed())
         trail = context.position.trail
         assert trail is not None
@@ -208,7 +208,7 @@ class Batches(Conformance):
         self.live(life)
         self.live(again)
 
-    def _cut(self, story: Story, limit: int) -> list[Slice]:
+    def _cut(self, story: Scenario, limit: int) -> list[Slice]:
         return story.stream.again(1 if limit == IN_PARTS else None)
 
 
@@ -217,7 +217,7 @@ class Crashes(Conformance):
 
     def test_what_was_flushed_survives_a_crash(self) -> None:
         """Without a close."""
-        story = Story()
+        story = Scenario()
         done = story.items(3) + story.items(2)
 
         async def life(sink: Sink) -> None:
@@ -230,7 +230,7 @@ class Crashes(Conformance):
     @pytest.mark.parametrize("again", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_a_crash_between_write_and_flush(self, again: int) -> None:
         """What was not flushed comes again, cut in other ways, to a new sink."""
-        story = Story()
+        story = Scenario()
         done = story.items(3)
         confirmed = story.stream.ends[-1]
         pending = story.items(2) + story.items(40)
@@ -246,7 +246,7 @@ class Crashes(Conformance):
 
     def test_a_crash_within_a_transaction(self) -> None:
         """Some slices of it were flushed. It comes again from its first slice, cut otherwise."""
-        story = Story()
+        story = Scenario()
         done = story.items(3)
         confirmed = story.stream.ends[-1]
         story.commit(*(story.item(f"of many {number}") for number in range(60)))
@@ -264,7 +264,7 @@ class Crashes(Conformance):
 
     def test_a_restart_with_an_older_confirmation(self) -> None:
         """The server may not have heard of the last flush: the same comes again, with the same identities."""
-        story = Story()
+        story = Scenario()
         slices = story.everything(self.kinds, self.tables)
 
         async def life() -> None:
@@ -279,7 +279,7 @@ class Crashes(Conformance):
     @pytest.mark.parametrize("call", ["open", "write", "flush"])
     def test_cancellation(self, call: str, late: bool) -> None:
         """At each await of a call: it ends, the sink can be closed, and a new one takes what was not flushed."""
-        story = Story()
+        story = Scenario()
         confirmed = LSN(0)
         for at in range(1, self.cancellations + 1):
             done, pending = story.stream.again(), story.items(3) + story.items(2)
@@ -301,7 +301,7 @@ class Crashes(Conformance):
                 return
 
     async def _interrupted(
-        self, call: str, at: int, late: bool, sink: Sink, story: Story, pending: Sequence[Slice]
+        self, call: str, at: int, late: bool, sink: Sink, story: Scenario, pending: Sequence[Slice]
     ) -> bool:
         if call == "open":
             return await cancelled(sink.open(story.context), at, "open", late=late)
@@ -311,7 +311,7 @@ class Crashes(Conformance):
         await self.write(sink, pending, flush=False)
         return await cancelled(sink.flush(), at, "flush", late=late)
 
-    def _go_on(self, story: Story, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
+    def _go_on(self, story: Scenario, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
         """A new sink gets what is missing and something new."""
         story.items(2)
 
@@ -336,7 +336,7 @@ class Concurrency(Conformance):
         import asyncio
 
         skip_without(self.new_sink().concurrent, "that its sink is concurrent")
-        story = Story()
+        story = Scenario()
         slices = [part for _ in range(6) for part in story.items(4)]
 
         async def life() -> None:

@@ -11,15 +11,15 @@ from typing import Any, Final
 import pytest
 
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.delivery import Delivery
-from aiorepl.delivery.pipeline import Pipeline
-from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.delivery.config import Delivery
 from aiorepl.errors import TransientError
+from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.position import Position
+from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch, Sink, SinkContext
 from aiorepl.testing.conformance.base import LOST_ANSWER, OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import Story
+from aiorepl.testing.conformance.story import Scenario
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
 
@@ -31,7 +31,7 @@ class Engine(Conformance):
 
     def test_a_pipeline(self) -> None:
         """Through more than fits in memory at once, twice started: what is acknowledged is there."""
-        story = Story()
+        story = Scenario()
         source = MemorySource(stream=story.stream)
         batches = BatchPolicy(bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
 
@@ -68,7 +68,7 @@ class Engine(Conformance):
     def _fails_within_a_transaction(
         self, call: int, fault: Callable[[], AbstractContextManager[object] | None], named: str
     ) -> None:
-        story = Story()
+        story = Scenario()
         source = MemorySource(stream=story.stream, read_bytes=500)
 
         async def work(failing: _FailsAt) -> None:
@@ -101,7 +101,7 @@ class Engine(Conformance):
 
     def test_schema_changes(self) -> None:
         """Where the user wants them, they stand before rows and share their identities: the rows are there all the same."""
-        story = Story()
+        story = Scenario()
         source = MemorySource(stream=story.stream)
 
         async def work() -> None:
@@ -195,7 +195,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _parted(story: Story, confirmed: int) -> tuple[list[Slice], list[Slice]]:
+def _parted(story: Scenario, confirmed: int) -> tuple[list[Slice], list[Slice]]:
     """What is acknowledged, and the rest."""
     slices = story.stream.again()
     count = bisect_right(story.stream.ends, confirmed)

@@ -12,7 +12,7 @@ from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import LOST_ANSWER, ONE_BATCH, OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.running import ContractBroken, Watch
-from aiorepl.testing.conformance.story import ITEMS, SECRET, Story
+from aiorepl.testing.conformance.story import ITEMS, SECRET, Scenario
 from aiorepl.transactions.transaction import Slice
 
 POISON = "poison: a value of public.items.note that the target refuses for good"
@@ -62,7 +62,7 @@ class Failures(Conformance):
         outage = self.outage()
         skip_without(outage, OUTAGE)
         assert outage is not None
-        story = Story()
+        story = Scenario()
         done, pending = story.items(2), story.items(2) + story.items(3)
 
         async def life() -> None:
@@ -86,7 +86,7 @@ class Failures(Conformance):
         lost = self.lost_answer()
         skip_without(lost, LOST_ANSWER)
         assert lost is not None
-        story = Story()
+        story = Scenario()
         done, pending = story.items(2), story.items(2) + story.items(3)
         confirmed = story.stream.ends[0]
 
@@ -128,7 +128,7 @@ class Failures(Conformance):
         outage = self.outage()
         skip_without(outage, OUTAGE)
         assert outage is not None
-        story = Story()
+        story = Scenario()
         story.items(2)
 
         async def life() -> None:
@@ -151,7 +151,7 @@ class Failures(Conformance):
 
     def test_rows_are_never_told(self) -> None:
         """Not in logs from INFO up, not in errors and what caused them, not in ``repr``."""
-        story, watch = Story(), Watch()
+        story, watch = Scenario(), Watch()
         slices = story.everything(self.kinds, self.tables)
         self.watched(story, slices, watch)
         if watch.leaks:
@@ -161,7 +161,7 @@ class Failures(Conformance):
                 "the cause quotes what was sent",
             )
 
-    def watched(self, story: Story, slices: list[Slice], watch: Watch) -> None:
+    def watched(self, story: Scenario, slices: list[Slice], watch: Watch) -> None:
         """Write under watch, and fail as the author allows."""
         poison: list[Slice] = []
         if self.poison is not None:
@@ -221,8 +221,8 @@ class Failures(Conformance):
         except SinkError:
             pass
 
-    def _poisoned(self) -> tuple[Story, list[Slice], list[Slice]]:
-        story = Story()
+    def _poisoned(self) -> tuple[Scenario, list[Slice], list[Slice]]:
+        story = Scenario()
         good = story.items(2) + story.items(1)
         assert self.poison is not None
         refused = story.table(ITEMS).insert("2000000", self.poison, None)

@@ -9,16 +9,16 @@ from functools import partial
 import pytest
 
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.delivery import Delivery
-from aiorepl.delivery.pipeline import Pipeline
+from aiorepl.delivery.config import Delivery
 from aiorepl.errors import SinkError
 from aiorepl.lsn import LSN
+from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.engine import AGAIN, beside
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.failures import POISON
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import ITEMS, Story
+from aiorepl.testing.conformance.story import ITEMS, Scenario
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
@@ -37,7 +37,7 @@ class Halting(Conformance):
         """Under ``halt`` each start stops at the refused change. As a dead letter it is passed, and nothing else is."""
         skip_without(self.poison, POISON)
         assert self.poison is not None
-        story = Story()
+        story = Scenario()
         refused = story.table(ITEMS).insert("2000000", self.poison, None)
         story.items(2)
         story.items(1)

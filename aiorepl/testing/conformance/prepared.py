@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.testing.conformance.base import Conformance, skip_without
-from aiorepl.testing.conformance.story import Story
+from aiorepl.testing.conformance.story import Scenario
 
 
 class Prepared(Conformance):
@@ -15,7 +15,7 @@ class Prepared(Conformance):
     def test_a_prepared_transaction(self, decision: str) -> None:
         """Prepared, flushed, and decided by another process, with other transactions between."""
         skip_without(self.new_sink().takes_prepared, "that its sink takes prepared transactions")
-        story = Story()
+        story = Scenario()
         before = story.items(1)
         story.stream.prepare("conformance 'gid'", story.item("prepared"), story.item("prepared"))
         prepared = story.stream.slices()

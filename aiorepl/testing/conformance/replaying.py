@@ -7,7 +7,7 @@ from dataclasses import replace
 from aiorepl.sink import Batch
 from aiorepl.testing.conformance.base import Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import ITEMS, Story
+from aiorepl.testing.conformance.story import ITEMS, Scenario
 from aiorepl.transactions.transaction import Slice
 
 REPLAYS = (
@@ -24,7 +24,7 @@ class Replays(Conformance):
         skip_without(
             not self.exactly_once or self.new_sink().replays, "how its sink replays: it keeps a position"
         )
-        story = Story()
+        story = Scenario()
         # One transaction was refused whole, of another only the second change.
         done, refused = story.items(2), story.items(2)
         (part,) = story.commit(

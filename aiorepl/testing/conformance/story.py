@@ -80,7 +80,7 @@ TABLES: Final = (ITEMS, PAIRS, FULL, KEYLESS, ODD, WIDE, TYPES)
 """Every table that the kit writes to; ``ddl`` creates one where the sink does not."""
 
 
-class Story:
+class Scenario:
     """Transactions that were committed on a source, and how they would be sent.
 
     :param binary: columns of types other than text are sent in their binary form.

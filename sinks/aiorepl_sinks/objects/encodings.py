@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, Truncate
 from aiorepl.formats import named
-from aiorepl_sinks.objects.gathering import Partition, Piece, identity
+from aiorepl_sinks.objects.buffer import Partition, Piece, identity
 
 zstd: Any = None
 with contextlib.suppress(ImportError):  # the parquet extra does without

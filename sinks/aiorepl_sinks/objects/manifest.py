@@ -25,7 +25,7 @@ from zlib import crc32
 import orjson
 
 from aiorepl import LSN, ConfigurationError, PermanentError, Position
-from aiorepl_sinks.objects.gathering import Identity, Partition, Piece
+from aiorepl_sinks.objects.buffer import Identity, Partition, Piece
 
 ENTRIES: Final = "_aiorepl/manifest/"
 WRITERS: Final = "_aiorepl/writers/"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import Batch, ConfigurationError, Position, SinkContext, SyncSink
+from aiorepl_sinks.objects.buffer import Gathering, Piece, Step, partitioned, steps
 from aiorepl_sinks.objects.encodings import Encoding
-from aiorepl_sinks.objects.gathering import Gathering, Piece, Step, partitioned, steps
 from aiorepl_sinks.objects.manifest import Layout, listing
 from aiorepl_sinks.objects.spool import Extent, Spool
 from aiorepl_sinks.objects.store import Store

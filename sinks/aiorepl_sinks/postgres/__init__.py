@@ -34,7 +34,7 @@ from aiorepl_sinks.postgres.writer import Rules, Writer
 _CLOSE_SECONDS: Final = 5.0
 
 
-class Postgres(Sink):
+class PostgresSink(Sink):
     """Options:
 
     :param dsn: the target, as asyncpg takes it (``postgresql://…``).

@@ -16,7 +16,7 @@ from aiorepl import PermanentError
 from aiorepl.errors import printable
 from aiorepl_sinks.postgres import statements
 from aiorepl_sinks.postgres.diagnosis import told
-from aiorepl_sinks.postgres.plan import AnyStep, Emptying, Step
+from aiorepl_sinks.postgres.plan import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.rows import arrays, complete, copied
 from aiorepl_sinks.postgres.target import Target
 
@@ -60,7 +60,7 @@ class Applier:
         try:
             if isinstance(step, Step):
                 await self._rows(step)
-            elif isinstance(step, Emptying):
+            elif isinstance(step, TruncateStep):
                 await self._connection.execute(
                     statements.truncate(
                         step.targets, restart_identity=step.restart_identity, cascade=step.cascade

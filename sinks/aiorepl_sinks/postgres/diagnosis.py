@@ -7,7 +7,7 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl_sinks.postgres.names import quoted
-from aiorepl_sinks.postgres.plan import AnyStep, Emptying, Step
+from aiorepl_sinks.postgres.plan import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.rows import arrays
 
 _VALUES: Final = "22"
@@ -18,14 +18,14 @@ def told(step: AnyStep) -> str:
     if isinstance(step, Step):
         rows = "1 row" if len(step) == 1 else f"{len(step)} rows"
         return f"{step.kind} of {rows} of {step.target}"
-    if isinstance(step, Emptying):
+    if isinstance(step, TruncateStep):
         return f"truncate of {', '.join(map(str, step.targets))}"
     return "a logical decoding message"
 
 
 async def reason(connection: Any, step: AnyStep, sqlstate: str) -> str | None:
     """More than the SQLSTATE says, in words, if there is more. Asked outside of the transaction that failed."""
-    if isinstance(step, Emptying) and sqlstate == "0A000":
+    if isinstance(step, TruncateStep) and sqlstate == "0A000":
         return (
             "a table refers to them that was not emptied with them on the source, or is not published: empty it first, or "
             "set cascade = true if the source said CASCADE"

@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptying:
+class TruncateStep:
     """Tables to be emptied together."""
 
     targets: tuple[Target, ...]
@@ -74,7 +74,7 @@ class Emission:
     content: bytes = field(repr=False)
 
 
-AnyStep = Step | Emptying | Emission
+AnyStep = Step | TruncateStep | Emission
 
 
 class Plan:
@@ -133,7 +133,7 @@ class Plan:
         """Add a TRUNCATE: what was to become of the rows does not matter any more."""
         for target in targets:
             self._states.pop(target.name, None)
-        self._do(Emptying(targets, change.restart_identity, cascade))
+        self._do(TruncateStep(targets, change.restart_identity, cascade))
 
     def emit(self, prefix: str, content: bytes) -> None:
         """Add a message."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError
-from aiorepl_sinks.postgres.books import Books
 from aiorepl_sinks.postgres.errors import unreachable
 from aiorepl_sinks.postgres.liveness import Liveness
+from aiorepl_sinks.postgres.state import Books
 
 # The form of the source's texts, in the startup packet, where it beats ALTER DATABASE and ALTER ROLE.
 _TEXT: Final = {

@@ -13,7 +13,7 @@ import pytest
 
 from aiorepl import LSN, Pipeline, Source
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.retry import RetryPolicy
+from aiorepl.retry import RetryPolicy
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 
@@ -67,7 +67,7 @@ async def test_cut_at_random(
     assert expected == events(part for batch in sink.batches for part in batch.transactions), f"seed {seed}"
 
 
-class Story:
+class Scenario:
     """A transaction that is prepared, others beside it, and a consumer that may end and begin again at any point."""
 
     def __init__(
@@ -161,15 +161,15 @@ def own_server() -> Iterator[EmbeddedServer]:
 @pytest.fixture
 async def story(own_server: EmbeddedServer, slot_name: str) -> AsyncIterator:
     """A database with a two-phase slot; the consumer is started by the test."""
-    stories: list[Story] = []
+    stories: list[Scenario] = []
     database = f"story_{slot_name[-8:]}"
 
-    async def story(*, keeps_position: bool, streaming: str) -> Story:
+    async def story(*, keeps_position: bool, streaming: str) -> Scenario:
         connection = await asyncpg.connect(own_server.dsn)
         await connection.execute(f"CREATE DATABASE {database}")
         await connection.close()
         sink = MemorySink(keeps_position=keeps_position)
-        stories.append(Story(own_server, database, slot_name, sink, streaming))
+        stories.append(Scenario(own_server, database, slot_name, sink, streaming))
         await stories[0].execute(
             "CREATE TABLE items (id int PRIMARY KEY)",
             "CREATE PUBLICATION p FOR TABLE items",

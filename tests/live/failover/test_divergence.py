@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
-from aiorepl.delivery.gaps import Gap
 from aiorepl.journal import JournalReader
+from aiorepl.source.gaps import Gap
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
@@ -119,7 +119,7 @@ async def test_another_standby_with_the_same_timeline(published, pair, siblings,
     assert 2 == held.timeline
     await siblings.take_over()
 
-    holder = f"journal {tmp_path}" if journal else "sink memorysink"
+    holder = f"journal {tmp_path}" if journal else "sink memory"
     with pytest.raises(SlotError, match=f"{holder} stands at .*{ANOTHER}.*--accept-gap"):
         await Pipeline(source, [sink], until="now", **options).run()
     assert [1, 20, 21] == keys(sink)
@@ -212,7 +212,7 @@ async def test_a_backup_that_was_restored(published, primary, tmp_path, journal,
     with pytest.raises(SlotError, match=ANOTHER):
         await Pipeline(source, [sink], until="now", **options).run()
     # The sink says so as well, where somebody has emptied the journal.
-    with pytest.raises(SlotError, match=f"sink memorysink .*{ANOTHER}"):
+    with pytest.raises(SlotError, match=f"sink memory .*{ANOTHER}"):
         await Pipeline(source, [sink], until="now", journal=str(tmp_path / "new")).run()
     assert [1, 2, 3] == keys(sink)
     await there.close()

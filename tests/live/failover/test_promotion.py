@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
-from aiorepl.delivery.gaps import Gap
 from aiorepl.journal import Cursors, JournalReader
+from aiorepl.source.gaps import Gap
 from aiorepl.testing.faults import MemorySink
 
 QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
@@ -170,7 +170,7 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
     sink = MemorySink(keeps_position=True)
     source = published.source(pair.dsn, failover=True)
     options = {"journal": str(tmp_path)} if journal else {}
-    holder = f"journal {tmp_path}" if journal else "sink memorysink"
+    holder = f"journal {tmp_path}" if journal else "sink memory"
 
     async def run(**more):
         pipeline = Pipeline(source, [sink], until="now", **options, **more)

@@ -8,7 +8,7 @@ from weakref import WeakSet
 import pytest
 
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
-from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka import KafkaSink
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -24,11 +24,11 @@ class TestKafka(SinkConformance):
     def _target(self, broker, name, request) -> None:
         self.broker = broker
         self.name = name
-        self.sinks: WeakSet[Kafka] = WeakSet()
+        self.sinks: WeakSet[KafkaSink] = WeakSet()
         self.timeout = 1.0 if "away_at_the_start" in request.node.name else 60.0
 
-    def make_sink(self, **options) -> Kafka:
-        sink = Kafka(
+    def make_sink(self, **options) -> KafkaSink:
+        sink = KafkaSink(
             self.broker.urls["LOSSY"],
             topic=self.name,
             max_event_bytes=150_000,
@@ -70,7 +70,7 @@ class TestKafkaExactlyOnce(TestKafka):
     exactly_once = True
     atomic = True
 
-    def make_sink(self) -> Kafka:
+    def make_sink(self) -> KafkaSink:
         return super().make_sink(
             exactly_once=True, transactional_id=self.name, position_topic=f"positions-of-{self.name}"
         )

@@ -18,7 +18,7 @@ from aiorepl import (
     Pipeline,
     TransientError,
 )
-from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka import KafkaSink
 from aiorepl_sinks.kafka_errors import problem
 
 pytestmark = pytest.mark.xdist_group("kafka")
@@ -41,7 +41,7 @@ async def test_killed_under_load(items, broker, name, exactly_once):
 
     rows = await items.killed_under_load(options, count)
     del options["type"]
-    await items.deliver(Kafka(**options))
+    await items.deliver(KafkaSink(**options))
     found = Counter(await ids(broker, name))
     assert set(range(rows)) == found.keys()
     assert not exactly_once or set(found.values()) == {1}
@@ -51,8 +51,8 @@ async def test_a_restart_of_the_broker(items, broker, name):
     """In the middle of a load: the pipeline goes on by itself, and nothing is lost, or twice."""
     topics = {"least": f"least-{name}", "exactly": f"exactly-{name}"}
     sinks = {
-        "least": Kafka(broker.url, topic=topics["least"]),
-        "exactly": Kafka(broker.url, topic=topics["exactly"], exactly_once=True),
+        "least": KafkaSink(broker.url, topic=topics["least"]),
+        "exactly": KafkaSink(broker.url, topic=topics["exactly"], exactly_once=True),
     }
     async with Pipeline(items.source(), sinks):
         await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(10)))
@@ -77,7 +77,7 @@ async def test_every_kind_in_the_topic_of_its_table(items, broker, name):
         "DELETE FROM items",
         'TRUNCATE items, "o d/d"',
     )
-    await items.deliver(Kafka(broker.url, topic=f"{name}-{{table}}", tombstones=True))
+    await items.deliver(KafkaSink(broker.url, topic=f"{name}-{{table}}", tombstones=True))
     records = await broker.read(f"{name}-items")
     rows = [record for record in records if record.key is not None]
     insert, update, delete = (json.loads(record.value) for record in rows[:3])
@@ -95,7 +95,7 @@ async def test_every_kind_in_the_topic_of_its_table(items, broker, name):
 async def test_a_huge_transaction_exactly_once(items, broker, name):
     """Larger than any batch, streamed: one Kafka transaction, seen when it is whole, each key in one partition."""
     await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 10000) g")
-    sink = Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
+    sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
     await items.deliver(sink, source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000)
     assert list(range(1, 10001)) == sorted(await ids(broker, name))
 
@@ -107,7 +107,7 @@ async def test_what_is_too_large_for_the_topic(items, broker, name, tmp_path):
         "INSERT INTO items VALUES (1, 'a'), (2, repeat('x', 60000)), (3, 'b'), (4, repeat('y', 2000000)), (5, 'c')",
         "INSERT INTO items VALUES (6, 'd')",
     )
-    sink, letters = Kafka(broker.url, topic=name), tmp_path / "letters"
+    sink, letters = KafkaSink(broker.url, topic=name), tmp_path / "letters"
     await items.deliver(Delivery(sink, on_error="dead_letter", dead_letters=letters))
     assert [1, 3, 5, 6] == await ids(broker, name)
     put_aside = [change for letter in DeadLetters(letters).letters() for change in letter.batch.changes]
@@ -120,7 +120,7 @@ async def test_too_large_in_a_transaction_on_disk(items, broker, name, tmp_path,
 
     def sink():
         exactly = {"exactly_once": True, "position_topic": f"positions-{name}"} if exactly_once else {}
-        return Kafka(broker.url, topic=name, max_event_bytes=10_000, **exactly)
+        return KafkaSink(broker.url, topic=name, max_event_bytes=10_000, **exactly)
 
     await items.execute(
         f"ALTER DATABASE \"{items.dsn.rpartition('/')[2]}\" SET logical_decoding_work_mem = '64kB'",
@@ -148,7 +148,7 @@ async def test_too_large_exactly_once(items, broker, name, tmp_path):
         "INSERT INTO items VALUES (2, 'b'), (3, repeat('x', 60000))",
         "INSERT INTO items VALUES (4, 'c')",
     )
-    sink = Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
+    sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
     letters = tmp_path / "letters"
     await items.deliver(Delivery(sink, on_error="dead_letter", dead_letters=letters))
     assert [1, 4] == await ids(broker, name)
@@ -157,7 +157,7 @@ async def test_too_large_exactly_once(items, broker, name, tmp_path):
 async def test_a_broker_that_does_not_answer(source, broker, name):
     """It is transient; the same batch is not sent again when the broker is back, for it was never given up."""
     await broker.create(name)
-    sink = Kafka(broker.url, topic=name, timeout=60.0)
+    sink = KafkaSink(broker.url, topic=name, timeout=60.0)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
     batch = source.batch([2, 3])
@@ -177,7 +177,7 @@ async def test_a_broker_that_does_not_answer(source, broker, name):
 async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partitions):
     """While the sink runs: what comes then is in the topic that takes its place."""
     exactly = {"exactly_once": True, "position_topic": f"positions-{name}"} if exactly_once else {}
-    sink = Kafka(broker.url, topic=f"{name}-topic", timeout=5.0, **exactly)
+    sink = KafkaSink(broker.url, topic=f"{name}-topic", timeout=5.0, **exactly)
     await broker.create(f"{name}-topic", 7)
     async with Pipeline(items.source(), {"sink": sink}):
         await items.execute(*(f"INSERT INTO items VALUES ({n}, 'x')" for n in range(20)))
@@ -196,7 +196,7 @@ async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partit
 async def test_a_position_topic_of_several_partitions(source, broker, name):
     """It is refused: the position would be looked for in another partition than the one it is written to."""
     await broker.create(f"{name}-positions", 3)
-    sink = Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"{name}-positions")
+    sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"{name}-positions")
     with pytest.raises(PermanentError, match="has 3 partitions"):
         await sink.open(source.context)
     await sink.close()
@@ -210,7 +210,7 @@ async def test_another_process_under_the_same_name(source, broker, name):
         "position_topic": f"positions-{name}",
         "transactional_id": name,
     }
-    older, newer = Kafka(broker.url, **options), Kafka(broker.url, **options)
+    older, newer = KafkaSink(broker.url, **options), KafkaSink(broker.url, **options)
     await older.open(source.context)
     await older.write(source.batch([1]))
     await newer.open(source.context)
@@ -226,7 +226,7 @@ async def test_another_process_under_the_same_name(source, broker, name):
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 async def test_compression(source, broker, name, compression):
     """Each codec is understood by the broker and by consumers."""
-    sink = Kafka(broker.url, topic=name, compression=compression)
+    sink = KafkaSink(broker.url, topic=name, compression=compression)
     await sink.open(source.context)
     await sink.write(source.batch(list(range(100)), note="x" * 1000))
     await sink.close()
@@ -236,8 +236,8 @@ async def test_compression(source, broker, name, compression):
 async def test_debezium_and_cloudevents(items, broker, name):
     """Debezium's keys, a key that changes as a deletion and an insertion; CloudEvents' attributes as headers."""
     await items.execute("INSERT INTO items VALUES (1, 'a')", "UPDATE items SET id = 2")
-    debezium = Kafka(broker.url, topic=f"{name}-d", format="debezium", tombstones=True)
-    cloudevents = Kafka(broker.url, topic=f"{name}-c", format="cloudevents", binary=True)
+    debezium = KafkaSink(broker.url, topic=f"{name}-d", format="debezium", tombstones=True)
+    cloudevents = KafkaSink(broker.url, topic=f"{name}-c", format="cloudevents", binary=True)
     await Pipeline(items.source(), {"d": debezium, "c": cloudevents}, until="now").run()
     records = await broker.read(f"{name}-d")
     found = {(record.key, record.value and json.loads(record.value)["op"]) for record in records}
@@ -249,12 +249,12 @@ async def test_debezium_and_cloudevents(items, broker, name):
 async def test_a_wrong_password(source, broker, name):
     """It is permanent, and not quoted; the right one is let in."""
     login = {"topic": name, "security_protocol": "SASL_PLAINTEXT", "username": "u"}
-    wrong = Kafka(broker.urls["SASL_PLAINTEXT"], password="s3cr3t", **login)
+    wrong = KafkaSink(broker.urls["SASL_PLAINTEXT"], password="s3cr3t", **login)
     with pytest.raises(PermanentError, match="does not accept the user") as raised:
         await wrong.open(source.context)
     await wrong.close()
     assert "s3cr3t" not in f"{raised.value!r}{wrong!r}"
-    right = Kafka(broker.urls["SASL_PLAINTEXT"], password="right", **login)
+    right = KafkaSink(broker.urls["SASL_PLAINTEXT"], password="right", **login)
     await right.open(source.context)
     await right.write(source.batch([1]))
     await right.close()
@@ -272,8 +272,8 @@ def test_a_topic_that_is_missing():
 def test_options_that_cannot_work():
     """Each is told with what to do."""
     with pytest.raises(ConfigurationError, match="host:port"):
-        Kafka("localhost")
+        KafkaSink("localhost")
     with pytest.raises(ConfigurationError, match="is for exactly_once"):
-        Kafka(transactional_id="x")
+        KafkaSink(transactional_id="x")
     with pytest.raises(ConfigurationError, match="wants username and password"):
-        Kafka(security_protocol="SASL_SSL")
+        KafkaSink(security_protocol="SASL_SSL")

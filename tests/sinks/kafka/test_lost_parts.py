@@ -8,7 +8,7 @@ import pytest
 
 from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy
 from aiorepl.testing.faults import FaultySink
-from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka import KafkaSink
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -34,7 +34,7 @@ async def test_parts_of_a_large_transaction(items, broker, name, tmp_path, journ
     await items.execute("INSERT INTO items SELECT -g, 'x' FROM generate_series(1, 10) g")
     await items.execute("INSERT INTO items SELECT g, repeat('x', 500) FROM generate_series(1, 10000) g")
     sink = Losing(
-        Kafka(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}"), 2, 4, 7, 8
+        KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}"), 2, 4, 7, 8
     )
     pipeline = Pipeline(
         items.source(),

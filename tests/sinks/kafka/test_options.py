@@ -7,7 +7,7 @@ import re
 import pytest
 
 from aiorepl import ConfigurationError
-from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka import KafkaSink
 from aiorepl_sinks.kafka_cluster import topic_name
 from aiorepl_sinks.kafka_login import Login
 
@@ -62,5 +62,5 @@ def test_topics_of_different_tables():
 def test_what_cannot_work(options, says):
     """Is refused with what to do, and no secret in it."""
     with pytest.raises(ConfigurationError, match=says) as raised:
-        Kafka(**options)
+        KafkaSink(**options)
     assert "s3cr3t" not in str(raised.value)

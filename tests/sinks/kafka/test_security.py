@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks.kafka import Kafka
+from aiorepl_sinks.kafka import KafkaSink
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -21,7 +21,7 @@ def sink(broker, name):
     """A sink for a topic of this test's own."""
 
     def make(listener, protocol, **options):
-        return Kafka(
+        return KafkaSink(
             broker.urls.get(listener, listener),
             topic=name,
             security_protocol=protocol,
@@ -166,5 +166,5 @@ def test_options_that_cannot_work(certificates, options, says):
         for option, value in options.items()
     }
     with pytest.raises(ConfigurationError, match=says) as raised:
-        Kafka("localhost:9092", **paths)
+        KafkaSink("localhost:9092", **paths)
     assert SECRET not in str(raised.value)

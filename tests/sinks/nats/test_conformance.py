@@ -8,7 +8,7 @@ from weakref import WeakSet
 import pytest
 
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
-from aiorepl_sinks.nats import Nats
+from aiorepl_sinks.nats import NatsSink
 
 
 class TestNats(SinkConformance):
@@ -22,13 +22,13 @@ class TestNats(SinkConformance):
     def _target(self, target, name, request, lossy) -> None:
         self.server = target
         self.name = name
-        self.sinks: WeakSet[Nats] = WeakSet()
+        self.sinks: WeakSet[NatsSink] = WeakSet()
         self.timeout = 1.0 if "away_at_the_start" in request.node.name else 60.0
         self.server.create(name, f"{name}.>")
         self.proxy = lossy(("127.0.0.1", target.port), answer=b'"seq":')
 
-    def make_sink(self) -> Nats:
-        sink = Nats(
+    def make_sink(self) -> NatsSink:
+        sink = NatsSink(
             self.name, f"nats://127.0.0.1:{self.proxy.port}", subject=f"{self.name}.all", timeout=self.timeout
         )
         self.sinks.add(sink)

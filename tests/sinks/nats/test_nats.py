@@ -18,7 +18,7 @@ from aiorepl import (
     Pipeline,
     TransientError,
 )
-from aiorepl_sinks.nats import Nats
+from aiorepl_sinks.nats import NatsSink
 
 
 async def events(target, name):
@@ -34,7 +34,7 @@ async def ids(target, name):
 def sink(target, name, **options):
     """Into a stream of this name, which is made if it is missing."""
     options = {"subject": f"{name}.{{schema}}.{{table}}", "create_stream": True, "timeout": 20.0} | options
-    return Nats(name, target.url, **options)
+    return NatsSink(name, target.url, **options)
 
 
 async def test_killed_under_load(items, target, name):
@@ -248,7 +248,7 @@ async def test_a_full_stream(source, target, name):
 
 async def test_a_missing_stream(source, target, name):
     """It is told how to create it."""
-    ours = Nats(name, target.url)
+    ours = NatsSink(name, target.url)
     with pytest.raises(PermanentError, match=f"nats stream add {name} --subjects 'cdc.>'"):
         await ours.open(source.context)
     await ours.close()
@@ -267,7 +267,7 @@ async def test_a_subject_that_the_stream_does_not_take(source, target, name):
 async def test_a_wrong_password(source, new_server):
     """It is permanent, and not quoted."""
     server = new_server('authorization { user: "u", password: "right" }\n')
-    ours = Nats("S", server.url, user="u", password="s3cr3t", timeout=60.0)
+    ours = NatsSink("S", server.url, user="u", password="s3cr3t", timeout=60.0)
     with pytest.raises(PermanentError, match="does not accept") as raised:
         await ours.open(source.context)
     await ours.close()
@@ -276,7 +276,7 @@ async def test_a_wrong_password(source, new_server):
 
 async def test_a_server_without_jetstream(source, target, name):
     """Nobody answers there: it may come, and the error says what to look at."""
-    ours = Nats(name, "nats://127.0.0.1:1", timeout=0.5)
+    ours = NatsSink(name, "nats://127.0.0.1:1", timeout=0.5)
     with pytest.raises(TransientError):
         await ours.open(source.context)
     await ours.close()
@@ -296,14 +296,14 @@ async def test_cloudevents_in_binary_mode(source, target, name):
 def test_options_that_cannot_work():
     """A stream for all subjects, and a mode of another format."""
     with pytest.raises(ConfigurationError, match="begin subject with a word"):
-        Nats("S", subject="{table}", create_stream=True)
+        NatsSink("S", subject="{table}", create_stream=True)
     with pytest.raises(ConfigurationError, match="format = cloudevents"):
-        Nats("S", binary=True)
+        NatsSink("S", binary=True)
 
 
 async def test_nobody_answers(source):
     """It is waited for, in words that tell why, and without the password."""
-    ours = Nats("STREAM", "nats://user:opensesame@127.0.0.1:1", timeout=1.0)
+    ours = NatsSink("STREAM", "nats://user:opensesame@127.0.0.1:1", timeout=1.0)
     with pytest.raises(TransientError, match="no answer from the server within 1 s") as told:
         await ours.open(source.context)
     await ours.close()

@@ -14,7 +14,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks.nats import Nats
+from aiorepl_sinks.nats import NatsSink
 
 SECRET = "s3cr3t"
 
@@ -109,7 +109,7 @@ def credentials(jwt, seed, end="\n"):
 def sink(server, name, scheme="tls", host="localhost", **options):
     """Into a stream of this name, by the name that the certificate is for."""
     url = f"{scheme}://{host}:{server.port}"
-    return Nats(name, url, subject=f"{name}.{{table}}", create_stream=True, timeout=60.0, **options)
+    return NatsSink(name, url, subject=f"{name}.{{table}}", create_stream=True, timeout=60.0, **options)
 
 
 async def delivered(ours, source, name):
@@ -244,7 +244,7 @@ async def test_a_server_that_pretends_to_know_no_tls(source, refused, name, file
 def test_options_that_cannot_work(options, says):
     """Are told when the sink is made."""
     with pytest.raises(ConfigurationError, match=says) as raised:
-        Nats("S", **options)
+        NatsSink("S", **options)
     assert SECRET not in str(raised.value)
 
 
@@ -258,5 +258,5 @@ def test_files_that_hold_something_else(write, text):
         with pytest.raises(
             ConfigurationError, match=f"{option} .* (no seed of an NKey|no user JWT)"
         ) as raised:
-            Nats("S", **{option: write(text)})
+            NatsSink("S", **{option: write(text)})
         assert "GARBAGE" not in str(raised.value)

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, Source
-from aiorepl_sinks.postgres import Postgres
+from aiorepl_sinks.postgres import PostgresSink
 
 SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3", "IntervalStyle": "postgres"}
 QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
@@ -56,8 +56,8 @@ class Pair:
         """A statement that brings ``log`` so many rows of a kilobyte: a few thousand are several slices, whatever cuts them."""
         return f"INSERT INTO log SELECT i, repeat('{note}', 1000) FROM generate_series(1, {number}) i"
 
-    def sink(self, **options: Any) -> Postgres:
-        return Postgres(options.pop("dsn", self.target_dsn), **options)
+    def sink(self, **options: Any) -> PostgresSink:
+        return PostgresSink(options.pop("dsn", self.target_dsn), **options)
 
     def pipeline(
         self,

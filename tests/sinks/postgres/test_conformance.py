@@ -14,7 +14,7 @@ import pytest
 
 from aiorepl.testing import LossyProxy
 from aiorepl.testing.conformance import TABLES, MirrorConformance, Table
-from aiorepl_sinks.postgres import Postgres
+from aiorepl_sinks.postgres import PostgresSink
 from aiorepl_sinks.postgres.names import quoted
 
 POISON = "a poisoned note"
@@ -63,8 +63,8 @@ class Mirroring(MirrorConformance):
             )
         )
 
-    def make_sink(self) -> Postgres:
-        return Postgres(self.by_proxy, **self.options)
+    def make_sink(self) -> PostgresSink:
+        return PostgresSink(self.by_proxy, **self.options)
 
     def lost_answer(self) -> AbstractContextManager[object]:
         """The target has committed, and says so to nobody."""

@@ -10,7 +10,7 @@ import pytest
 
 from aiorepl import SinkContext, SinkError
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.postgres.books import Books
+from aiorepl_sinks.postgres.state import Books
 
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, note text)",

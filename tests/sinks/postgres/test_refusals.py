@@ -16,8 +16,8 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
-from aiorepl_sinks.postgres import Postgres
-from aiorepl_sinks.postgres.books import Books
+from aiorepl_sinks.postgres import PostgresSink
+from aiorepl_sinks.postgres.state import Books
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
 SECRET = "geheim-4711"
@@ -185,7 +185,7 @@ async def test_secrets_stay_secret(pair, caplog):
     await pair.both(ITEMS)
     await pair.slotted()
     for dsn in wrong:
-        sink = Delivery(Postgres(dsn), retry=RetryPolicy(attempts=1))
+        sink = Delivery(PostgresSink(dsn), retry=RetryPolicy(attempts=1))
         with pytest.raises((PermanentError, TransientError)) as raised:
             await pair.deliver(sink)
         assert (
@@ -209,7 +209,7 @@ async def test_secrets_stay_secret(pair, caplog):
 def test_wrong_options(options, said):
     """Refused before anything is connected, with what would be right."""
     with pytest.raises(ConfigurationError, match=said):
-        Postgres("postgresql://x", **options)
+        PostgresSink("postgresql://x", **options)
 
 
 async def test_a_role_that_may_little(pair, slot_name):

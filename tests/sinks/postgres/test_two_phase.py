@@ -16,7 +16,7 @@ from aiorepl import (
 )
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.postgres.books import Books
+from aiorepl_sinks.postgres.state import Books
 
 TWO_PHASE = {"two_phase": True}
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"

@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from aiorepl import BatchPolicy, Pipeline, Source
-from aiorepl_sinks.postgres import Postgres
+from aiorepl_sinks.postgres import PostgresSink
 
 source, slot, target, transactions = sys.argv[1:]
 
@@ -15,7 +15,7 @@ async def main() -> None:
     """Run until killed."""
     pipeline = Pipeline(
         Source(source, slot=slot, publication="p"),
-        {"mirror": Postgres(target, transactions=transactions)},
+        {"mirror": PostgresSink(target, transactions=transactions)},
         batches=BatchPolicy(bytes=20_000),
     )
     async with pipeline:

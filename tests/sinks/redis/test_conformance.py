@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
-from aiorepl_sinks.redis import Redis
+from aiorepl_sinks.redis import RedisSink
 
 
 class TestRedis(SinkConformance):
@@ -21,8 +21,8 @@ class TestRedis(SinkConformance):
         self.proxy = lossy(f"{target.folder}/socket", answer=b"done")
         self.url = f"redis://127.0.0.1:{self.proxy.port}"
 
-    def make_sink(self) -> Redis:
-        return Redis(self.url, stream="all", max_event_bytes=150_000, timeout=60.0)
+    def make_sink(self) -> RedisSink:
+        return RedisSink(self.url, stream="all", max_event_bytes=150_000, timeout=60.0)
 
     def lost_answer(self):
         """The script has run, and says so to nobody."""
@@ -42,8 +42,8 @@ class TestRedisByTable(TestRedis):
 
     order = "table"
 
-    def make_sink(self) -> Redis:
-        return Redis(self.url, format="cloudevents", max_event_bytes=150_000, timeout=60.0)
+    def make_sink(self) -> RedisSink:
+        return RedisSink(self.url, format="cloudevents", max_event_bytes=150_000, timeout=60.0)
 
     def read(self) -> list[Event]:
         import orjson

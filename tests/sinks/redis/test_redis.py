@@ -19,7 +19,7 @@ from aiorepl import (
     SlotError,
     TransientError,
 )
-from aiorepl_sinks.redis import Redis
+from aiorepl_sinks.redis import RedisSink
 
 PAGE = (Path(__file__).parents[3] / "docs/sinks/redis.md").read_text()
 
@@ -42,13 +42,13 @@ async def test_killed_under_load(items, target):
         return len(ids(target))
 
     rows = await items.killed_under_load({"type": "redis", "url": target.url}, count)
-    await items.deliver(Redis(target.url))
+    await items.deliver(RedisSink(target.url))
     assert list(range(rows)) == ids(target)
 
 
 async def test_a_restart_of_redis(items, target):
     """In the middle of a load: the pipeline goes on by itself, with every row once."""
-    sink = Redis(target.url)
+    sink = RedisSink(target.url)
     async with Pipeline(items.source(), {"sink": sink}):
         for number in range(3):
             await items.execute(*(f"INSERT INTO items VALUES ({number * 10 + n}, 'x')" for n in range(10)))
@@ -72,7 +72,7 @@ async def test_every_kind_in_the_stream_of_its_table(items, target):
         "TRUNCATE items, others",
         "SELECT pg_logical_emit_message(true, 'mine', 'hello')",
     )
-    await items.deliver(Redis(target.url), source={"messages": True})
+    await items.deliver(RedisSink(target.url), source={"messages": True})
     insert, update, delete, truncate = values(target)
     assert ["insert", "update", "delete", "truncate"] == [
         event["kind"] for event in (insert, update, delete, truncate)
@@ -95,7 +95,7 @@ async def test_a_table_that_was_altered(items, target, form, tells):
         "ALTER TABLE items ADD n int",
         "INSERT INTO items VALUES (2, 'b', 3)",
     )
-    await items.deliver(Delivery(Redis(target.url, format=form), schema_changes=True))
+    await items.deliver(Delivery(RedisSink(target.url, format=form), schema_changes=True))
     with target.client() as client:
         entries = [fields for _, fields in client.xrange("public.items")]
     assert [tells, tells] == ["schema" in fields for fields in entries]
@@ -118,7 +118,7 @@ async def test_a_schema_change_in_a_batch_of_its_own(items, target):
         "ALTER TABLE items ADD n int",
         "INSERT INTO items VALUES (3, 'c', 1), (4, 'd', 1)",
     )
-    await items.deliver(Delivery(Redis(target.url), schema_changes=True), batches=BatchPolicy(rows=1))
+    await items.deliver(Delivery(RedisSink(target.url), schema_changes=True), batches=BatchPolicy(rows=1))
     assert [("a", ["schema"]), ("b", []), ("c", ["schema"]), ("d", [])] == told(target, "public.items")
 
 
@@ -136,7 +136,7 @@ async def test_a_schema_change_whose_row_is_left_out(items, target):
         "INSERT INTO items VALUES (2, 'left out')",
         "INSERT INTO items VALUES (3, 'kept'), (4, 'last')",
     )
-    await items.deliver(Delivery(Redis(target.url), schema_changes=True, transform=transform))
+    await items.deliver(Delivery(RedisSink(target.url), schema_changes=True, transform=transform))
     assert [("other", ["schema"])] == told(target, "public.others")
     assert [("kept", ["schema", "schema-2"]), ("last", [])] == told(target, "public.items")
     with target.client() as client:
@@ -153,7 +153,7 @@ async def test_a_message_that_ends_where_a_commit_begins(items, target):
         await items.execute("SELECT pg_logical_emit_message(false, 'mine', 'between')")
         await writer.execute("COMMIT")
     await writer.close()
-    await items.deliver(Redis(target.url, stream="all"), source={"messages": True})
+    await items.deliver(RedisSink(target.url, stream="all"), source={"messages": True})
     events = values(target, "all")
     assert ["message", "insert"] * 5 == [event["kind"] for event in events]
     # The server may put a record of its own between some of them.
@@ -164,7 +164,7 @@ async def test_a_message_that_ends_where_a_commit_begins(items, target):
 async def test_a_replay_within_a_large_transaction(source, target):
     """Entries of a transaction that is there in part are followed by the rest of it alone: nothing is replayed between."""
     letter = source.batch([1])
-    await (sink := Redis(target.url)).open(source.context)
+    await (sink := RedisSink(target.url)).open(source.context)
     await sink.write(source.batch([2]))
     first, *rest = source.parts([3, 4], at_once=3)
     await sink.write(first)
@@ -188,7 +188,7 @@ async def test_a_huge_transaction(items, target):
                 await asyncio.sleep(0.001)
     await items.killed(process)
     await items.deliver(
-        Redis(target.url), source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000
+        RedisSink(target.url), source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000
     )
     assert list(range(1, 30001)) == ids(target)
 
@@ -200,7 +200,7 @@ async def test_what_is_too_large_is_put_aside(items, target, tmp_path):
         "INSERT INTO items VALUES (2, repeat('large', 1000)), (3, 'b')",
         "INSERT INTO items VALUES (4, 'c')",
     )
-    sink = Redis(target.url, max_event_bytes=4000)
+    sink = RedisSink(target.url, max_event_bytes=4000)
     await items.deliver(Delivery(sink, on_error="dead_letter", dead_letters=tmp_path / "letters"))
     assert [1, 4] == ids(target)
     assert 1 == len(list((tmp_path / "letters").iterdir()))
@@ -209,23 +209,23 @@ async def test_what_is_too_large_is_put_aside(items, target, tmp_path):
 async def test_a_redis_that_forgot(items, target):
     """What it lost is told at the next start, and not passed over."""
     await items.execute("INSERT INTO items VALUES (0, 'a')")
-    await items.deliver(Redis(target.url))
+    await items.deliver(RedisSink(target.url))
     with target.client() as client:
         kept = client.hgetall(f"aiorepl:{items.slot}:sink")
     await items.execute("INSERT INTO items VALUES (1, 'a')")
-    await items.deliver(Redis(target.url))
+    await items.deliver(RedisSink(target.url))
     with target.client() as client:
         client.flushall()
         client.hset(f"aiorepl:{items.slot}:sink", mapping=kept)
     with pytest.raises(SlotError, match="what lies between is gone"):
-        await items.deliver(Redis(target.url))
+        await items.deliver(RedisSink(target.url))
 
 
 @pytest.mark.parametrize("journal", [True, False])
 async def test_a_redis_that_forgets_under_way(items, target, tmp_path, journal):
     """A restart without the last it had taken: with a journal that comes again; without one the slot is past it."""
     pipeline = Pipeline(
-        items.source(), {"sink": Redis(target.url)}, journal=str(tmp_path) if journal else None
+        items.source(), {"sink": RedisSink(target.url)}, journal=str(tmp_path) if journal else None
     )
 
     async def reached(count):
@@ -270,7 +270,7 @@ async def test_entries_of_somebody_else(source, target):
     """They are told, and nothing is written behind them."""
     with target.client() as client:
         client.xadd("public.items", {"not": "ours"})
-        sink = Redis(target.url)
+        sink = RedisSink(target.url)
         await sink.open(source.context)
         with pytest.raises(PermanentError, match="somebody else writes to it"):
             await sink.write(source.batch([1]))
@@ -282,7 +282,7 @@ async def test_a_key_that_is_no_stream(source, target):
     """It is told by its name."""
     with target.client() as client:
         client.set("public.items", "text")
-    sink = Redis(target.url)
+    sink = RedisSink(target.url)
     await sink.open(source.context)
     with pytest.raises(PermanentError, match=r"public\.items exists and is not a stream"):
         await sink.write(source.batch([1]))
@@ -292,7 +292,7 @@ async def test_a_key_that_is_no_stream(source, target):
 async def test_an_answer_that_was_lost(source, target):
     """The same batch again, by a sink that does not know it was written: it is there once."""
     batch = source.batch([1, 2], [3])
-    first, second = Redis(target.url), Redis(target.url)
+    first, second = RedisSink(target.url), RedisSink(target.url)
     await first.open(source.context)
     await second.open(source.context)
     await first.write(batch)
@@ -306,13 +306,13 @@ async def test_an_answer_that_was_lost(source, target):
 async def test_a_key_that_changes_as_debezium_has_it(items, target):
     """Two entries of one change, in order."""
     await items.execute("INSERT INTO items VALUES (1, 'a')", "UPDATE items SET id = 2")
-    await items.deliver(Redis(target.url, format="debezium"))
+    await items.deliver(RedisSink(target.url, format="debezium"))
     assert ["c", "d", "c"] == [event["op"] for event in values(target)]
 
 
 async def test_old_entries_are_dropped(source, target):
     """About so many stay."""
-    sink = Redis(target.url, max_length=100)
+    sink = RedisSink(target.url, max_length=100)
     await sink.open(source.context)
     await sink.write(source.batch(*[list(range(100)) for _ in range(20)]))
     await sink.close()
@@ -321,7 +321,7 @@ async def test_old_entries_are_dropped(source, target):
 
 async def test_replicas_that_are_missing(source, target):
     """It is transient; what was written is not written again."""
-    sink = Redis(target.url, replicas=1, timeout=120)
+    sink = RedisSink(target.url, replicas=1, timeout=120)
     await sink.open(source.context)
     batch = source.batch([1])
     with target.client() as client:
@@ -351,7 +351,7 @@ async def test_what_the_user_has_to_be_allowed(items, new_server, missing):
             keys=["*"],
             commands=[f"+{name.lower()}" for name in needed if name != missing],
         )
-    sink = Redis(server.url, username="narrow", password="right", max_length=10)
+    sink = RedisSink(server.url, username="narrow", password="right", max_length=10)
     await items.execute("INSERT INTO items VALUES (1, 'a')")
     if missing is None:
         await items.deliver(sink)
@@ -364,7 +364,7 @@ async def test_what_the_user_has_to_be_allowed(items, new_server, missing):
 
 async def test_a_wrong_password(source, new_server):
     """It is permanent, and not quoted."""
-    sink = Redis(new_server("--requirepass", "right").url, password="s3cr3t")
+    sink = RedisSink(new_server("--requirepass", "right").url, password="s3cr3t")
     with pytest.raises(PermanentError, match="password is wrong") as raised:
         await sink.open(source.context)
     await sink.close()
@@ -374,7 +374,7 @@ async def test_a_wrong_password(source, new_server):
 def test_a_url_that_is_none():
     """It is told without the URL, which may hold a password."""
     with pytest.raises(ConfigurationError, match="rediss://"):
-        Redis("http://user:s3cr3t@host")
+        RedisSink("http://user:s3cr3t@host")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_url_that_is_none():
 )
 async def test_nobody_answers(source, host, says):
     """It is waited for, in words that tell why, and without the password."""
-    ours = Redis(f"redis://:opensesame@{host}/0")
+    ours = RedisSink(f"redis://:opensesame@{host}/0")
     with pytest.raises(TransientError, match=rf"no answer from the server \(.*{says}") as told:
         await ours.open(source.context)
     await ours.close()

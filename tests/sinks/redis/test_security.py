@@ -10,7 +10,7 @@ import ssl
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks.redis import Redis
+from aiorepl_sinks.redis import RedisSink
 
 SECRET = "s3cr3t"
 # As docs/sinks/redis.md has it.
@@ -86,22 +86,22 @@ async def delivered(sink, source, guarded):
 def test_a_url_does_not_turn_verification_off(query):
     """Options of the client's in the URL are refused, and not quoted: the user names certificates by the sink's options."""
     with pytest.raises(ConfigurationError, match="certificates are always verified") as raised:
-        Redis(f"rediss://u:{SECRET}@localhost:1?{query}")
+        RedisSink(f"rediss://u:{SECRET}@localhost:1?{query}")
     assert SECRET not in str(raised.value)
-    assert Redis("rediss://localhost:1?db=3&client_name=x") is not None
+    assert RedisSink("rediss://localhost:1?db=3&client_name=x") is not None
 
 
 @pytest.mark.both_loops
 async def test_tls(source, guarded, port, files):
     """To a server whose certificate is of the authority that is named, as a user with the rights that are documented."""
     url = f"rediss://u:right@localhost:{await port()}"
-    assert [1] == await delivered(Redis(url, **files(ca="ca.pem")), source, guarded)
+    assert [1] == await delivered(RedisSink(url, **files(ca="ca.pem")), source, guarded)
 
 
 @pytest.mark.parametrize("pair", ["client", "locked"])
 async def test_a_certificate_of_ours(source, guarded, port, files, pair):
     """To a server that wants one; user and password as options."""
-    sink = Redis(
+    sink = RedisSink(
         f"rediss://localhost:{await port(verify=True)}",
         username="u",
         password="right",
@@ -114,19 +114,19 @@ async def test_a_certificate_of_ours(source, guarded, port, files, pair):
 async def test_a_certificate_that_is_not_good(source, refused, port, unknown_server):
     """It is permanent, and nobody logs in."""
     host, trust, says = unknown_server
-    sink = Redis(f"rediss://u:{SECRET}@{host}:{await port()}", **trust)
+    sink = RedisSink(f"rediss://u:{SECRET}@{host}:{await port()}", **trust)
     await refused(sink, source, PermanentError, says)
 
 
 async def test_a_certificate_that_the_server_does_not_know(source, refused, port, unknown_client):
     """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
-    sink = Redis(f"rediss://u:{SECRET}@localhost:{await port(verify=True)}", **unknown_client)
+    sink = RedisSink(f"rediss://u:{SECRET}@localhost:{await port(verify=True)}", **unknown_client)
     await refused(sink, source, (PermanentError, TransientError), "see the options certificate and key")
 
 
 async def test_plain_and_tls_confused(source, refused, port, files):
     """Both ways end as attempts without an answer."""
-    plain = Redis(f"redis://u:{SECRET}@localhost:{await port()}", timeout=60.0)
+    plain = RedisSink(f"redis://u:{SECRET}@localhost:{await port()}", timeout=60.0)
     await refused(plain, source, TransientError, "redis: ")
 
     async def answer(reader, writer):
@@ -137,7 +137,9 @@ async def test_plain_and_tls_confused(source, refused, port, files):
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         url = f"rediss://u:{SECRET}@localhost:{server.sockets[0].getsockname()[1]}"
-        await refused(Redis(url, **files(ca="ca.pem")), source, TransientError, "does not speak TLS there")
+        await refused(
+            RedisSink(url, **files(ca="ca.pem")), source, TransientError, "does not speak TLS there"
+        )
 
 
 @pytest.mark.parametrize(
@@ -146,14 +148,14 @@ async def test_plain_and_tls_confused(source, refused, port, files):
 async def test_users_who_may_not_read_the_position(source, refused, guarded, user, password, caplog):
     """A wrong password, no such user, none at all, other keys: permanent, and in no log."""
     caplog.set_level("DEBUG")
-    sink = Redis(f"unix://{guarded.folder}/socket", username=user, password=password)
+    sink = RedisSink(f"unix://{guarded.folder}/socket", username=user, password=password)
     await refused(sink, source, PermanentError, "password is wrong, or the user may not run")
     assert SECRET not in caplog.text
 
 
 async def test_a_user_who_may_not_write(source, guarded):
     """It is told at the first batch."""
-    sink = Redis(f"unix://{guarded.folder}/socket", username="reader", password="right")
+    sink = RedisSink(f"unix://{guarded.folder}/socket", username="reader", password="right")
     await sink.open(source.context)
     with pytest.raises(PermanentError, match="may not run EVAL"):
         await sink.write(source.batch([1]))
@@ -172,4 +174,4 @@ async def test_a_user_who_may_not_write(source, guarded):
 def test_options_that_cannot_work(files, url, names, says):
     """Are told when the sink is made."""
     with pytest.raises(ConfigurationError, match=says):
-        Redis(url, **files(**names))
+        RedisSink(url, **files(**names))

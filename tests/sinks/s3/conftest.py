@@ -25,7 +25,7 @@ import orjson
 import pytest
 from botocore.exceptions import ClientError
 
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.s3 import S3Sink
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -75,9 +75,9 @@ class Bucket:
         )
         self.client.create_bucket(Bucket=name)
 
-    def sink(self, **options: Any) -> S3:
+    def sink(self, **options: Any) -> S3Sink:
         """A sink that writes there."""
-        return S3(**{"url": self.url, "endpoint": self.endpoint, **KEYS, **options})
+        return S3Sink(**{"url": self.url, "endpoint": self.endpoint, **KEYS, **options})
 
     def names(self) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)

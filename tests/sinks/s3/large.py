@@ -13,7 +13,7 @@ from dataclasses import replace
 from aiorepl import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.s3 import S3Sink
 
 AT_ONCE = 800
 
@@ -22,7 +22,7 @@ def main(url: str, files: str, tables: int, rows: int, **options: int | str) -> 
     """Deliver it, in batches of which each is made when it is needed."""
     dice, stream = random.Random(1), Stream()
     made = [stream.table(f"t{n}", column("id", 23, key=True), column("note")) for n in range(tables)]
-    sink = S3(url, files=files, **options)
+    sink = S3Sink(url, files=files, **options)
     sink.open(SinkContext("s", stream.position))
     stream.transaction(*(made[n % tables].insert(str(n), dice.randbytes(1024).hex()) for n in range(AT_ONCE)))
     (part,) = stream.slices()

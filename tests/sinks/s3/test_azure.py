@@ -20,7 +20,7 @@ from obstore.store import AzureStore
 
 from aiorepl import PermanentError
 from aiorepl.testing.conformance import SinkConformance, native_events
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.s3 import S3Sink
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "azure.py"
 KEY = base64.b64encode(b"test-secret").decode()
@@ -41,10 +41,10 @@ class Container:
             self.url, endpoint=endpoint, client_options={"allow_http": True}, **self.config
         )
 
-    def sink(self, **options) -> S3:
+    def sink(self, **options) -> S3Sink:
         """A sink that writes there."""
         config = {**self.config, **options.pop("config", {})}
-        return S3(**{"url": self.url, "endpoint": self.endpoint, "config": config, **options})
+        return S3Sink(**{"url": self.url, "endpoint": self.endpoint, "config": config, **options})
 
     def names(self) -> list[str]:
         return sorted(entry["path"] for page in obstore.list(self.store) for entry in page)

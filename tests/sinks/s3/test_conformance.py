@@ -12,8 +12,8 @@ import pytest
 
 from aiorepl import LSN
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
-from aiorepl_sinks.parquet import Parquet
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.parquet import ParquetSink
+from aiorepl_sinks.s3 import S3Sink
 
 
 class Objects(SinkConformance):
@@ -53,7 +53,7 @@ class TestFolder(Objects):
         return names_unheard()
 
     def make_sink(self):
-        return S3(
+        return S3Sink(
             self.folder.as_uri(), compression="gzip", object_bytes=4000, memory_bytes=2000, spool_bytes=20000
         )
 
@@ -102,7 +102,7 @@ class TestParquet(Objects):
         return names_unheard()
 
     def make_sink(self):
-        return Parquet(self.folder, object_bytes=4000, memory_bytes=2000, spool_bytes=20000)
+        return ParquetSink(self.folder, object_bytes=4000, memory_bytes=2000, spool_bytes=20000)
 
     def read(self):
         """The rows of the files in the manifest, a key that changed put together again."""

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from aiorepl import PermanentError
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.s3 import S3Sink
 
 KEYS = Credentials("test", "test-secret")
 ACCOUNT = "writer@tests.example"
@@ -159,10 +159,10 @@ def google(s3_server, private):
 def sink(google, bucket, private):
     """A sink that writes to the bucket of this test."""
 
-    def make(**options) -> S3:
+    def make(**options) -> S3Sink:
         config = {"service_account_key": service_account(options.pop("key", private))}
         url = f"gs://{bucket.name}/some/prefix"
-        return S3(**{"url": url, "endpoint": google.endpoint, "config": config, **options})
+        return S3Sink(**{"url": url, "endpoint": google.endpoint, "config": config, **options})
 
     return make
 

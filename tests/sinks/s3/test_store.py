@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aiorepl import Batch, ConfigurationError, PermanentError, Refusal, SinkContext, TransientError
+from aiorepl import Batch, ConfigurationError, PermanentError, Rejection, SinkContext, TransientError
 from aiorepl_sinks.objects.store import _problem as problem
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.s3 import S3Sink
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -181,7 +181,7 @@ def test_what_the_store_refuses(bucket, source, options, says):
 
 def test_nobody_there(source):
     """Is transient."""
-    sink = S3("s3://bucket/x", endpoint="http://127.0.0.1:9", access_key_id="a", secret_access_key=SECRET)
+    sink = S3Sink("s3://bucket/x", endpoint="http://127.0.0.1:9", access_key_id="a", secret_access_key=SECRET)
     with pytest.raises(TransientError, match="listing: no answer from the store") as refused:
         sink.open(source.context)
     assert SECRET not in str(refused.value)
@@ -239,14 +239,14 @@ def test_no_credentials(store, says):
 def test_mistakes(url, options, says):
     """Are told when the sink is made, without what was given."""
     with pytest.raises(ConfigurationError) as refused:
-        S3(url, **options)
+        S3Sink(url, **options)
     assert says in str(refused.value)
     assert SECRET not in str(refused.value)
 
 
 def test_dead_letters_of_another_sink(bucket, read, source):
     """Slices of which some are left out are taken as they are."""
-    refusal = Refusal("other", "PermanentError", "no", "write", datetime.now(UTC))
+    refusal = Rejection("other", "PermanentError", "no", "write", datetime.now(UTC))
     parts = source.parts([1, 2, 3])
     sink = bucket.sink()
     sink.open(SinkContext("s", source.context.position))

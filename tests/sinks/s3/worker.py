@@ -10,7 +10,7 @@ from typing import Any
 from aiorepl import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.s3 import S3
+from aiorepl_sinks.s3 import S3Sink
 
 INT4 = 23
 
@@ -31,7 +31,7 @@ def told() -> Stream:
 def main(options: dict[str, Any], seed: int) -> None:
     """One life."""
     dice, stream = random.Random(seed), told()
-    sink = S3(**options)
+    sink = S3Sink(**options)
     held = sink.open(SinkContext("s", stream.position))
     assert held is not None
     slices = stream.again(dice.choice([None, 5, 20]), after=held.lsn)

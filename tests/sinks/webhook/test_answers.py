@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from aiorepl import PermanentError, TransientError
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 
 @pytest.fixture
 async def sink(receiver, source):
     """A sink of two events a request."""
-    sink = Webhook(receiver.url + "?key=h1dden", request_events=2)
+    sink = WebhookSink(receiver.url + "?key=h1dden", request_events=2)
     await sink.open(source.context)
     yield sink
     await sink.close()
@@ -65,7 +65,7 @@ async def test_refused(receiver, source, sink, status):
 async def test_the_poison_is_found_among_many(receiver, source):
     """In about as many requests as halving takes."""
     receiver.poison = b'"new":{"id":77,'
-    sink = Webhook(receiver.url)
+    sink = WebhookSink(receiver.url)
     await sink.open(source.context)
     with pytest.raises(PermanentError) as failed:
         await sink.write(source.batch(list(range(100))))
@@ -78,7 +78,7 @@ async def test_the_poison_is_found_among_many(receiver, source):
 async def test_who_refuses_everything_is_not_asked_for_ever(receiver, source):
     """After a hundred events that were refused one by one, the rest is refused with them."""
     receiver.poison = b'"id"'
-    sink = Webhook(receiver.url)
+    sink = WebhookSink(receiver.url)
     await sink.open(source.context)
     with pytest.raises(PermanentError) as failed:
         await sink.write(source.batch(list(range(1000))))
@@ -90,7 +90,7 @@ async def test_who_refuses_everything_is_not_asked_for_ever(receiver, source):
 async def test_many_refusals_with_others_between(receiver, source):
     """Are those of the events: all others are sent, though more than a hundred are refused."""
     receiver.poison = b'"note":"poison"'
-    sink = Webhook(receiver.url, body="event")
+    sink = WebhookSink(receiver.url, body="event")
     await sink.open(source.context)
     source.stream.transaction(
         *(source.table.insert(str(number), "x" if number % 3 else "poison") for number in range(400))
@@ -165,7 +165,7 @@ async def test_gone(receiver, source, sink):
 async def test_too_large(receiver, source):
     """Requests become smaller, at once and from then on; an event that is too large by itself is refused."""
     receiver.limit = 1500
-    sink = Webhook(receiver.url)
+    sink = WebhookSink(receiver.url)
     await sink.open(source.context)
     await sink.write(source.batch(list(range(20))))
     assert list(range(20)) == receiver.ids
@@ -189,7 +189,7 @@ async def test_too_large(receiver, source):
 async def test_too_large_for_other_reasons(receiver, source):
     """A receiver that says 413 to everything gets each event once by itself."""
     receiver.limit = 0
-    sink = Webhook(receiver.url)
+    sink = WebhookSink(receiver.url)
     await sink.open(source.context)
     with pytest.raises(PermanentError) as failed:
         await sink.write(source.batch([1, 2, 3, 4]))

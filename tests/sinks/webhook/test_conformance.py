@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from aiorepl.testing.conformance import SinkConformance, native_events
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 
 class Webhooks(SinkConformance):
@@ -29,7 +29,7 @@ class Webhooks(SinkConformance):
         self.url = url._replace(netloc=f"127.0.0.1:{self.proxy.port}").geturl()
 
     def make_sink(self):
-        return Webhook(self.url, **self.options)
+        return WebhookSink(self.url, **self.options)
 
     def read(self):
         return native_events(self.receiver.events)

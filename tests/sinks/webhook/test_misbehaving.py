@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from aiorepl import TransientError
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -111,7 +111,7 @@ async def test_breaking_off(source, raw_server, whole_request, misbehave):
     """No whole answer is no answer: the batch is sent again, and nothing of what was received is quoted."""
     handler = Once(whole_request, misbehave)
     async with raw_server(handler) as url:
-        sink = Webhook(url)
+        sink = WebhookSink(url)
         await sink.open(source.context)
         batch = source.batch([1, 2])
         with pytest.raises(TransientError) as failed:
@@ -159,7 +159,7 @@ async def test_slowness(source, raw_server, whole_request, misbehave, options, p
     """Each timeout ends what it is for, and the next attempt has a connection of its own."""
     handler = Once(whole_request, misbehave)
     async with raw_server(handler) as url:
-        sink = Webhook(url, **options, connections=1, request_bytes=64 << 20)
+        sink = WebhookSink(url, **options, connections=1, request_bytes=64 << 20)
         await sink.open(source.context)
         # Larger than what the two sockets between them hold.
         batch = source.batch(list(range(1000)), note="x" * 20_000 if misbehave is never_reads else "x")
@@ -175,7 +175,7 @@ async def test_nobody_listens(source):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/hook"
-    sink = Webhook(url)
+    sink = WebhookSink(url)
     await sink.open(source.context)
     with pytest.raises(TransientError) as failed:
         await sink.write(source.batch([1]))
@@ -185,7 +185,7 @@ async def test_nobody_listens(source):
 
 async def test_nobody_answers_to_the_name(source):
     """A name that does not resolve may do so later."""
-    sink = Webhook("http://nowhere.invalid/hook")
+    sink = WebhookSink("http://nowhere.invalid/hook")
     await sink.open(source.context)
     with pytest.raises(
         TransientError, match=r"^webhook: http://nowhere\.invalid/hook: its name leads nowhere: "
@@ -204,7 +204,7 @@ async def test_an_early_answer(source, raw_server):
         await reader.read(1)
 
     async with raw_server(refuses) as url:
-        sink = Webhook(url)
+        sink = WebhookSink(url)
         await sink.open(source.context)
         with pytest.raises(TransientError, match="503") as failed:
             await sink.write(source.batch([1]))

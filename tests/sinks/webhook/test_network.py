@@ -11,14 +11,14 @@ import httpcore2
 import pytest
 
 from aiorepl import PermanentError, TransientError
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 from aiorepl_sinks.webhook_network import Network, PrivateAddress, is_public
 
 
 @pytest.mark.parametrize(("http2", "version"), [(False, "1.1"), (True, "2")])
 async def test_tls(tls_receiver, certificates, source, secret, http2, version):
     """HTTP/1.1 unless HTTP/2 is asked for, to a server with a certificate of the authority that is named."""
-    sink = Webhook(
+    sink = WebhookSink(
         tls_receiver.url, ca=certificates / "ca.pem", http2=http2, secrets=[secret], headers={"X-Key": "v"}
     )
     await sink.open(source.context)
@@ -35,7 +35,7 @@ async def test_tls(tls_receiver, certificates, source, secret, http2, version):
 
 async def test_http2_over_a_receiver_without(receiver, source):
     """Asking for it is no harm where the receiver cannot."""
-    sink = Webhook(receiver.url, http2=True)
+    sink = WebhookSink(receiver.url, http2=True)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
     await sink.close()
@@ -45,7 +45,7 @@ async def test_http2_over_a_receiver_without(receiver, source):
 async def test_http2_answers(tls_receiver, certificates, source):
     """The same statuses mean the same."""
     tls_receiver.answers += [(503, {"retry-after": "3"}), 204, 422, 204]
-    sink = Webhook(tls_receiver.url, ca=certificates / "ca.pem", http2=True, request_events=1)
+    sink = WebhookSink(tls_receiver.url, ca=certificates / "ca.pem", http2=True, request_events=1)
     await sink.open(source.context)
     batch = source.batch([1, 2, 3])
     with pytest.raises(TransientError) as failed:
@@ -60,7 +60,7 @@ async def test_http2_answers(tls_receiver, certificates, source):
 
 async def test_an_unknown_authority(tls_receiver, source):
     """A certificate that nobody we believe has signed ends the attempt before a byte of a row is sent."""
-    sink = Webhook(tls_receiver.url)
+    sink = WebhookSink(tls_receiver.url)
     await sink.open(source.context)
     with pytest.raises(TransientError, match="its certificate is not good: unable to get local issuer"):
         await sink.write(source.batch([1]))
@@ -70,7 +70,7 @@ async def test_an_unknown_authority(tls_receiver, source):
 
 async def test_a_certificate_of_another_name(tls_receiver, certificates, source):
     """It has to be the one of the URL."""
-    sink = Webhook(tls_receiver.url.replace("localhost", "127.0.0.1"), ca=certificates / "ca.pem")
+    sink = WebhookSink(tls_receiver.url.replace("localhost", "127.0.0.1"), ca=certificates / "ca.pem")
     await sink.open(source.context)
     with pytest.raises(TransientError, match="its certificate is not good: IP address mismatch"):
         await sink.write(source.batch([1]))
@@ -94,7 +94,7 @@ async def test_a_proxy_in_the_environment(
             monkeypatch.setenv(name.lower(), url)
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
-        sink = Webhook(met.url, ca=certificates / "ca.pem", http2=tls)
+        sink = WebhookSink(met.url, ca=certificates / "ca.pem", http2=tls)
         await sink.open(source.context)
         await sink.write(source.batch([1]))
         await sink.close()
@@ -112,7 +112,7 @@ async def test_plain_http_to_a_tls_port(certificates, raw_server, source):
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     for served, scheme in ((context, "http"), (None, "https")):
         async with raw_server(silent, served) as url:
-            sink = Webhook(url.replace("http", scheme), total_seconds=1)
+            sink = WebhookSink(url.replace("http", scheme), total_seconds=1)
             await sink.open(source.context)
             with pytest.raises(TransientError):
                 await sink.write(source.batch([1]))
@@ -126,7 +126,7 @@ async def test_plain_http_to_a_tls_port(certificates, raw_server, source):
 async def test_private_addresses_are_refused(receiver, source, host):
     """If that is asked for, by whatever name: nothing connects."""
     port = urlsplit(receiver.url).port
-    sink = Webhook(f"http://{host}:{port}/hook", private_addresses="refuse")
+    sink = WebhookSink(f"http://{host}:{port}/hook", private_addresses="refuse")
     await sink.open(source.context)
     with pytest.raises(PermanentError, match="private_addresses = refuse"):
         await sink.write(source.batch([1]))
@@ -224,7 +224,7 @@ async def test_the_address_that_was_checked_is_connected_to(monkeypatch):
 
 async def test_a_receiver_that_speaks_no_tls(receiver, source):
     """What OpenSSL says is not taken for the system's error of the same number."""
-    sink = Webhook(receiver.url.replace("http://", "https://"))
+    sink = WebhookSink(receiver.url.replace("http://", "https://"))
     await sink.open(source.context)
     with pytest.raises(TransientError, match=r"TLS failed: [A-Z_]+$"):
         await sink.write(source.batch([1]))

@@ -9,7 +9,7 @@ import pytest
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
 from aiorepl.cli.run import load
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 URL = "https://receiver.example/hook"
 
@@ -50,7 +50,7 @@ URL = "https://receiver.example/hook"
 def test_options_that_cannot_work(options, problem):
     """Are refused at once, with what to do, and no secret."""
     with pytest.raises(ConfigurationError) as refused:
-        Webhook(**{"url": URL} | options)
+        WebhookSink(**{"url": URL} | options)
     assert problem in str(refused.value)
     assert "s3cr3t" not in str(refused.value)
 
@@ -66,7 +66,7 @@ def test_options_that_cannot_work(options, problem):
 )
 def test_urls(url):
     """Of both schemes, with addresses and names of all scripts."""
-    Webhook(url)
+    WebhookSink(url)
 
 
 def test_a_file(tmp_path, monkeypatch, secret):
@@ -125,7 +125,7 @@ def test_mistakes_in_a_file(tmp_path, monkeypatch):
 async def test_secrets_are_never_shown(tls_receiver, certificates, source, secret, caplog, http2):
     """Neither in logs of any level, nor in errors or ``repr``; nor are rows."""
     caplog.set_level(logging.DEBUG)
-    sink = Webhook(
+    sink = WebhookSink(
         tls_receiver.url + "?key=s3cr3t-query",
         secrets=[secret],
         bearer="s3cr3t-bearer",
@@ -168,7 +168,7 @@ async def test_secrets_are_never_shown(tls_receiver, certificates, source, secre
 )
 async def test_formats(receiver, source, options, media_type):
     """By name, each with its media type."""
-    sink = Webhook(receiver.url, **options)
+    sink = WebhookSink(receiver.url, **options)
     await sink.open(source.context)
     await sink.write(source.batch([1, 2]))
     await sink.close()
@@ -184,7 +184,7 @@ async def test_cloudevents(receiver, source):
     position = source.stream.position
     batch = source.batch([1])
     for body in ("json", "binary"):
-        sink = Webhook(receiver.url, format="cloudevents", body=body)
+        sink = WebhookSink(receiver.url, format="cloudevents", body=body)
         await sink.open(source.context)
         await sink.write(batch)
         await sink.close()
@@ -200,7 +200,7 @@ async def test_cloudevents(receiver, source):
 
 async def test_a_change_of_several_events(receiver, source):
     """An update that changes the key is two events of Debezium: each has a name, and one refusal refuses the change."""
-    sink = Webhook(receiver.url, format="debezium", body="event")
+    sink = WebhookSink(receiver.url, format="debezium", body="event")
     await sink.open(source.context)
     source.stream.transaction(source.table.update("2", "x", key=("1", None)))
     batch = source.batch()
@@ -220,4 +220,4 @@ async def test_a_change_of_several_events(receiver, source):
 def test_options_of_formats():
     """Are checked when the sink is made, before anything connects."""
     with pytest.raises(ConfigurationError, match="has no option"):
-        Webhook(URL, format={"type": "debezium", "sauce": 1})
+        WebhookSink(URL, format={"type": "debezium", "sauce": 1})

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, SinkError, Source
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 QUICK = RetryPolicy(first=0.01, longest=0.05)
 
@@ -42,7 +42,7 @@ async def confirmed(sql, slot):
 async def test_a_receiver_that_is_often_busy(database, slot_name, sql, receiver, secret):
     """Everything arrives, in order, though now and then the answer is no."""
     receiver.answers += [500, 204, 429, 503, 204, (503, {"Retry-After": "0"})]
-    sink = Webhook(receiver.url, secrets=[secret], request_events=3)
+    sink = WebhookSink(receiver.url, secrets=[secret], request_events=3)
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
     async with Pipeline(source, {"hook": sink}, retry=QUICK) as pipeline:
         for number in range(5):
@@ -59,7 +59,7 @@ async def test_a_receiver_that_is_often_busy(database, slot_name, sql, receiver,
 async def test_refused_rows_become_dead_letters(database, slot_name, sql, receiver, tmp_path):
     """Those alone, and the slot goes on."""
     receiver.poison = b'"note":"poison"'
-    hook = Delivery(Webhook(receiver.url), on_error="dead_letter", dead_letters=tmp_path / "letters")
+    hook = Delivery(WebhookSink(receiver.url), on_error="dead_letter", dead_letters=tmp_path / "letters")
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
     async with Pipeline(source, {"hook": hook}) as pipeline:
         await sql.execute(
@@ -78,7 +78,7 @@ async def test_a_refusal_halts(database, slot_name, sql, receiver):
     """Unless the user has it otherwise; the slot stays, and the rows come again at the next start, under the same names."""
     receiver.poison = b'"note":"poison"'
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
-    pipeline = Pipeline(source, {"hook": Webhook(receiver.url, body="event")})
+    pipeline = Pipeline(source, {"hook": WebhookSink(receiver.url, body="event")})
     running = asyncio.create_task(pipeline.run())
     await pipeline.started()
     await sql.execute("INSERT INTO items VALUES (1), (2), (3)")
@@ -86,7 +86,7 @@ async def test_a_refusal_halts(database, slot_name, sql, receiver):
     with pytest.raises(SinkError, match="422"):
         await running
     receiver.poison = None
-    async with Pipeline(source, {"hook": Webhook(receiver.url, body="event")}):
+    async with Pipeline(source, {"hook": WebhookSink(receiver.url, body="event")}):
         await receiver.until(lambda: receiver.events and receiver.events[-1]["new"]["note"] == "poison")
 
     names = defaultdict(set)
@@ -98,7 +98,7 @@ async def test_a_refusal_halts(database, slot_name, sql, receiver):
 
 async def test_several_batches_at_once(database, slot_name, sql, receiver):
     """Over several connections; the changes of a key stay in order."""
-    hook = Delivery(Webhook(receiver.url, request_events=5), concurrency=4)
+    hook = Delivery(WebhookSink(receiver.url, request_events=5), concurrency=4)
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
     async with Pipeline(source, {"hook": hook}, batches=BatchPolicy(bytes=20_000)):
         await sql.execute("INSERT INTO items SELECT g, '0' FROM generate_series(0, 99) g")

@@ -13,12 +13,12 @@ from standardwebhooks import Webhook as Verifier
 from aiorepl import Batch, DataError, SinkContext, TransientError
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.messages import column
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 
 async def opened(source, url, **options):
     """A sink that is open."""
-    sink = Webhook(url, **options)
+    sink = WebhookSink(url, **options)
     assert await sink.open(source.context) is None
     return sink
 
@@ -189,7 +189,7 @@ async def test_another_sink_has_other_names(receiver, source):
     """Two that send to one receiver are not taken for each other."""
     batch = source.batch([1])
     for name in ("a", "b"):
-        sink = Webhook(receiver.url)
+        sink = WebhookSink(receiver.url)
         await sink.open(SinkContext(name, source.stream.position))
         await sink.write(batch)
         await sink.close()
@@ -287,7 +287,7 @@ async def test_cancellation_leaves_a_sink_that_works(receiver, source):
 
 async def test_closing_without_opening(receiver):
     """Is nothing, and twice is once."""
-    sink = Webhook(receiver.url)
+    sink = WebhookSink(receiver.url)
     await sink.close()
     await sink.close()
 

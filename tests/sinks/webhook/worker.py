@@ -9,14 +9,14 @@ import asyncio
 import sys
 
 from aiorepl import Pipeline, Source
-from aiorepl_sinks.webhook import Webhook
+from aiorepl_sinks.webhook import WebhookSink
 
 dsn, slot, url, body = sys.argv[1:]
 
 
 async def main() -> None:
     """Run until killed, or told to stop by the end of standard input."""
-    hook = Webhook(url, body=body, request_events=4)
+    hook = WebhookSink(url, body=body, request_events=4)
     async with Pipeline(Source(dsn, slot=slot, publication="p", create_slot=True), {"hook": hook}):
         print("started", flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -1,0 +1,1 @@
+"""From the source to every sink, directly or through a journal."""

@@ -1,0 +1,103 @@
+"""Delivery without a journal: one buffer for all sinks, and the slot waits for each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.errors import SlotError
+from aiorepl.lsn import LSN
+from aiorepl.pipeline.fan_out import FanOut
+from aiorepl.position import Position
+from aiorepl.source.capture import Capture
+from aiorepl.source.gaps import HOW, Gaps
+from aiorepl.source.ledger import Ledger
+
+_log = logging.getLogger("aiorepl.pipeline")
+
+SOURCE = "source"
+
+
+class DirectFanOut(FanOut):
+    """One window for all sinks, and the slot waits for each of them."""
+
+    def __init__(
+        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], memory: int, gaps: Gaps
+    ) -> None:
+        super().__init__(capture, sinks, memory, gaps)
+        # The positions that the sinks returned from ``open``.
+        self._held: dict[str, Position | None] = {}
+
+    async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Connect, open the sinks, deliver."""
+        try:
+            await self._run(cleanup)
+        except Exception:
+            for statistics in self.statistics.values():
+                # With one sink, the raised error is enough.
+                if len(self._sinks) > 1 and statistics.failed is not None:
+                    _log.error(
+                        "sink %s stops, and all others with it: %s", statistics.name, statistics.failed
+                    )
+            raise
+
+    async def _holder(self, lsn: LSN) -> str | None:
+        holding = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
+        return next((f"sink {name}" for name in holding), None)
+
+    async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
+        if all(serve.sink.takes_prepared for serve in self._sinks.values()):
+            self._capture.take_prepared()
+        readied = await self._connect(cleanup)
+        begin = readied.position
+        for name, serve in self._sinks.items():
+            self._held[name] = await self._open(name, serve, begin, cleanup)
+        goes_on = {
+            name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
+            for name, position in self._held.items()
+        }
+        after = min(begin.lsn if position is None else position.lsn for position in goes_on.values())
+        claims = [
+            self._claim(name, f"sink {name}", position)
+            for name, position in goes_on.items()
+            if position is not None and position == self._held[name]
+        ]
+        self.ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.refuted)
+        window = self._window(SOURCE, self._memory)
+        runners = [
+            self._runner(
+                name,
+                serve,
+                window,
+                LedgerProgress(self.ledger, name),
+                after=(goes_on[name] or begin).lsn,
+                held=goes_on[name],
+            )
+            for name, serve in self._sinks.items()
+        ]
+        self.started.set()
+        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
+
+
+class LedgerProgress:
+    """The progress of a sink that the slot waits for."""
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._ledger = ledger
+        self._name = name
+
+    async def accepted(self, end_lsn: LSN) -> None:
+        self._ledger.accept(self._name, end_lsn)
+
+    async def durable(self, end_lsn: LSN) -> None:
+        self._ledger.durable(self._name, end_lsn)
+
+    async def stands(self, lsn: LSN) -> None:
+        if not self._ledger.stand(self._name, lsn):
+            raise SlotError(
+                f"sink {self._name} had everything up to {self._ledger.flushed} and now stands at {lsn}: its target has lost "
+                f"what came between, and the slot is confirmed past it; {HOW}"
+            )

@@ -1,0 +1,268 @@
+"""How slices get from the source to the sinks: by one window, or through the journal.
+
+Each lane is a window, one task that fills it and a runner for each sink that reads it. A lane ends when its filler
+does: by the end of the stream, on request, or by an error, which is kept until the sinks have finished with what they
+have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from aiorepl.cancellation import uninterrupted
+from aiorepl.delivery.buffer import SliceBuffer
+from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.delivery.feeder import Feeder
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.watchdog import held_responsible
+from aiorepl.delivery.worker import Progress, SinkWorker
+from aiorepl.delivery.writer import awaitable, close
+from aiorepl.errors import AioreplError, ConfigurationError, SinkError
+from aiorepl.lsn import LSN
+from aiorepl.pipeline.statistics import Lag
+from aiorepl.position import Position
+from aiorepl.retry import RetryPolicy
+from aiorepl.sink import Sink, SinkContext
+from aiorepl.source.capture import Capture
+from aiorepl.source.continuity import Claim
+from aiorepl.source.gaps import Gaps
+from aiorepl.source.ledger import Ledger
+from aiorepl.source.preflight import PreflightResult
+from aiorepl.wire.interface import CreatedSlot
+
+_log = logging.getLogger("aiorepl.pipeline")
+
+JOURNAL = "journal"
+HELD_BACK_SECONDS = 10.0
+
+
+class FanOut(ABC):
+    """Everything between the capture and the sinks of one pipeline; ``direct`` here, ``journaled`` next door.
+
+    :param memory: bytes that all windows together may hold.
+    :param gaps: what to do about what is missing.
+    """
+
+    def __init__(
+        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], memory: int, gaps: Gaps
+    ) -> None:
+        self.ledger = Ledger(LSN(0), ())
+        self.windows: dict[str, SliceBuffer] = {}
+        self.statistics = {name: SinkStatistics(name) for name in sinks}
+        self.started = asyncio.Event()
+        self.ending = asyncio.Event()
+        self.failure: Exception | None = None
+        self.gaps = gaps
+        self._capture = capture
+        self._sinks = sinks
+        self._memory = memory
+        self._contexts: dict[str, SinkContext] = {}
+        self._fillers: list[Feeder] = []
+        self._stopped = asyncio.Event()
+
+    @abstractmethod
+    async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Connect, open the sinks, and run until everything has ended. Sinks are closed through ``cleanup``."""
+
+    def lags(self) -> dict[str, Lag]:
+        """How far every sink is behind what the server has sent."""
+        received = self.ledger.received
+        return {name: lag(received, statistics) for name, statistics in self.statistics.items()}
+
+    def stop_reading(self) -> None:
+        """Fill no window any more; what is in them is still delivered."""
+        self._stopped.set()
+        for filler in self._fillers:
+            filler.stop()
+
+    async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> PreflightResult:
+        """Connect. ``cleanup`` drops a slot that this creates, unless a sink or the journal already depends on it."""
+        readied = await self._capture.connect(**options)
+        if self._capture.created is not None:
+            cleanup.push_async_callback(self._undo, self._capture.created)
+        return readied
+
+    async def _undo(self, created: CreatedSlot) -> None:
+        if not self._complete:
+            await uninterrupted(self._undone(created))
+
+    async def _undone(self, created: CreatedSlot) -> None:
+        holder = await self._holder(created.consistent_point)
+        if holder is None:
+            await self._capture.undo()
+        elif not self.started.is_set():
+            _log.warning(
+                "the start has failed, and slot %s stays, for %s has begun with it: it keeps WAL until the next start",
+                created.name,
+                holder,
+            )
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the stream has begun and its consumers have everything before it."""
+        return self.started.is_set()
+
+    @abstractmethod
+    async def _holder(self, lsn: LSN) -> str | None:
+        """The name of a sink or journal that holds a position at or behind ``lsn``, once everything is closed."""
+
+    async def _open(
+        self, name: str, serve: ResolvedDelivery, begin: Position, cleanup: contextlib.AsyncExitStack
+    ) -> Position | None:
+        """Open the sink and its dead letters.
+
+        :raises AioreplError: it cannot be opened, or does not support its configuration.
+        """
+        context = self._contexts[name] = SinkContext(name, begin.followed(), serve.routing_key)
+        try:
+            if serve.dead_letters is not None:
+                await self._opened(serve.dead_letters, context, serve.retry, cleanup)
+            held = await self._opened(serve.sink, context, serve.retry, cleanup)
+            self._require_fitting(name, serve, held, begin)
+        except Exception as error:
+            self.statistics[name].failed = str(error)
+            raise
+        return held
+
+    @staticmethod
+    def _require_fitting(name: str, serve: ResolvedDelivery, held: Position | None, begin: Position) -> None:
+        if held is not None:
+            held.require_same_source(begin, f"sink {name}")
+            if serve.concurrency > 1:
+                raise ConfigurationError(
+                    f"sink {name} keeps its position with its data, which takes one batch at a time: leave concurrency out"
+                )
+
+    @staticmethod
+    async def _opened(
+        sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
+    ) -> Position | None:
+        cleanup.push_async_callback(close, context.name, sink)
+        try:
+            async for attempt in retry.sink(f"sink {context.name}: open"):
+                with attempt:
+                    return await awaitable(context.name, "open", sink.open(context))
+            raise AssertionError("the retries end by returning or raising")
+        except AioreplError:
+            raise
+        except Exception as error:
+            # The exception's own text may quote a password.
+            raise SinkError(f"sink {context.name}: open raised {type(error).__name__}") from error
+
+    def _window(self, name: str, limit: int) -> SliceBuffer:
+        window = self.windows[name] = SliceBuffer(limit)
+        return window
+
+    def _claim(self, name: str, holder: str, held: Position) -> Claim:
+        """The claim of a sink, to be compared with the stream."""
+        return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
+
+    def _runner(
+        self,
+        name: str,
+        serve: ResolvedDelivery,
+        window: SliceBuffer,
+        progress: Progress,
+        *,
+        after: LSN,
+        held: Position | None,
+    ) -> SinkWorker:
+        """The runner of an opened sink.
+
+        :param after: the sink has everything up to here; it is not delivered again.
+        :param held: the position that the sink keeps, if it keeps one.
+        """
+        context = self._contexts[name]
+        if held is not None and context.position.trail is not None:
+            context.position.trail.begin(held)
+        return SinkWorker(
+            self.statistics[name],
+            serve,
+            window.cursor(name),
+            progress,
+            context,
+            after=after,
+            keeps_position=held is not None,
+            lineage=None if self._capture.tables is None else self._capture.tables.lineage,
+        )
+
+    async def _lane(
+        self,
+        window: SliceBuffer,
+        read: Callable[[], Coroutine[Any, Any, None]],
+        runners: list[SinkWorker],
+        *,
+        go_back: Callable[[LSN], Awaitable[None]] | None = None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        async with asyncio.TaskGroup() as group:
+            filler = Feeder(group, window, read, go_back, failed or self._reading_failed)
+            self._fillers.append(filler)
+            filler.start()
+            if self._stopped.is_set():
+                filler.stop()
+            for runner in runners:
+                name = f"aiorepl sink {runner.statistics.name}"
+                held_responsible(group.create_task(_run(runner, filler), name=name), runner.statistics)
+
+    def _reading_failed(self, error: Exception) -> None:
+        """Raise it again once the sinks are done."""
+        self.failure = error
+        self.ending.set()
+
+    async def _read(self, window: SliceBuffer) -> None:
+        while (slices := await self._capture.receive()) is not None:
+            window.extend(slices)
+            # Or they would be held, and their spool with them, until something else comes.
+            del slices
+            if window.held_back:
+                await self._room(window)
+
+    async def _room(self, window: SliceBuffer) -> None:
+        """Wait until the source may be read on; who keeps it waiting for long is named."""
+        clock = asyncio.get_running_loop().time
+        began, patience = clock(), HELD_BACK_SECONDS
+        while window.held_back:
+            try:
+                async with asyncio.timeout(patience):
+                    await window.room()
+            except TimeoutError:
+                _log.warning(
+                    "sink %s has held back the source for %.0f s, with %d bytes in the window: WAL is kept on the "
+                    "server meanwhile%s",
+                    window.slowest,
+                    clock() - began,
+                    window.statistics().bytes,
+                    ""
+                    if window.slowest == JOURNAL
+                    else ", and all other sinks wait; with a journal nobody waits",
+                )
+                patience *= 2
+
+
+def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
+    """Task groups raise groups; our callers are told the first thing that went wrong."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
+
+
+async def _run(runner: SinkWorker, filler: Feeder) -> None:
+    try:
+        await runner.run(filler)
+    except Exception as error:
+        runner.statistics.failed = str(error)
+        raise
+
+
+def lag(end: LSN, sink: SinkStatistics, begin: LSN = LSN(0)) -> Lag:  # noqa: B008 - immutable
+    """How far a sink is behind ``end``, in a stream that has nothing before ``begin``."""
+    return Lag(max(0, end - max(sink.accepted, begin)), max(0, end - max(sink.durable, begin)))

@@ -1,0 +1,342 @@
+"""The lanes of a pipeline with a journal: source to journal, and journal to each sink.
+
+The slot waits for the journal alone. A sink reads the journal from a cursor that is kept beside it, so it may be slow,
+stopped or broken without holding WAL on the database. The journal can begin with the rows that were in the tables
+before the slot; if that load was cut short, the journal is empty while the slot is there, and that is refused rather
+than taken for a beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.delivery.buffer import SliceBuffer
+from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.delivery.feeder import unless
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.delivery.watchdog import held_responsible
+from aiorepl.delivery.worker import SinkWorker
+from aiorepl.errors import AioreplError, ConfigurationError, SlotError
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.retention import Retention, keep_pruned
+from aiorepl.journal.sink import JournalSink
+from aiorepl.lsn import LSN
+from aiorepl.pipeline.direct import SOURCE, LedgerProgress
+from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of, lag
+from aiorepl.pipeline.journal_reading import AtCursor, JournalFollower
+from aiorepl.pipeline.statistics import Lag
+from aiorepl.position import Position
+from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.source.capture import Capture
+from aiorepl.source.continuity import Claim, Continuity
+from aiorepl.source.gaps import Gaps
+from aiorepl.source.preflight import PreflightResult
+from aiorepl.transactions.transaction import Slice
+
+_log = logging.getLogger("aiorepl.sink")
+
+
+class JournaledFanOut(FanOut):
+    """One lane into the journal and one for each sink out of it."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        sinks: Mapping[str, ResolvedDelivery],
+        memory: int,
+        gaps: Gaps,
+        *,
+        journal: str,
+        batches: BatchPolicy,
+        retry: RetryPolicy,
+        snapshot: bool,
+        resnapshot: bool,
+        retain: Retention | str | None,
+    ) -> None:
+        if JOURNAL in sinks:
+            raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
+        super().__init__(capture, sinks, memory // (1 + len(sinks)), gaps)
+        self._url = journal
+        self._sink = JournalSink(journal)
+        # What it gets at once is nobody's choice: it is sinks that may want few rows, or wait for more.
+        self._journal = ResolvedDelivery(self._sink, replace(batches, rows=None, seconds=0.0), retry)
+        self._snapshot = snapshot or resnapshot
+        self._resnapshot = resnapshot
+        # Whether this start begins with an initial load; a partly loaded journal counts as empty.
+        self._loads = False
+        self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
+        self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
+        self._followers: list[JournalFollower] = []
+        self._failed: dict[str, Exception] = {}
+        self._readied: PreflightResult | None = None
+        self._begin = LSN(0)
+        # The journal's end at this start.
+        self._reaches = LSN(0)
+        # Set once nothing more will be appended to the journal.
+        self._end: LSN | None = None
+
+    async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Connect, open the journal and the sinks, load what was there before, deliver.
+
+        :raises SinkError: a sink failed for good; the others went on to the end.
+        """
+        self._capture.take_prepared()
+        readied = await self._connect(
+            cleanup,
+            snapshot="export" if self._snapshot else "nothing",
+            replace=self._resnapshot,
+            kept=await asyncio.to_thread(JournalReader(self._url).held),
+        )
+        self._readied, begin = readied, readied.position
+        held = await self._open(JOURNAL, self._journal, begin, cleanup)
+        if readied.created is not None:
+            await self._sink.void_prepared()
+        load = await self._initial_load(readied, held, cleanup)
+        self._loads = load is not None
+        claims: list[Claim] = []
+        if load is None:
+            held, claims = await self._without_gap(held, readied)
+        after = begin.lsn if held is None or load is not None else held.lsn
+        self._reaches = after
+        # What the load brings ends where the slot begins: not durable before the journal has it.
+        start = after if load is None else LSN(after - 1)
+        self.ledger = await self._capture.begin(
+            after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
+        )
+        window = self._window(SOURCE, self._memory)
+        runner = self._runner(
+            JOURNAL,
+            self._journal,
+            window,
+            LedgerProgress(self.ledger, JOURNAL),
+            after=start,
+            held=begin if held is None or load is not None else held,
+        )
+        chain = await asyncio.to_thread(JournalReader(self._url).chain)
+        self._begin = max(chain.begins, chain.manifest.begins)
+        places = {name: await self._registered(name, begin) for name in self._sinks}
+        if self._retain is not None:
+            # Only now: every sink of ours has its cursor, and keeps what it needs.
+            pruning = asyncio.create_task(keep_pruned(self._url, self._retain), name="aiorepl retention")
+            cleanup.push_async_callback(_ended, pruning)
+        self.started.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._inward(window, runner, load))
+            for name, at in places.items():
+                if at is not None:
+                    group.create_task(self._apart(name, at, cleanup))
+        for error in self._failed.values():
+            raise error
+
+    @property
+    def _complete(self) -> bool:
+        return super()._complete and not self._loads
+
+    async def _holder(self, lsn: LSN) -> str | None:
+        try:
+            held = await asyncio.to_thread(JournalReader(self._url).position)
+        except (AioreplError, OSError):
+            # An unreadable journal may hold data.
+            return f"journal {self._url}"
+        return None if held is None or held.lsn < lsn else f"journal {self._url}"
+
+    def lags(self) -> dict[str, Lag]:
+        """How far the journal is behind the server, and every sink behind the journal."""
+        lags = {}
+        for name, statistics in self.statistics.items():
+            end = self.ledger.received if name == JOURNAL else self._sink.end
+            lags[name] = lag(end, statistics, self._begin)
+        return lags
+
+    async def _without_gap(
+        self, held: Position | None, readied: PreflightResult
+    ) -> tuple[Position | None, list[Claim]]:
+        """The position where the journal continues, and its claim on the stream."""
+        holder = f"journal {self._url}"
+        goes_on = self.gaps.check(holder, held, readied.position, readied.wal_end)
+        if held is None or goes_on is None:
+            return None, []
+        if goes_on == held:
+            return held, [self._claim(JOURNAL, holder, held)]
+        await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
+        return goes_on, []
+
+    async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
+        await self.gaps.refuted(claim, begins)
+        # A claim is refuted before anything is written: by the first slice that conflicts with it.
+        await self._sink.skip(begins, begin.at(claim.position.lsn))
+
+    async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+        """Open a sink and serve it. If it fails, its cursor stays, and the journal and the other sinks continue.
+
+        :param at: its cursor's position.
+        """
+        try:
+            await self._outward(name, at, cleanup)
+        except Exception as error:  # noqa: BLE001 - raised once everything has ended
+            self._failed_alone(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
+
+    def _failed_alone(self, name: str, error: Exception) -> None:
+        self._failed[name] = error
+        self.statistics[name].failed = str(error)
+        _log.error("sink %s stops, the others go on: %s", name, error)
+        if len(self._failed) == len(self._sinks):
+            self.ending.set()
+
+    async def _inward(self, window: SliceBuffer, runner: SinkWorker, load: InitialLoad | None) -> None:
+        # Nothing comes again: the source is confirmed by what the journal has, and of a load there is one reading.
+        await self._lane(window, partial(self._load_and_read, window, load), [runner])
+        self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
+        for follower in self._followers:
+            follower.end_at(self._end)
+
+    async def _registered(self, name: str, begin: Position) -> Position | None:
+        """Register the sink's cursor, which keeps the segments behind it, and return its position; ``None`` on failure."""
+        cursors = Cursors(self._url)
+        # A sink without a cursor begins where the journal does, which may be before the slot: with its initial load.
+        try:
+            kept = await asyncio.to_thread(cursors.get, name)
+            at = begin.at(LSN(0) if kept is None else kept.lsn)
+            await AtCursor(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
+        except AioreplError as error:
+            self._failed_alone(name, error)
+            return None
+        statistics = self.statistics[name]
+        statistics.accepted = statistics.durable = at.lsn
+        return at
+
+    async def _outward(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+        serve = self._sinks[name]
+        opened = await unless(self._stopped, self._opened_at(name, serve, at, cleanup))
+        if opened is None:
+            return
+        (own,) = opened
+        start, continuity = await self._place(name, own, at)
+        reads_from = min(start.lsn, self._reaches)
+        progress = AtCursor(Cursors(self._url), name, at, serve.retry)
+        if start.lsn < at.lsn:
+            await progress.stands(start.lsn)
+        elif not continuity.open:
+            await progress.durable(reads_from)
+        window = self._window(name, self._memory)
+        held = None if own is None else start
+        runner = self._runner(name, serve, window, progress, after=start.lsn, held=held)
+        follower = JournalFollower(
+            name,
+            JournalReader(self._url),
+            window,
+            # A sink may be ahead of its cursor or of the journal. Its last transaction is read again, compared and skipped.
+            max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
+            serve.retry,
+            self._capture.tables,
+            continuity,
+            partial(self.gaps.refuted, source="journal"),
+        )
+        self._followers.append(follower)
+        if self._end is not None:
+            follower.end_at(self._end)
+        failed = partial(self._failed_alone, name)
+        await self._lane(window, follower.run, [runner], go_back=follower.go_back, failed=failed)
+
+    async def _place(self, name: str, own: Position | None, at: Position) -> tuple[Position, Continuity]:
+        """Where a sink continues in the journal, and its claim on the journal's stream.
+
+        :param own: the position that the sink keeps, LSN 0 while it is empty; ``None`` if it keeps none.
+        :param at: its cursor's position. The sink has read everything before it from this journal.
+        :raises SlotError: the sink is behind the beginning of the journal or ahead of the server, and no gap is accepted.
+        """
+        reader = JournalReader(self._url)
+        chain = await asyncio.to_thread(reader.chain)
+        first = await asyncio.to_thread(reader.first_readable, chain)
+        start = own or at
+        # A load that begins with a truncate replaces everything before it.
+        truncates = self._loads and self._resnapshot
+        begins = max(first, chain.manifest.begins) if start.lsn and not truncates else chain.begins
+        if start.lsn < begins:
+            if not truncates:
+                self.gaps.pruned(f"sink {name}", start.lsn, begins)
+            return start.at(begins), Continuity((), begins)
+        if own is None or not own.lsn:
+            return start, Continuity((), begins)
+        goes_on = self._fitting(f"sink {name}", own)
+        compared = goes_on == own and not truncates
+        claims = [self._claim(name, f"sink {name}", own)] if compared else []
+        return goes_on, Continuity(claims, max(begins, at.lsn))
+
+    def _fitting(self, holder: str, own: Position) -> Position:
+        """Where a sink continues that may be ahead of the journal.
+
+        :raises SlotError: it is ahead of the initial load, or of the server.
+        """
+        assert self._readied is not None
+        slot = self._readied.position
+        if self._loads and own.lsn >= slot.lsn:
+            raise SlotError(
+                f"{holder} stands at {own.lsn}, ahead of the initial load at {slot.lsn}, so that it would skip the load: begin "
+                "anew with an empty one"
+            )
+        if own.lsn <= self._reaches:
+            return own
+        return self.gaps.check(holder, own, slot, self._readied.wal_end) or own
+
+    async def _opened_at(
+        self, name: str, serve: ResolvedDelivery, at: Position, cleanup: contextlib.AsyncExitStack
+    ) -> tuple[Position | None]:
+        task = asyncio.current_task()
+        assert task is not None
+        held_responsible(task, self.statistics[name])
+        return (await self._open(name, serve, at, cleanup),)
+
+    async def _initial_load(
+        self, readied: PreflightResult, held: Position | None, cleanup: contextlib.AsyncExitStack
+    ) -> InitialLoad | None:
+        if not self._snapshot or (held is not None and not self._resnapshot):
+            return None
+        if readied.created is None or readied.created.snapshot_name is None:
+            slot = readied.position.slot
+            raise SlotError(
+                f"slot {slot!r} exists but the journal is empty: its initial load did not finish, or was never made; "
+                f"start with resnapshot=True (--resnapshot), or drop the slot (SELECT pg_drop_replication_slot('{slot}')) "
+                "and start again"
+            )
+        source = self._capture.source
+        connection = await source.connect_sql()
+        cleanup.push_async_callback(_close, connection)
+        # What was deleted while nobody looked has to go from mirrors, too.
+        load = InitialLoad(
+            connection,
+            self._capture.types,
+            source.options().publications,
+            readied.position.lsn,
+            truncate=self._resnapshot,
+        )
+        await load.begin(readied.created.snapshot_name, self._capture)
+        return load
+
+    async def _load_and_read(self, window: SliceBuffer, load: InitialLoad | None) -> None:
+        if load is not None:
+
+            async def emit(slices: list[Slice]) -> None:
+                window.extend(slices)
+                if window.held_back:
+                    await self._room(window)
+
+            await load.run(emit)
+        await self._read(window)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _close(connection: object) -> None:
+    await connection.close()  # type: ignore[attr-defined]

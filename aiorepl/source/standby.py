@@ -1,0 +1,70 @@
+"""Detects that the standby which sends the stream was promoted, or follows another primary now.
+
+The stream itself does not show this, so the server is asked on another connection. A position needs the timeline of its
+LSN: received slices are given out only after a later check has found the server on the same timeline.
+
+Source: ``logical_read_xlog_page`` in walsender.c, which changes the timeline in silence; ``IdentifySystem``.
+"""
+
+from __future__ import annotations
+
+from aiorepl.errors import ConnectionLost
+from aiorepl.source.source import Source
+from aiorepl.wire.commands import literal
+from aiorepl.wire.interface import Connection
+
+
+class TimelineChanged(ConnectionLost):
+    """The standby is on another timeline. A reconnect reads the timeline's history and continues there."""
+
+
+class StandbyWatch:
+    """Asks the standby which timeline it is on.
+
+    :param process: the standby's process that sends the stream.
+    :param timeline: the one that the stream is on.
+    """
+
+    def __init__(self, source: Source, process: int, timeline: int) -> None:
+        self._source = source
+        self._process = process
+        self._timeline = timeline
+        self._connection: Connection | None = None
+
+    async def require_same_timeline(self) -> None:
+        """Check that everything received so far belongs to the stream's timeline.
+
+        :raises TimelineChanged: some of it may belong to another timeline.
+        :raises ConnectionLost, ConnectionFailed: the standby cannot be asked.
+        """
+        if self._connection is None:
+            self._connection = await self._connect()
+        try:
+            system = await self._connection.identify_system()
+        except BaseException:
+            # Also on cancellation: the next query would read this query's answer.
+            self.abort()
+            raise
+        if system.timeline != self._timeline:
+            raise TimelineChanged(f"the standby changed from timeline {self._timeline} to {system.timeline}")
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    async def _connect(self) -> Connection:
+        connection = await self._source.open()
+        try:
+            rows = await connection.query(
+                "SELECT active_pid::text AS process FROM pg_catalog.pg_replication_slots "
+                f"WHERE slot_name = {literal(self._source.slot)}"
+            )
+            if [row["process"] for row in rows] != [str(self._process)]:
+                # The DSN has several hosts, and another one has answered.
+                raise ConnectionLost("the standby's timeline cannot be asked for: another server answers")
+        except BaseException:
+            connection.abort()
+            raise
+        return connection

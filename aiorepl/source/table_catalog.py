@@ -1,0 +1,176 @@
+"""The catalog's information about tables: columns, and the tables that they are partitions of. Pure.
+
+Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a partition by its own name and does not name
+the partitioned table. So the catalog is queried: for published tables at the start, for others when they are described.
+
+Tables are added and never removed. A detached partition counts as one until the next start, since rows from before may
+still arrive. A table that was dropped before the catalog was queried stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from aiorepl.wire.commands import literals
+
+Name = tuple[str, str]
+"""Schema and table."""
+
+_BEGIN_PUBLISHED: Final = """
+  SELECT c.oid FROM pg_catalog.pg_publication_tables t
+    JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+   WHERE t.pubname IN ({names})"""
+_BEGIN_OIDS: Final = """
+  SELECT pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) AS oid"""
+# The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
+# read through to_jsonb.
+_FAMILIES: Final = """
+WITH RECURSIVE family AS ({begin}
+   UNION
+  SELECT i.inhparent FROM family f JOIN pg_catalog.pg_inherits i ON i.inhrelid = f.oid)
+SELECT pg_catalog.json_build_object(
+         'oid', c.oid::pg_catalog.int8, 'schema', n.nspname, 'name', c.relname, 'partitioned', c.relkind = 'p',
+         'parents', ARRAY(SELECT i.inhparent::pg_catalog.int8 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid
+                           ORDER BY i.inhseqno),
+         'columns', ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
+                           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+         'generated', CASE WHEN c.relkind = 'p' THEN
+                        ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
+                               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                                 AND pg_catalog.to_jsonb(a) ->> 'attgenerated' <> '') END)::pg_catalog.text AS described
+  FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table as the catalog has it.
+
+    :param columns: in their order.
+    :param parents: the tables that it is a partition of, or inherits from.
+    :param partitioned: whether it is a partitioned table.
+    :param generated: of a partitioned table, the columns that may not be published.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[str, ...] = ()
+    parents: tuple[int, ...] = ()
+    partitioned: bool = False
+    generated: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> Name:
+        """Schema and table."""
+        return self.schema, self.name
+
+
+def published(publications: Sequence[str]) -> str:
+    """The query for all tables of these publications, with their ancestors; ``parse`` reads its rows."""
+    return _FAMILIES.format(begin=_BEGIN_PUBLISHED.format(names=literals(publications)))
+
+
+def of_oids(oids: Iterable[int]) -> str:
+    """The query for these tables, with their ancestors; ``parse`` reads its rows."""
+    return _FAMILIES.format(begin=_BEGIN_OIDS.format(oids=",".join(map(str, oids))))
+
+
+def parse(rows: Iterable[Mapping[str, str | None]]) -> list[CatalogTable]:
+    """The rows of either query."""
+    return [_table(row["described"] or "") for row in rows]
+
+
+def _table(described: str) -> CatalogTable:
+    found = orjson.loads(described)
+    return CatalogTable(
+        found["oid"],
+        found["schema"],
+        found["name"],
+        tuple(found["columns"]),
+        tuple(found["parents"]),
+        found["partitioned"],
+        frozenset(found["generated"] or ()),
+    )
+
+
+class TableCatalog:
+    """The tables that were looked up in the catalog, and their ancestors."""
+
+    def __init__(self, tables: Iterable[CatalogTable] = ()) -> None:
+        # As first found in the catalog; later names and columns come from the descriptions.
+        self._tables: dict[int, CatalogTable] = {}
+        self._names: dict[Name, CatalogTable] = {}
+        self._partitioned: list[CatalogTable] = []
+        self._parents: dict[int, dict[int, None]] = {}
+        self._unknown: set[int] = set()
+        self.learn(tables, ())
+
+    def __iter__(self) -> Iterator[CatalogTable]:
+        return iter(self._tables.values())
+
+    def learn(self, tables: Iterable[CatalogTable], asked: Iterable[int]) -> None:
+        """Add the result of a look-up.
+
+        :param asked: the oids that were looked up.
+        """
+        for table in tables:
+            self._unknown.discard(table.oid)
+            if table.partitioned and table.oid not in self._tables:
+                self._partitioned.append(table)
+            self._tables.setdefault(table.oid, table)
+            self._names.setdefault(table.names, table)
+            self._parents.setdefault(table.oid, {}).update(dict.fromkeys(table.parents))
+        self._unknown.update(oid for oid in asked if oid not in self._tables)
+
+    def find(self, oid: int) -> CatalogTable | None:
+        """The table with this oid, as it was found first."""
+        return self._tables.get(oid)
+
+    def named(self, names: Name) -> CatalogTable | None:
+        """The first table that was found under this name."""
+        return self._names.get(names)
+
+    def asked(self, oid: int) -> bool:
+        """Whether the table was looked up in the catalog."""
+        return oid in self._tables or oid in self._unknown
+
+    def unknown(self, oid: int) -> bool:
+        """Whether the table was looked up and did not exist any more."""
+        return oid in self._unknown
+
+    def ancestors(self, oid: int) -> tuple[Name, ...]:
+        """The names of all tables that it descends from, the nearest first."""
+        return tuple(self._tables[each].names for each in self._above(oid) if each in self._tables)
+
+    def roots(self, oid: int) -> tuple[int, ...]:
+        """The oids of its topmost ancestors; its own oid if it has none."""
+        above = self._above(oid)
+        return tuple(each for each in above if not self._parents.get(each)) or (oid,)
+
+    def descendants(self, oid: int) -> Iterator[CatalogTable]:
+        """The known tables that descend from this one."""
+        table = self._tables.get(oid)
+        if table is not None and table.partitioned:
+            yield from (each for each in self._tables.values() if oid in self._above(each.oid))
+
+    def alike(self, columns: Iterable[str]) -> Iterator[CatalogTable]:
+        """The partitioned tables that a table with these columns may have been a partition of."""
+        given = frozenset(columns)
+        for table in self._partitioned:
+            if given - table.generated == frozenset(table.columns) - table.generated:
+                yield table
+
+    def _above(self, oid: int) -> list[int]:
+        found: dict[int, None] = dict.fromkeys(self._parents.get(oid, ()))
+        waiting = list(found)
+        while waiting:
+            further = [each for one in waiting for each in self._parents.get(one, ()) if each not in found]
+            found.update(dict.fromkeys(further))
+            waiting = further
+        return list(found)

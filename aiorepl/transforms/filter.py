@@ -1,0 +1,213 @@
+"""Applies a selection to the stream of one sink. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, overload
+
+from aiorepl.errors import PermanentError
+from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.secret import Secret
+from aiorepl.source.table_catalog import CatalogTable, Name, TableCatalog
+from aiorepl.transactions.changes import Change, RowChange, Truncate
+from aiorepl.transactions.pending import OVERHEAD
+from aiorepl.transactions.transaction import Slice
+from aiorepl.transforms.masking import Rewriting, truncation
+from aiorepl.transforms.selection import KINDS, Selection
+from aiorepl.transforms.table_selection import ColumnAction, TableSelection, doubt, doubt_of_kin, gone, look
+
+Described = tuple[int, str, str, tuple[Column, ...]]
+"""The parts of a description that matter for a selection."""
+
+
+class _Table:
+    """The selection's result for one relation."""
+
+    __slots__ = ("relation", "rewriting", "wanted")
+
+    def __init__(self, relation: Relation, wanted: bool, rewriting: Rewriting | None) -> None:
+        self.relation = relation
+        self.wanted = wanted
+        self.rewriting = rewriting
+
+    @property
+    def target(self) -> Relation:
+        return self.relation if self.rewriting is None else self.rewriting.target
+
+
+class StreamFilter:
+    """Applies a selection to a sink's slices. Keeps a few bytes for each table.
+
+    Use a new one for each reading of a stream, because it compares each description with the previous one.
+
+    :param sink: its name, for errors.
+    :param lineage: the catalog's information about the tables.
+    """
+
+    def __init__(self, selection: Selection, sink: str = "", lineage: TableCatalog | None = None) -> None:
+        self._sink = sink
+        self._lineage = TableCatalog() if lineage is None else lineage
+        self._rules = rules = selection.rules
+        self._kinds = frozenset(selection.kinds or KINDS)
+        self._secret = Secret.of(selection.secret or "").reveal().encode()
+        # By oid, so that what is kept does not grow as tables are described anew.
+        self._current: dict[int, _Table] = {}
+        # Each description is checked once, although changes may be walked more than once.
+        self._accepted: dict[Described, TableSelection] = {}
+        self._latest: dict[int | Name, TableSelection] = {}
+        self.filters = bool(rules.tables) or len(self._kinds) < len(KINDS)
+        self.open = not (self.filters or rules.drop or rules.mask)
+
+    def apply(self, part: Slice) -> Slice:
+        """The slice with the selected changes; the same object if nothing is left out.
+
+        Spooled changes stay on disk and are selected when they are iterated over. Their slice keeps its ``size``, since
+        a new one would need an iteration.
+
+        :raises DataError: a column to be masked is not valid for its type; for spooled changes, on iteration.
+        :raises PermanentError: a new description puts the selection in doubt; for spooled changes, on iteration.
+        """
+        changes = part.changes
+        if self.open:
+            return part
+        if not isinstance(changes, (list, tuple)):
+            return replace(part, changes=SelectedChanges(changes, self))
+        kept: list[Change] = []
+        size, same = part.size, True
+        for change in changes:
+            selected = self.select(change)
+            if selected is not change:
+                same = False
+                size -= _cost(change)
+                if selected is None:
+                    continue
+                size += _cost(selected)
+            kept.append(selected)
+        return part if same else replace(part, changes=kept, size=max(size, 0))
+
+    def wants(self, change: Change) -> bool:
+        """Whether anything of the change is selected."""
+        if change.kind not in self._kinds:
+            return False
+        if isinstance(change, RowChange):
+            return self._table(change.layout.relation).wanted
+        if isinstance(change, Truncate):
+            return any(self._table(relation).wanted for relation in change.relations)
+        return True
+
+    def select(self, change: Change) -> Change | None:
+        """The change itself, its selected form, or ``None``."""
+        if change.kind not in self._kinds:
+            return None
+        if isinstance(change, RowChange):
+            table = self._table(change.layout.relation)
+            if not table.wanted:
+                return None
+            return change if table.rewriting is None else table.rewriting.change(change)
+        if isinstance(change, Truncate):
+            tables = [self._table(relation) for relation in change.relations]
+            targets = tuple(table.target for table in tables if table.wanted)
+            if targets == change.relations:  # relations compare by identity
+                return change
+            message = truncation(change.message, targets)
+            return Truncate(change.transaction, change.ordinal, message) if targets else None
+        return change
+
+    def _table(self, relation: Relation) -> _Table:
+        table = self._current.get(relation.oid)
+        if table is None or table.relation is not relation:
+            table = self._current[relation.oid] = self._made(relation)
+        return table
+
+    def _made(self, relation: Relation) -> _Table:
+        described = (relation.oid, relation.schema, relation.name, relation.columns)
+        seen = self._accepted.get(described)
+        if seen is None:
+            seen = self._accepted[described] = self._look(relation)
+        fates = [seen.fates[column] for column in relation.names]
+        if not seen.wanted or all(fate is ColumnAction.KEPT for fate in fates):
+            return _Table(relation, seen.wanted, None)
+        return _Table(relation, True, Rewriting(relation, fates, self._secret))
+
+    def _look(self, relation: Relation) -> TableSelection:
+        """Check a new description.
+
+        :raises PermanentError: the selection may mean something else for it.
+        """
+        rules, lineage, oid = self._rules, self._lineage, relation.oid
+        own: Name = relation.schema, relation.name
+        # A dropped table may have been a partition of any table with its columns.
+        relatives = [table.names for table in lineage.alike(relation.names)] if lineage.unknown(oid) else []
+        seen = look(rules, (own, *lineage.ancestors(oid)), relation.names, relatives)
+        told = doubt_of_kin(rules, seen, relatives)
+        lost: dict[str, frozenset[str]] = {}
+        for before in (self._before(oid), self._before(own)):
+            if before is not None:
+                told = told or doubt(rules, before, seen)
+                lost |= gone(before, seen)
+        for table in lineage.descendants(oid):
+            # publish_via_partition_root was set: rows of the partitions now arrive under this table.
+            told = told or doubt(rules, self._as_found(table), seen)
+        if told is not None:
+            raise PermanentError(f"sink {self._sink}: {told}", final=True)
+        seen = replace(seen, gone=lost)
+        self._latest[oid] = self._latest[own] = seen
+        return seen
+
+    def _before(self, known: int | Name) -> TableSelection | None:
+        """The look at the table's latest description, or at the catalog's if there is none."""
+        if known in self._latest:
+            return self._latest[known]
+        lineage = self._lineage
+        table = lineage.find(known) if isinstance(known, int) else lineage.named(known)
+        return None if table is None else self._as_found(table)
+
+    def _as_found(self, table: CatalogTable) -> TableSelection:
+        return look(self._rules, (table.names, *self._lineage.ancestors(table.oid)), table.columns)
+
+
+class SelectedChanges(Sequence[Change]):
+    """Changes that are selected on each iteration; none is kept in memory."""
+
+    __slots__ = ("_count", "_sieve", "_source")
+
+    def __init__(self, source: Sequence[Change], sieve: StreamFilter) -> None:
+        self._source = source
+        self._sieve = sieve
+        self._count = None if sieve.filters else len(source)
+
+    def __len__(self) -> int:
+        # Counting needs an iteration, so it is done once, without rewriting.
+        if self._count is None:
+            self._count = sum(map(self._sieve.wants, self._source))
+        return self._count
+
+    def __bool__(self) -> bool:
+        return any(map(self._sieve.wants, self._source)) if self._count is None else self._count > 0
+
+    def __iter__(self) -> Iterator[Change]:
+        for change in self._source:
+            selected = self._sieve.select(change)
+            if selected is not None:
+                yield selected
+
+    @overload
+    def __getitem__(self, place: int) -> Change: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Change]: ...
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, int) and place >= 0:
+            for change in islice(self, place, None):
+                return change
+            raise IndexError("change index out of range")
+        return list(self)[place]
+
+    def __repr__(self) -> str:
+        return "<selected changes>"
+
+
+def _cost(change: Any) -> int:
+    """The change's share of its slice's size."""
+    return len(change.message.payload) + OVERHEAD

@@ -1,0 +1,112 @@
+"""A user's function between the selection and the sink: each change as it is, as another, or left out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from importlib import import_module
+
+from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientError
+from aiorepl.retry import RetryPolicy
+from aiorepl.sink import Batch
+from aiorepl.transactions.changes import Change
+from aiorepl.transactions.transaction import Slice
+
+Transform = Callable[[Change], Awaitable[Change | None] | Change | None]
+
+
+def load(named: str) -> Transform:
+    """The function that ``package.module:function`` names.
+
+    :raises ConfigurationError: when there is no such function.
+    """
+    module, colon, name = named.partition(":")
+    if not (module and colon and name):
+        raise ConfigurationError(f"transform {named!r} is not of the form package.module:function")
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(f"transform {named!r}: no module {error.name or module}") from error
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise ConfigurationError(f"transform {named!r}: {module} has no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+class Untransformed(Exception):
+    """Some changes could not be transformed: ``batch`` has the others, ``refused`` has these, ``error`` is the first's."""
+
+    def __init__(self, batch: Batch, refused: list[Change], error: SinkError) -> None:
+        self.batch = batch
+        self.refused = refused
+        self.error = error
+
+
+class Transformer:
+    """Calls the function for every change of a batch, in order, and insists where it raises TransientError."""
+
+    def __init__(self, sink: str, transform: Transform, retry: RetryPolicy) -> None:
+        self._sink = sink
+        self._transform = transform
+        self._retry = retry
+
+    async def batch(self, batch: Batch) -> Batch:
+        """The batch with every change transformed.
+
+        :raises Untransformed: where the function failed for good.
+        """
+        refused: list[Change] = []
+        errors: list[SinkError] = []
+        parts: list[Slice] = []
+        for part in batch.transactions:
+            kept: list[Change] = []
+            for change in part.changes:
+                try:
+                    result = await self._insist(change)
+                except SinkError as error:
+                    errors.append(error)
+                    refused.append(change)
+                else:
+                    if result is not None:
+                        kept.append(result)
+            parts.append(replace(part, changes=kept))
+        transformed = Batch(tuple(parts))
+        if errors:
+            raise Untransformed(transformed, refused, errors[0])
+        return transformed
+
+    async def _insist(self, change: Change) -> Change | None:
+        try:
+            return await self._call(change)
+        except TransientError:
+            pass
+        async for attempt in self._retry.sink(f"sink {self._sink}: its transform"):
+            with attempt:
+                return await self._call(change)
+        raise AssertionError("the retries end by returning or raising")
+
+    async def _call(self, change: Change) -> Change | None:
+        try:
+            result = self._transform(change)
+            if inspect.isawaitable(result):
+                result = await result
+        except SinkError:
+            raise
+        except DataError as error:
+            raise SinkError(f"sink {self._sink}: its transform asked for a value: {error}") from error
+        except Exception as error:
+            # The exception's own text may quote the row.
+            raise SinkError(f"sink {self._sink}: its transform raised {type(error).__name__}") from error
+        if result is None:
+            return None
+        if (
+            not isinstance(result, Change)
+            or result.transaction is not change.transaction
+            or result.ordinal != change.ordinal
+        ):
+            raise SinkError(
+                f"sink {self._sink}: its transform returned a {type(result).__name__}, and has to return the change, "
+                "what with_columns made of it, or None"
+            )
+        return result

@@ -1,0 +1,19 @@
+cimport cython
+
+from aiorepl cimport byteops
+from aiorepl.values.forms cimport Composed
+
+cdef unsigned int _POSITION
+cdef unsigned char _APOSTROPHE, _BACKSLASH
+cdef tuple _POSITION_WEIGHTS
+
+
+cdef class TsVector(Composed):
+    @cython.locals(
+        data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t, position=Py_ssize_t, lexeme=Py_ssize_t,
+        end=Py_ssize_t, places=Py_ssize_t, place=Py_ssize_t, value="unsigned int",
+    )
+    cpdef void put(self, bytearray out, bytes raw) except *
+
+
+cdef void put_lexeme(bytearray out, bytes lexeme) except *

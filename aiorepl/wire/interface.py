@@ -1,0 +1,70 @@
+"""What the two routes to a slot have in common: the walsender (``connection``), and the SQL functions (``sql``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiorepl.errors import ServerNotice
+from aiorepl.lsn import LSN
+from aiorepl.wire.protocol import CopyFrame
+
+
+class Restart:
+    """A frame of the SQL route: what follows begins at the slot's position again."""
+
+
+class Connection(Protocol):
+    """What a session asks of either."""
+
+    server_version: int
+    # The connection's lack of protection, as a predicate; None if the server is verified or local.
+    exposure: str | None
+
+    async def query(self, sql: str) -> list[dict[str, str | None]]: ...
+    async def identify_system(self) -> System: ...
+    async def timeline_history(self, timeline: int) -> str | None: ...
+    async def create_slot(
+        self,
+        name: str,
+        *,
+        temporary: bool = ...,
+        two_phase: bool = ...,
+        failover: bool = ...,
+        snapshot: str = ...,
+    ) -> CreatedSlot: ...
+    async def drop_slot(self, name: str, *, wait: bool = ...) -> None: ...
+    async def start_replication(
+        self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = ...
+    ) -> None: ...
+    async def receive(self) -> Sequence[CopyFrame | Restart]: ...
+    def on_reply_request(self, callback: Callable[[], None]) -> None: ...
+    def on_notice(self, callback: Callable[[ServerNotice], None]) -> None: ...
+    def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = ...) -> None: ...
+    async def stop(self) -> None: ...
+    async def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+    def heard(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What IDENTIFY_SYSTEM says."""
+
+    system_identifier: str
+    timeline: int
+    xlogpos: LSN
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """What CREATE_REPLICATION_SLOT says: the stream begins at ``consistent_point``, and ``snapshot_name``, if one
+    was exported, shows the database just then for as long as this connection does nothing else.
+    """
+
+    name: str
+    consistent_point: LSN
+    snapshot_name: str | None

@@ -1,0 +1,85 @@
+"""Creates slots so that a cancellation also cancels the command on the server.
+
+CREATE_REPLICATION_SLOT waits for the end of transactions that are in progress. Meanwhile the server does not notice that
+its client has gone, keeps WAL, and may complete the slot in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from aiorepl.cancellation import uninterrupted
+from aiorepl.errors import AioreplError, ServerError, SlotError
+from aiorepl.wire.interface import CreatedSlot
+from aiorepl.wire.opening import connect_sql, translated
+
+_log = logging.getLogger("aiorepl.wire")
+
+_PATIENCE: Final = 30.0
+_CANCELLED: Final = "57014"
+
+
+async def created(
+    creating: Coroutine[Any, Any, CreatedSlot],
+    *,
+    cancel: Callable[[], Awaitable[None]],
+    drop: Callable[[], Awaitable[None]],
+) -> CreatedSlot:
+    """Await ``creating`` and return its result. If this is cancelled, no slot is left.
+
+    :param cancel: cancels the command on the server.
+    :param drop: drops the slot if the command completed first; raises SlotError if there is no slot.
+    """
+    task = asyncio.ensure_future(creating)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await uninterrupted(_undone(task, cancel, drop))
+        raise
+
+
+async def _undone(
+    task: asyncio.Future[CreatedSlot],
+    cancel: Callable[[], Awaitable[None]],
+    drop: Callable[[], Awaitable[None]],
+) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            if not task.done():
+                await cancel()
+                await asyncio.wait({task})
+            if not task.cancelled() and _may_be_there(task.exception()):
+                try:
+                    await drop()
+                except SlotError as error:
+                    if error.busy:
+                        raise
+    except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
+        task.cancel()
+        await asyncio.wait({task})
+        _log.warning(
+            "a slot was being created when it was cancelled, and may be left: %s",
+            str(error) or type(error).__name__,
+        )
+
+
+def _may_be_there(error: BaseException | None) -> bool:
+    """Whether the slot may exist. It may even after a cancellation, if the server had completed the command."""
+    return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
+
+
+async def cancel_backend(pid: int, dsn: str | None, **kwargs: Any) -> None:
+    """Cancel the command of the server process ``pid``, on a new connection. ``kwargs`` go to ``asyncpg.connect``.
+
+    :raises ConnectionFailed, ConnectionLost, ServerError: the cancel request failed.
+    """
+    connection = await connect_sql(dsn, **kwargs)
+    try:
+        await connection.execute("SELECT pg_catalog.pg_cancel_backend($1)", pid)
+    except Exception as error:  # noqa: BLE001 - translated or raised as it is
+        raise translated(error) from None
+    finally:
+        connection.terminate()

@@ -1,0 +1,172 @@
+"""The window: kept as long as the slowest reader needs it, and bounded by bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl import LSN, Slice
+from aiorepl.delivery.buffer import SliceBuffer
+from aiorepl.pipeline.direct import DirectFanOut
+from aiorepl.source.gaps import Gaps
+
+LIMIT = 100
+
+
+def part(size: int) -> Slice:
+    """A slice of this size."""
+    return Slice(None, (), True, LSN(1), size)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 60),
+            st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from(["take", "release"])),
+        ),
+        max_size=60,
+    )
+)
+def test_every_reader_gets_everything_once_in_order(steps):
+    """And exactly what the slowest has not released is held."""
+    window = SliceBuffer(LIMIT)
+    cursors = [window.cursor() for _ in range(3)]
+    written, taken, released = [], [0, 0, 0], [0, 0, 0]
+    for step in steps:
+        if isinstance(step, int):
+            written.append(part(step))
+            window.extend([written[-1]])
+        elif step[1] == "take":
+            found = cursors[step[0]].take()
+            if taken[step[0]] < len(written):
+                assert found is written[taken[step[0]]]
+                taken[step[0]] += 1
+            else:
+                assert found is None
+        elif released[step[0]] < taken[step[0]]:
+            cursors[step[0]].release(1)
+            released[step[0]] += 1
+        held = written[min(released) :]
+        statistics = window.statistics()
+        assert (sum(kept.size for kept in held), len(held)) == (statistics.bytes, statistics.slices)
+        assert [len(written) - count for count in taken] == [cursor.waiting for cursor in cursors]
+        assert statistics.held_back or statistics.bytes <= LIMIT
+        assert not statistics.held_back or statistics.bytes > LIMIT // 2
+
+
+async def test_room_waits_for_the_slowest_reader():
+    """Over the high mark the writer waits, until the slowest is below the low one."""
+    window = SliceBuffer(LIMIT)
+    quick, slow = window.cursor(), window.cursor()
+    window.extend([part(40), part(40), part(40)])
+    room = asyncio.create_task(window.room())
+    for cursor in (quick, slow):
+        while cursor.take() is not None:
+            pass
+    quick.release(3)
+    slow.release(1)
+    await asyncio.sleep(0)
+    assert not room.done()
+    slow.release(1)
+    await asyncio.wait_for(room, 60)
+    assert not window.statistics().held_back
+
+
+async def test_holds_back():
+    """A reader that has taken all of a full window knows that nothing comes unless it lets go."""
+    window = SliceBuffer(LIMIT)
+    cursor = window.cursor()
+    window.extend([part(60), part(60)])
+    assert not cursor.holds_back
+    cursor.take()
+    cursor.take()
+    assert cursor.holds_back
+    cursor.release(2)
+    assert not cursor.holds_back
+
+
+async def test_news():
+    """It wakes a reader for a slice and for the end, and not before."""
+    window = SliceBuffer(LIMIT)
+    cursor = window.cursor()
+    for wake in (lambda: window.extend([part(1)]), window.close):
+        assert cursor.take() is None
+        news = asyncio.create_task(cursor.news())
+        await asyncio.sleep(0)
+        assert not news.done()
+        wake()
+        await asyncio.wait_for(news, 60)
+        cursor.take()
+    assert cursor.ended
+
+
+async def test_the_end_comes_after_the_rest():
+    """A closed window still has what was written."""
+    window = SliceBuffer(LIMIT)
+    cursor = window.cursor()
+    window.extend([part(1)])
+    window.close()
+    assert not cursor.ended
+    await cursor.news()
+    assert cursor.take() is not None
+    assert cursor.ended
+
+
+async def test_a_reader_that_leaves_holds_nothing_back():
+    """Neither what it had taken nor what it had not."""
+    window = SliceBuffer(LIMIT)
+    stays, leaves = window.cursor(), window.cursor()
+    window.extend([part(120)])
+    stays.take()
+    stays.release(1)
+    assert window.statistics().held_back
+    leaves.leave()
+    await asyncio.wait_for(window.room(), 60)
+    assert 0 == window.statistics().bytes
+
+
+async def test_waiting_can_be_cancelled():
+    """A reader whose wait was cancelled finds what came meanwhile."""
+    window = SliceBuffer(LIMIT)
+    cursor = window.cursor()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cursor.news(), 0.01)
+    window.extend([part(1)])
+    await asyncio.wait_for(cursor.news(), 60)
+    assert cursor.take() is not None
+
+
+async def test_what_was_delivered_last_is_not_kept():
+    """While nothing else comes: changes on disk would keep their place there."""
+
+    class Changes(list):
+        pass
+
+    class Capture:
+        def __init__(self):
+            self.asked = asyncio.Event()
+            self.waiting = [Slice(None, Changes(), True, LSN(20), 10)]
+
+        async def receive(self):
+            if self.waiting:
+                return [self.waiting.pop()]
+            self.asked.set()
+            await asyncio.Event().wait()
+            return None
+
+    capture, window = Capture(), SliceBuffer(100)
+    cursor = window.cursor("s")
+    kept = weakref.ref(capture.waiting[0].changes)
+    reading = asyncio.create_task(DirectFanOut(capture, {}, 100, Gaps(accept=False))._read(window))
+    await capture.asked.wait()
+    assert cursor.take() is not None
+    cursor.release(1)
+    gc.collect()
+    assert kept() is None
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)

@@ -1,0 +1,333 @@
+"""Several batches at once: what is in order stays in order, and nothing is lost or made up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl import Batch, ConfigurationError, Delivery, PermanentError, Routing, Sink
+from aiorepl.delivery.partitioning import order, stages
+from aiorepl.source.table_catalog import CatalogTable, TableCatalog
+from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+KEYS = st.integers(0, 5)
+TABLES = st.sampled_from(["keyed", "other", "full"])
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), TABLES, KEYS),
+        st.tuples(st.just("delete"), TABLES, KEYS),
+        st.tuples(st.just("move"), st.sampled_from(["keyed", "other"]), KEYS, KEYS),
+        st.tuples(st.just("truncate"), TABLES),
+    ),
+    max_size=12,
+)
+
+
+def batch_of(transactions) -> Batch:
+    """What was done, as one batch."""
+    stream = Stream()
+    columns = column("id", 23, key=True), column("note")
+    tables = {
+        "keyed": stream.table("keyed", *columns),
+        "other": stream.table("other", *columns),
+        "full": stream.table("full", *columns, replica_identity="f"),
+    }
+    for operations in transactions:
+        contents = []
+        for kind, name, *keys in operations:
+            table, texts = tables[name], [str(key) for key in keys]
+            if kind == "insert":
+                contents.append(table.insert(texts[0], "x"))
+            elif kind == "delete":
+                contents.append(table.delete(texts[0], None if name != "full" else "x", full=name == "full"))
+            elif kind == "move":
+                contents.append(table.update(texts[1], "y", key=(texts[0], None)))
+            else:
+                contents.append(table.truncate())
+        stream.transaction(*contents)
+    return Batch(tuple(stream.slices()))
+
+
+def identity(change):
+    return change.transaction.commit_lsn, change.ordinal
+
+
+def touched(change) -> set:
+    """What it must stay in order with, found in another way than the code's: by values."""
+    if change.kind == "truncate":
+        return {("truncate", relation.name) for relation in change.relations}
+    keys = set() if change.key is None else {change.key["id"]}
+    if change.new is not None and change.key is not None:
+        keys.add(change.new["id"])
+    return {("truncate", change.table)} | {(change.table, key) for key in keys or {None}}
+
+
+@given(st.lists(OPERATIONS, max_size=5), st.integers(1, 4), st.sampled_from(["key", "table"]))
+def test_order_holds_where_it_can_be_seen(transactions, lanes, by):
+    """All changes come once, and of two that touch the same row the first is written first."""
+    batch = batch_of(transactions)
+    place: dict = {}
+    for number, stage in enumerate(stages(batch, lanes, order(by, None)(TableCatalog()))):
+        assert 1 <= len(stage) <= lanes
+        for lane, part in enumerate(stage):
+            for position, change in enumerate(part.changes):
+                assert identity(change) not in place
+                place[identity(change)] = (number, lane, position)
+    changes = list(batch.changes)
+    assert set(place) == set(map(identity, changes))
+    for later, change in enumerate(changes):
+        for earlier in changes[:later]:
+            both = touched(change) & touched(earlier)
+            rows = {pair for pair in both if pair[0] != "truncate"}
+            if rows or (both and "truncate" in (change.kind, earlier.kind)) or (by == "table" and both):
+                first, second = place[identity(earlier)], place[identity(change)]
+                assert first[0] < second[0] or (first[:2] == second[:2] and first[2] < second[2])
+
+
+def test_a_routing_key_decides_when_asked():
+    """Rows of one tenant in one lane, whatever their keys."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True), column("tenant"))
+    stream.transaction(*(table.insert(str(number), "ab"[number % 2]) for number in range(6)))
+    batch = Batch(tuple(stream.slices()))
+    (stage,) = stages(batch, 4, order("routing_key", Routing("{new.tenant}"))(TableCatalog()))
+    assert [[0, 2, 4], [1, 3, 5]] == sorted([change.ordinal for change in part.changes] for part in stage)
+
+
+def written(batch: Batch, lineage: TableCatalog | None = None) -> list[list[list]]:
+    """The stages by key, each with the rows of its batches."""
+    split = stages(batch, 4, order("key", None)(lineage or TableCatalog()))
+    return [[[change.new or change.old for change in part.changes] for part in stage] for stage in split]
+
+
+def in_order(batch: Batch, row: int, lineage: TableCatalog | None = None) -> bool:
+    """Whether the changes of a row, by the value ``r`` that it never changes, can only be written as they came."""
+    place: dict = {}
+    for number, stage in enumerate(stages(batch, 4, order("key", None)(lineage or TableCatalog()))):
+        for lane, part in enumerate(stage):
+            place |= {identity(change): (number, lane, at) for at, change in enumerate(part.changes)}
+    rows = [(change, change.new or change.old) for change in batch.changes]
+    # Of a deleted row the key alone is there, which is the same.
+    places = [
+        place[identity(change)]
+        for change, values in rows
+        if row == int(values["r" if "r" in values else "id"])
+    ]
+    assert len(places) > 1
+    return all(a[0] < b[0] or (a[:2] == b[:2] and a[2] < b[2]) for a, b in itertools.pairwise(places))
+
+
+ID, ROW, OTHER = column("id", 23, key=True), column("r", 23), column("other", 23)
+
+
+@pytest.mark.parametrize(
+    ("described", "updates"),
+    [
+        ({"columns": (ID, ROW), "replica_identity": "f"}, lambda table, n: table.update(n, n, old=(n, n))),
+        ({"columns": (ID, ROW), "replica_identity": "n"}, lambda table, n: table.insert(n, n)),
+        ({"columns": (ID, ROW), "name": "renamed"}, lambda table, n: table.update(n, n)),
+        ({"columns": (column("nr", 23, key=True), ROW)}, lambda table, n: table.update(n, n)),
+        ({"columns": (column("id", 25, key=True), ROW)}, lambda table, n: table.update(f"0{n}", n)),
+        ({"columns": (ID, ROW, column("new", 23))}, lambda table, n: table.update(n, n, None)),
+        # Another unique index, another primary key, and one column dropped and added again.
+        ({"columns": (column("id", 23), column("r", 23, key=True))}, lambda table, n: table.update(n, n)),
+        ({"columns": (ID, column("r", 23, key=True))}, lambda table, n: table.update(n, n)),
+        ({"columns": (ID, ROW)}, lambda table, n: table.update(f"9{n}", n)),
+    ],
+    ids=["full", "nothing", "table", "column", "type", "added", "index", "key", "again"],
+)
+def test_a_row_of_a_table_that_is_described_anew(described, updates):
+    """Its changes stay in order whatever became of names and replica identity, and however keys read afterwards."""
+    stream = Stream()
+    table = stream.table("t", ID, ROW)
+    numbers = [str(number) for number in range(1, 6)]
+    stream.transaction(*(table.update(number, number) for number in (*numbers, "1", "1", "1")))
+    table = stream.table(
+        described.get("name", "t"),
+        *described["columns"],
+        replica_identity=described.get("replica_identity", "d"),
+        replaces=table,
+    )
+    stream.transaction(*(updates(table, number) for number in (*numbers, "1")))
+    batch = Batch(tuple(stream.slices()))
+    assert all(in_order(batch, int(number)) for number in numbers)
+
+
+@pytest.fixture
+def partitions():
+    """A partitioned table's two partitions, with their columns in different orders, and what the catalog says of them."""
+    stream = Stream()
+    one = stream.table("one", ID, OTHER, ROW)
+    two = stream.table("two", OTHER, ROW, ID)
+    root = CatalogTable(1, "public", "t", ("id", "other", "r"), partitioned=True)
+    leaves = [CatalogTable(each.oid, "public", each.name, parents=(1,)) for each in (one, two)]
+    return stream, one, two, TableCatalog([root, *leaves])
+
+
+def test_a_row_that_moves_to_another_partition(partitions):
+    """It is deleted in one and inserted in the other, in this order; other rows are not held up."""
+    stream, one, two, lineage = partitions
+    stream.transaction(
+        *(one.insert(str(number), "0", str(number)) for number in range(2, 8)),
+        one.delete("1", None, "1"),
+        two.insert("0", "1", "1"),
+    )
+    batch = Batch(tuple(stream.slices()))
+    assert in_order(batch, 1, lineage)
+    assert not in_order(batch, 1)
+    assert 4 == len(written(batch, lineage)[0])
+
+
+def test_a_partition_with_another_replica_identity(partitions):
+    """Keys of different columns cannot be compared, so changes of one partition wait for those of the other."""
+    stream, one, two, lineage = partitions
+    stream.transaction(one.insert("1", "0", "1"))
+    two = stream.table("two", column("other", 23, key=True), ROW, column("id", 23), replaces=two)
+    stream.transaction(
+        *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
+        one.delete("1", None, "1"),
+        two.insert("0", "1", "1"),
+        one.update("1", "0", "1"),
+    )
+    assert in_order(Batch(tuple(stream.slices())), 1, lineage)
+
+
+def test_a_table_that_nobody_knows_any_more(partitions):
+    """A table that was dropped before the catalog was asked may have been a partition, so the others wait for it."""
+    stream, one, two, _ = partitions
+    lineage = TableCatalog(
+        [CatalogTable(one.oid, "public", "one", parents=(1,)), CatalogTable(1, "public", "t")]
+    )
+    lineage.learn([], [two.oid])
+    stream.transaction(
+        *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
+        one.delete("1", None, "1"),
+        two.insert("0", "1", "1"),
+        one.insert("1", "0", "1"),
+    )
+    assert in_order(Batch(tuple(stream.slices())), 1, lineage)
+
+
+def test_a_routing_key_whose_column_is_renamed():
+    """What a template makes of a row changes with the names, so rows from before and after the change are not mixed."""
+    stream = Stream()
+    table = stream.table("t", ID, column("tenant"))
+    stream.transaction(*(table.insert(str(number), "a") for number in range(3)))
+    table = stream.table("t", ID, column("customer"), replaces=table)
+    stream.transaction(*(table.insert(str(number), "a") for number in range(3)))
+    split = list(
+        stages(
+            Batch(tuple(stream.slices())), 4, order("routing_key", Routing("{new.tenant}"))(TableCatalog())
+        )
+    )
+    assert [[["0", "1", "2"]], [["0"]], [["1", "2"]]] == [
+        [[str(change.new["id"]) for change in part.changes] for part in stage] for stage in split
+    ]
+
+
+class Together(MemorySink):
+    """Lets no write return before ``width`` of them are under way."""
+
+    concurrent = True
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.barrier = asyncio.Barrier(width)
+
+    async def write(self, batch) -> None:
+        async with asyncio.timeout(60):
+            await self.barrier.wait()
+        await super().write(batch)
+
+
+async def test_a_concurrent_sink_is_called_several_times_at_once(lane):
+    """And the batch is accepted when all of them have returned."""
+    sink = Together(3)
+    lane = lane(sink, concurrency=3)
+    end = lane.commit(1, 2, 3, 4, 5, 6)
+    await lane.finish()
+    assert {1, 2, 3, 4, 5, 6} == {change.new["id"] for change in sink.changes}
+    assert end == lane.ledger.flushed
+
+
+async def test_one_refusal_of_several_writes(lane, ids):
+    """Puts aside its own changes; the other writes are not disturbed."""
+
+    class Half(MemorySink):
+        concurrent = True
+
+        async def write(self, batch) -> None:
+            poison = [change for change in batch.changes if change.new["id"] == 2]
+            if poison:
+                raise PermanentError("no", refused=list(batch.changes))
+            await super().write(batch)
+
+    letters, sink = MemorySink(), Half()
+    lane = lane(sink, concurrency=3, on_error="dead_letter", dead_letters=letters)
+    end = lane.commit(1, 2, 3)
+    await lane.finish()
+    assert {1, 3} == {change.new["id"] for change in sink.changes}
+    assert [[2]] == ids(letters)
+    assert end == lane.ledger.flushed
+
+
+async def test_refusals_of_several_writes_come_one_at_a_time(lane):
+    """To the sink of the dead letters, which takes one call at a time like any other."""
+
+    class Nothing(Sink):
+        concurrent = True
+
+        async def write(self, batch) -> None:
+            raise PermanentError("no", refused=list(batch.changes))
+
+    class Serial(MemorySink):
+        calls = most = 0
+
+        async def write(self, batch) -> None:
+            await self._alone(super().write(batch))
+
+        async def flush(self) -> None:
+            await self._alone(super().flush())
+
+        async def _alone(self, call) -> None:
+            self.calls += 1
+            self.most = max(self.most, self.calls)
+            await asyncio.sleep(0)
+            await call
+            self.calls -= 1
+
+    letters = Serial()
+    lane = lane(Nothing(), concurrency=3, on_error="dead_letter", dead_letters=letters)
+    lane.commit(1, 2, 3)
+    await lane.finish()
+    assert {1, 2, 3} == {change.new["id"] for change in letters.changes}
+    assert 1 == letters.most
+
+
+def test_choices_that_do_not_go_together():
+    """Are refused when they are made."""
+
+    class Serial(Sink):
+        async def write(self, batch):
+            pass
+
+    with pytest.raises(ConfigurationError, match="Serial takes one batch at a time"):
+        Delivery(Serial(), concurrency=2)
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Delivery(Serial(), concurrency=0)
+    with pytest.raises(ConfigurationError, match="needs a routing_key"):
+        order("routing_key", None)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        order("size", None)
+    with pytest.raises(ConfigurationError, match="needs dead_letters"):
+        Delivery(Serial(), on_error="dead_letter")
+    with pytest.raises(ConfigurationError, match="only with on_error"):
+        Delivery(Serial(), dead_letters="folder")
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        Delivery(Serial(), on_error="ignore")

@@ -1,0 +1,491 @@
+"""A sink that has lost what it accepted is opened again and sent it again; nobody else gets anything twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from aiorepl import (
+    LSN,
+    BatchPolicy,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    RetryPolicy,
+    SchemaChange,
+    Sink,
+    SinkError,
+    SlotError,
+    TransientError,
+)
+from aiorepl.retry import Resends
+from aiorepl.testing.faults import FaultySink, MemorySink, Reject
+from aiorepl.testing.memory import MemorySource
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+SMALL = BatchPolicy(bytes=2000, flush_seconds=0.01)
+QUICK = RetryPolicy(seconds=60, first=0.001, longest=0.005)
+LOST = TransientError("the connection was lost", resend=True)
+
+
+class Target:
+    """A database: rows, and the position they are committed with."""
+
+    def __init__(self):
+        self.rows = []
+        self.position = None
+
+    @property
+    def lsn(self):
+        """Up to where it has everything."""
+        return LSN(0) if self.position is None else self.position.lsn
+
+
+class Holding(Sink):
+    """Writes slices in a transaction of the target's, which it loses where it is told to.
+
+    :param lose: asked at each write whether the connection is lost there.
+    """
+
+    def __init__(self, target, lose=lambda batch: False):
+        self.target = target
+        self.lose = lose
+        self.opened = 0
+        self.begun = []
+        self.seen = []
+
+    async def open(self, context):
+        self.opened += 1
+        self.begun = []
+        if self.target.position is None:
+            self.target.position = context.position
+        return self.target.position
+
+    async def write(self, batch):
+        await asyncio.sleep(0)
+        if self.lose(batch):
+            raise LOST
+        for part in batch.transactions:
+            if part.first:
+                self.begun = self.begun if batch.transactions[0] is not part else []
+            self.begun += [(change.transaction.commit_lsn, change.ordinal) for change in part.changes]
+            self.seen.append(part)
+        if batch.transactions[-1].last:
+            self.target.rows += self.begun
+            self.target.position = self.target.position.at(batch.end_lsn)
+            self.begun = []
+
+
+def at_writes(*numbers):
+    """Lose the connection at these writes."""
+    count = iter(range(1, 10**6))
+    return lambda batch: next(count) in numbers
+
+
+class Told:
+    """A source in memory with a table."""
+
+    def __init__(self, **options):
+        self.stream = Stream()
+        self.table = self.stream.table("items", column("id", 23, key=True), column("note"))
+        # Two rows a read: nearly every one is a slice.
+        self.source = MemorySource(stream=self.stream, read_bytes=50, **options)
+
+    def commit(self, rows):
+        """A transaction of so many rows."""
+        return self.stream.transaction(*(self.table.insert(str(row), "note") for row in range(rows)))
+
+    @property
+    def identities(self):
+        """Of all changes, in order."""
+        return [
+            (part.transaction.commit_lsn, change.ordinal)
+            for part in self.stream.again()
+            for change in part.changes
+        ]
+
+    def pipeline(self, *sinks, **options):
+        """A pipeline with little memory that ends with what is there."""
+        options = {
+            "until": "now",
+            "batches": SMALL,
+            "memory": 8000,
+            "retry": QUICK,
+            "reconnect": QUICK,
+            **options,
+        }
+        return Pipeline(self.source, sinks, **options)
+
+
+async def ended(pipeline):
+    """Run it to its end, which comes."""
+    async with asyncio.timeout(60):
+        await pipeline.run()
+
+
+def identities_of(sink):
+    """What a sink that remembers was given."""
+    return [(change.transaction.commit_lsn, change.ordinal) for change in sink.changes]
+
+
+@pytest.mark.parametrize("write", range(1, 12))
+async def test_lost_at_any_slice(write):
+    """All of it comes again, once, also where the reading had come to its end."""
+    told = Told()
+    told.commit(3)
+    told.commit(60)
+    target, beside = Target(), MemorySink()
+    sink = Holding(target, at_writes(write))
+    pipeline = told.pipeline(sink, beside)
+    await ended(pipeline)
+    assert told.identities == target.rows == identities_of(beside)
+    assert (2, 1) == (sink.opened, pipeline.statistics().sinks["holding"].resends)
+    assert pipeline.statistics().flushed == told.stream.lsn == told.source.confirmed
+    assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
+
+
+@pytest.mark.parametrize("write", [3, 9, 10])
+async def test_the_end_comes_again(write):
+    """Where the reading ends behind all that is read: that is told again to the one that has lost the rest."""
+    told = Told()
+    until = LSN(told.commit(60) + 8)
+    told.commit(1)
+    target = Target()
+    pipeline = told.pipeline(Holding(target, at_writes(write)), until=until)
+    await ended(pipeline)
+    assert (60, 1) == (len(target.rows), pipeline.statistics().sinks["holding"].resends)
+    assert (until, until) == (target.lsn, pipeline.statistics().flushed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_lost_at_random(seed):
+    """Several sinks, small and large transactions, the source's connection lost, too: exactly once, never told too far."""
+    chance = random.Random(seed)
+    told = Told()
+    targets, beside = [Target() for _ in range(3)], MemorySink()
+    begin = told.source.confirmed
+    wrong = []
+
+    def lose(batch):
+        durable = min(begin if target.position is None else target.lsn for target in targets)
+        if told.source.confirmed > durable:
+            wrong.append((told.source.confirmed, durable))
+        if chance.random() < 0.01:
+            told.source.lose(chance.randrange(3))
+        return chance.random() < 0.06
+
+    sinks = [Holding(target, lose) for target in targets]
+    pipeline = told.pipeline(*sinks, beside, until=None)
+    largest = 0
+    async with asyncio.timeout(120), pipeline:
+        for _ in range(25):
+            told.commit(chance.choice([0, 1, 2, 10, 60]))
+            await asyncio.sleep(chance.choice([0, 0, 0.002]))
+            largest = max(largest, pipeline.statistics().windows["source"].bytes)
+        await told.source.acknowledged()
+    for target in targets:
+        assert told.identities == target.rows
+    assert told.identities == identities_of(beside)
+    assert [] == wrong
+    assert sum(sink.resends for sink in pipeline.statistics().sinks.values()) > 0
+    # The limit, and what one read brings.
+    assert largest < 8000 + 2000
+
+
+async def test_without_reconnecting_it_is_read_again_all_the_same():
+    """``reconnect=None`` is about connections that others have lost."""
+    told = Told()
+    told.commit(40)
+    target = Target()
+    await ended(told.pipeline(Holding(target, at_writes(3)), reconnect=None))
+    assert told.identities == target.rows
+
+
+async def test_prepared_transactions_come_again():
+    """Slices of one that is prepared, given when it is; and held until it is decided, where a sink cannot keep it."""
+    for takes_prepared in (True, False):
+        told = Told()
+        told.stream.prepare("gid", *(told.table.insert(str(row), "note") for row in range(40)))
+        told.commit(2)
+        told.stream.commit_prepared("gid")
+        told.commit(1)
+        target = Target()
+        sink = Holding(target, at_writes(2, 5, 9))
+        sink.takes_prepared = takes_prepared
+        pipeline = told.pipeline(sink)
+        await ended(pipeline)
+        held = [] if takes_prepared else [(target.rows[2][0], number) for number in range(40)]
+        plain = sorted(told.identities)
+        prepared = [at for at in plain if at[0] == plain[0][0]]
+        rest = [at for at in plain if at not in prepared]
+        assert (prepared + rest if takes_prepared else [*rest[:2], *held, *rest[2:]]) == target.rows
+        assert told.stream.lsn == told.source.confirmed
+
+
+async def test_the_end_comes_while_it_is_away():
+    """Asked to stop while a sink is lost, a pipeline ends at once: nothing of it was confirmed, and the next start has it."""
+    told = Told()
+    end = told.commit(2)
+    target = Target()
+    lost = asyncio.Event()
+
+    def lose(batch):
+        if target.rows:
+            lost.set()
+        return lost.is_set()
+
+    slow = RetryPolicy(seconds=None, first=60, longest=60)
+    pipeline = told.pipeline(Holding(target, lose), until=None, retry=slow, grace=60)
+    async with asyncio.timeout(30), pipeline:
+        await told.source.acknowledged(end)
+        told.commit(40)
+        await lost.wait()
+    assert end <= told.source.confirmed < told.stream.lsn
+    await ended(told.pipeline(Holding(target)))
+    assert told.identities == target.rows
+
+
+async def test_the_end_comes_while_it_cannot_be_opened():
+    """As while it waits."""
+    told = Told()
+    told.commit(40)
+    target, away = Target(), asyncio.Event()
+
+    class Away(Holding):
+        async def open(self, context):
+            if self.opened:
+                away.set()
+                raise TransientError("not there")
+            return await super().open(context)
+
+    pipeline = told.pipeline(
+        Away(target, at_writes(2)), until=None, retry=RetryPolicy(first=0.001, longest=60), grace=60
+    )
+    async with asyncio.timeout(30), pipeline:
+        await away.wait()
+    assert [] == target.rows
+
+
+async def test_it_is_insisted_on_as_the_policy_has_it():
+    """A sink that loses the same again and again fails with its own words; what was durable stays confirmed."""
+    told = Told()
+    end = told.commit(2)
+    told.commit(40)
+    target = Target()
+    sink = Holding(target, lambda batch: bool(target.rows))
+    pipeline = told.pipeline(sink, retry=RetryPolicy(attempts=4, first=0.001))
+    with pytest.raises(TransientError, match="the connection was lost"):
+        await ended(pipeline)
+    assert (4, 3) == (sink.opened, pipeline.statistics().sinks["holding"].resends)
+    assert end == told.source.confirmed
+
+
+async def test_opening_again_is_insisted_on_by_itself():
+    """What ``open`` raises counts as for any call, whatever it asks for."""
+    told = Told()
+    told.commit(40)
+    target = Target()
+    sink = FaultySink(
+        Holding(target, at_writes(3)), open=[None, Reject(TransientError("not yet")), Reject(LOST)]
+    )
+    pipeline = told.pipeline(sink)
+    await ended(pipeline)
+    assert told.identities == target.rows
+    assert 2 == pipeline.statistics().sinks["faulty"].retries
+    broken = FaultySink(
+        Holding(Target(), at_writes(3)), open=[None, Reject(PermanentError("the disk is gone"))]
+    )
+    with pytest.raises(PermanentError, match="the disk is gone"):
+        await ended(Told.pipeline(again := Told(), broken, until=again.commit(40)))
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
+async def test_what_is_lost_is_no_refusal(on_error, tmp_path):
+    """Nothing is put aside or skipped."""
+    told = Told()
+    told.commit(1)
+    told.commit(40)
+    target = Target()
+    letters = tmp_path if on_error == "dead_letter" else None
+    await ended(
+        told.pipeline(Delivery(Holding(target, at_writes(1, 4)), on_error=on_error, dead_letters=letters))
+    )
+    assert told.identities == target.rows
+    assert [] == list(tmp_path.iterdir())
+
+
+class Gathering(MemorySink):
+    """Keeps no position, and loses what it has gathered where it is told to."""
+
+    def __init__(self, *losses):
+        super().__init__()
+        self.losses = set(losses)
+        self.flushes = 0
+        self.opened = 0
+
+    async def open(self, context):
+        self.opened += 1
+        self.crash()
+
+    async def flush(self):
+        self.flushes += 1
+        if self.flushes in self.losses:
+            raise LOST
+        await super().flush()
+
+
+async def test_a_sink_without_a_position():
+    """What it had not flushed comes again."""
+    told = Told()
+    for rows in (2, 40, 3, 40):
+        told.commit(rows)
+    sink, beside = Gathering(1, 3), MemorySink()
+    policy = BatchPolicy(bytes=2000, flush_bytes=6000)
+    await ended(told.pipeline(sink, beside, batches=policy))
+    assert 3 == sink.opened
+    assert told.identities == list(dict.fromkeys(identities_of(sink)))
+    assert told.identities == identities_of(beside)
+
+
+async def test_concurrent_writes():
+    """One of those that are under way has lost it for all; another error beside it is the error."""
+
+    class Wide(Gathering):
+        concurrent = True
+        error = LOST
+
+        async def write(self, batch):
+            await super().write(batch)
+            if self.opened == 1 and len(self.changes) > 20:
+                raise self.error
+
+    told = Told()
+    for _ in range(10):
+        told.commit(4)
+    sink = Wide()
+    await ended(told.pipeline(Delivery(sink, concurrency=4)))
+    assert sorted(told.identities) == sorted(set(identities_of(sink)))
+    assert 2 == sink.opened
+    sink = Wide()
+    sink.error = PermanentError("never")
+    with pytest.raises(PermanentError, match="never"):
+        await ended(Told.pipeline(again := Told(), Delivery(sink, concurrency=4), until=again.commit(40)))
+
+
+async def test_a_target_that_went_back():
+    """A standby that was behind took over: where the slot has what is missing, it comes again."""
+    told = Told()
+    first = told.commit(2)
+    told.commit(2)
+    target, held = Target(), Target()
+    away = True
+
+    def lose(batch):
+        nonlocal away
+        if len(target.rows) == 4 and away:
+            # The other sink has not got so far, or the slot would not have it any more.
+            away = False
+            del target.rows[2:]
+            target.position = target.position.at(first)
+            return True
+        return False
+
+    waiting = asyncio.Event()
+
+    class Late(Holding):
+        async def write(self, batch):
+            await waiting.wait()
+            await super().write(batch)
+
+    pipeline = told.pipeline(Holding(target, lose), Late(held), until=None, batches=BatchPolicy(bytes=500))
+    async with asyncio.timeout(60), pipeline:
+        while len(target.rows) < 4:
+            await asyncio.sleep(0.001)
+        told.commit(1)
+        while away or len(target.rows) < 5:
+            await asyncio.sleep(0.001)
+        waiting.set()
+        await told.source.acknowledged()
+    assert told.identities == target.rows == held.rows
+
+
+async def test_a_target_that_went_back_too_far():
+    """Past what the slot is confirmed with nothing is guessed: it ends, and says what to do."""
+    told = Told()
+    begin = told.stream.position.lsn
+    end = told.commit(2)
+    target = Target()
+
+    def lose(batch):
+        if target.rows:
+            target.rows.clear()
+            target.position = target.position.at(begin)
+            return True
+        return False
+
+    running = asyncio.create_task(ended(told.pipeline(Holding(target, lose), until=None)))
+    await told.source.acknowledged(end)
+    told.commit(1)
+    with pytest.raises(SlotError, match=f"had everything up to {end} and now stands at {begin}.*accept_gap"):
+        await running
+    assert end == told.source.confirmed
+
+
+async def test_a_sink_that_changes_its_mind():
+    """It keeps a position or it does not."""
+    told = Told()
+    told.commit(40)
+
+    class Forgetful(Holding):
+        async def open(self, context):
+            held = await super().open(context)
+            return held if self.opened == 1 else None
+
+    with pytest.raises(SinkError, match="a position at one time and none at another"):
+        await ended(told.pipeline(Forgetful(Target(), at_writes(3))))
+
+
+async def test_a_temporary_slot():
+    """It would be gone with its connection."""
+    told = Told(create_slot=True, temporary=True)
+    told.commit(40)
+    with pytest.raises(SlotError, match="is temporary and would be gone"):
+        await ended(told.pipeline(Holding(Target(), at_writes(3))))
+
+
+async def test_schema_changes_are_told_again():
+    """As at a start: what was told of a table may have been lost with the rows."""
+    told = Told()
+    told.commit(40)
+    sink = Holding(Target(), at_writes(5))
+    await ended(told.pipeline(Delivery(sink, schema_changes=True)))
+    kinds = [isinstance(change, SchemaChange) for part in sink.seen for change in part.changes]
+    assert 2 == kinds.count(True)
+
+
+def test_pauses_grow_while_nothing_gets_durable():
+    """Up to the longest; from the beginning again once more is durable; or as the peer asks."""
+    resends = Resends(RetryPolicy(seconds=None, first=1, longest=10))
+    assert [1, 2, 4, 8, 10, 10] == [resends.pause(LSN(7)) for _ in range(6)]
+    assert [1, 2, 99, 8] == [resends.pause(LSN(9), asked) for asked in (None, None, 99, None)]
+    assert all(resends.pause(LSN(9)) == 10 for _ in range(5000))
+
+
+@pytest.mark.parametrize(
+    ("policy", "losses"),
+    [
+        (RetryPolicy(attempts=1), 0),
+        (RetryPolicy(attempts=4, seconds=None), 3),
+        (RetryPolicy(seconds=15, first=1), 4),
+        (RetryPolicy(), 17),
+    ],
+)
+def test_patience_ends(policy, losses):
+    """After so many attempts, or pauses of so many seconds in all; and is there again once more is durable."""
+    resends = Resends(policy)
+    for durable in (LSN(1), LSN(2)):
+        assert all(resends.pause(durable) is not None for _ in range(losses))
+        assert resends.pause(durable) is None

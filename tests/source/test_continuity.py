@@ -1,0 +1,176 @@
+"""Whether a slot continues what a position was taken from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aiorepl import LSN, Position, SlotError
+from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
+from aiorepl.position import Commit, Timelines, Trail
+from aiorepl.source.continuity import Claim, Continuity
+from aiorepl.source.received import Received
+from aiorepl.transactions.transaction import Slice, Transaction
+
+FIRST, SECOND, THIRD = (Commit(LSN(100 * n + 50), 700 + n, n) for n in (1, 2, 3))
+HELD = Position("1", 1, "s", LSN(260), last=SECOND)
+CLAIM = Claim("sink x", HELD)
+
+
+def whole(commit, **header):
+    """A transaction in one slice."""
+    transaction = Transaction(commit.xid, commit.commit_lsn, commit.commit_timestamp, **header)
+    return Slice(transaction, (), True, LSN(commit.commit_lsn + 10), 0)
+
+
+def mark(lsn):
+    """WAL up to there holds nothing for us."""
+    return Slice(None, (), True, LSN(lsn), 0)
+
+
+def refuted(parts, claims=(CLAIM,), begins=100):
+    """The holders of claims that these slices refute, where the server began to send at ``begins``."""
+    continuity = Continuity(claims, LSN(begins))
+    found = [claim.holder for part in parts for claim in continuity.take(part)]
+    assert not continuity.open or parts[-1].end_lsn is None or parts[-1].end_lsn < HELD.lsn
+    return found
+
+
+@pytest.mark.parametrize("behind", [whole(THIRD), mark(260), mark(900)], ids=["commit", "mark", "later mark"])
+def test_the_last_transaction_comes_again(behind):
+    """The same as the last before the position: the claim holds."""
+    assert [] == refuted([whole(FIRST), whole(SECOND), behind])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [whole(FIRST)],
+        [],
+        [whole(SECOND), whole(Commit(LSN(255), 9, 9))],
+        [whole(replace(SECOND, xid=9))],
+        [whole(replace(SECOND, commit_timestamp=9))],
+        [whole(replace(SECOND, commit_lsn=LSN(251)))],
+        [whole(SECOND, prepared=True)],
+    ],
+    ids=["missing", "nothing", "one more", "another xid", "another time", "another LSN", "only prepared"],
+)
+@pytest.mark.parametrize("behind", [whole(THIRD), mark(300)], ids=["commit", "mark"])
+def test_another_stream(parts, behind):
+    """Whatever differs in the last transaction, the claim is refuted, and not before something lies behind it."""
+    assert [] == refuted([*parts, mark(259)])
+    assert ["sink x"] == refuted([*parts, behind])
+
+
+def test_the_slot_is_past_the_last_transaction():
+    """Then nothing may come between the slot and the position."""
+    assert [] == refuted([whole(THIRD)], begins=255)
+    assert ["sink x"] == refuted([whole(Commit(LSN(257), 9, 9)), whole(THIRD)], begins=255)
+
+
+def test_what_cannot_be_compared():
+    """A position that the slot was confirmed with, or without a known transaction, is no claim."""
+    claims = [Claim("a", replace(HELD, last=None)), Claim("b", replace(HELD, lsn=LSN(255), last=FIRST))]
+    continuity = Continuity(claims, LSN(255))
+    assert [] == continuity.open
+    assert LSN(999) == continuity.since(LSN(999))
+
+
+def test_several_holders():
+    """Each is compared with what comes before its own position; the server has to send from the first one's last."""
+    claims = [
+        Claim("second", replace(HELD, lsn=LSN(360), last=THIRD)),
+        CLAIM,
+        Claim("other", replace(HELD, lsn=LSN(360), last=SECOND)),
+    ]
+    assert LSN(250) == Continuity(claims, LSN(100)).since(LSN(260))
+    assert ["other"] == refuted([whole(SECOND), whole(THIRD), mark(400)], claims)
+
+
+def test_a_commit_prepared_counts():
+    """Its PREPARE does not: that is no end of a transaction."""
+    message = CommitPrepared(SECOND.commit_lsn, 260, SECOND.commit_timestamp, SECOND.xid, "gid")
+    assert [] == refuted([replace(whole(SECOND, prepared=True), two_phase=message), mark(300)])
+
+
+def test_a_trail():
+    """A position has the last transaction before it, also where it lies in the middle of what was given last."""
+    trail = Trail()
+    position = replace(HELD, lsn=LSN(0), timelines=Timelines(1), trail=trail)
+    trail.begin(replace(HELD, lsn=LSN(160), last=FIRST))
+    trail.add(LSN(260), SECOND)
+    trail.add(LSN(360), THIRD)
+    expected = [
+        (159, None),
+        (160, FIRST),
+        (259, FIRST),
+        (260, SECOND),
+        (359, SECOND),
+        (360, THIRD),
+        (900, THIRD),
+    ]
+    assert expected == [(lsn, position.at(LSN(lsn)).last) for lsn, _ in expected]
+    trail.forget(LSN(300))
+    assert [None, SECOND, THIRD] == [trail.last(LSN(lsn)) for lsn in (259, 260, 360)]
+
+
+@pytest.mark.parametrize("history", [None, (), ((1, LSN(7)), (2, LSN(9)))])
+@pytest.mark.parametrize("last", [None, SECOND])
+def test_a_position_is_kept_whole(history, last):
+    """What is written is read back."""
+    position = Position("1", 3, "s", LSN(500), history=history, last=last)
+    assert position == Position.from_json(position.to_json())
+
+
+def test_a_position_of_an_earlier_version():
+    """It cannot be compared, so it is refused, with what to do."""
+    earlier = {"system_identifier": "1", "timeline": 1, "slot": "s", "lsn": "0/1"}
+    with pytest.raises(SlotError, match=r"earlier version of aiorepl .*--resnapshot"):
+        Position.from_json(earlier)
+
+
+@pytest.mark.parametrize("field", ["timeline", "history", "lsn", "last"])
+@pytest.mark.parametrize("wrong", [{"other": None}, "?", [[1]]])
+def test_a_damaged_position(field, wrong):
+    """A field of another form is an error that can be told from an earlier version."""
+    with pytest.raises(ValueError):
+        Position.from_json(HELD.to_json() | {field: wrong})
+
+
+@pytest.mark.parametrize("field", ["system_identifier", "timeline", "slot", "lsn", "last"])
+def test_an_incomplete_position(field):
+    """A field that is missing is named."""
+    fields = HELD.to_json()
+    del fields[field]
+    with pytest.raises(ValueError, match=field):
+        Position.from_json(fields)
+
+
+def test_a_transaction_goes_on_as_another():
+    """Of a transaction that was given out in part the rest has to follow."""
+    received = Received(LSN(100))
+    begun = whole(SECOND)
+    received.remember([replace(begun, end_lsn=None)])
+    assert (LSN(250), LSN(251)) == (received.begun, received.furthest)
+    with pytest.raises(SlotError, match=r"of the one at 0/FA only a part has come"):
+        received.remember([whole(THIRD)])
+    received.remember([replace(begun, first=False)])
+    assert (None, LSN(260)) == (received.begun, received.furthest)
+
+
+def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
+    """A server whose WAL ends there has all of it."""
+    received = Received(LSN(100))
+    header = Transaction(9, LSN(260), 1, gid="g", prepared=True)
+    received.remember([Slice(header, (), True, LSN(260), 0, RollbackPrepared(240, 260, 1, 1, 9, "g"))])
+    assert (None, LSN(260)) == (received.begun, received.furthest)
+
+
+def test_what_was_begun_is_known_after_going_back():
+    """A transaction of which some sink has a part has to be on the server, also where the stream is read again."""
+    received = Received(LSN(100))
+    received.remember([whole(FIRST), replace(whole(SECOND), end_lsn=None)])
+    received.go_back(LSN(100))
+    assert (LSN(100), LSN(250), LSN(251)) == (received.after, received.begun, received.furthest)
+    assert FIRST == received.claim(HELD).position.last

@@ -1,0 +1,167 @@
+"""The ledger: what is confirmed is the durable prefix of all sinks, and never less than before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl import LSN
+from aiorepl.source.ledger import Ledger
+
+SINKS = ("a", "b", "c")
+START = LSN(100)
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["receive", "ended", *(f"{call} {sink}" for call in ("accept", "durable") for sink in SINKS)]
+        ),
+        st.integers(0, 300).map(LSN),
+    ),
+    max_size=40,
+)
+
+
+def take(ledger: Ledger, what: str, lsn: LSN) -> None:
+    """One step of a pipeline, in an order that no pipeline would keep to."""
+    call, _, sink = what.partition(" ")
+    if sink:
+        getattr(ledger, call)(sink, lsn)
+    else:
+        getattr(ledger, call)(lsn)
+
+
+@given(steps)
+def test_positions_never_move_backwards(steps):
+    """Whatever is said in whatever order."""
+    ledger = Ledger(START, SINKS)
+    before = (ledger.received, ledger.end, ledger.flushed)
+    for what, lsn in steps:
+        take(ledger, what, lsn)
+        after = (ledger.received, ledger.end, ledger.flushed)
+        assert all(old <= new for old, new in zip(before, after, strict=True))
+        before = after
+
+
+@given(steps)
+def test_flushed_is_the_least_durable_position_of_what_was_received(steps):
+    """No more than any sink has said, no more than came whole, and no less than both."""
+    ledger = Ledger(START, SINKS)
+    durable, end = dict.fromkeys(SINKS, START), START
+    for what, lsn in steps:
+        take(ledger, what, lsn)
+        call, _, sink = what.partition(" ")
+        if call == "durable":
+            durable[sink] = max(durable[sink], lsn)
+        elif call == "ended":
+            end = max(end, lsn)
+        assert min(*durable.values(), end) == ledger.flushed
+        assert ledger.flushed <= ledger.accepted <= ledger.end <= ledger.received
+
+
+def test_accepted_is_not_durable():
+    """What sinks have taken confirms nothing."""
+    ledger = Ledger(START, ["a", "b"])
+    ledger.ended(LSN(200))
+    ledger.accept("a", LSN(200))
+    ledger.accept("b", LSN(150))
+    assert (LSN(150), START) == (ledger.accepted, ledger.flushed)
+
+
+def test_quiet_wal_waits_for_the_sinks_like_a_transaction():
+    """An end without changes is confirmed when every sink has let it pass, not before."""
+    ledger = Ledger(START, ["a"])
+    ledger.ended(LSN(200))
+    ledger.ended(LSN(300))
+    ledger.durable("a", LSN(200))
+    assert LSN(200) == ledger.flushed
+    ledger.durable("a", LSN(300))
+    assert LSN(300) == ledger.flushed
+
+
+def test_a_sink_ahead_of_the_stream_confirms_nothing_that_did_not_come():
+    """A position that a sink kept from an earlier run counts as far as the stream has come again."""
+    ledger = Ledger(START, ["a"])
+    ledger.durable("a", LSN(500))
+    assert START == ledger.flushed
+    ledger.ended(LSN(200))
+    assert LSN(200) == ledger.flushed
+
+
+def test_without_sinks_what_ends_is_flushed():
+    """Nobody's word is needed."""
+    ledger = Ledger(START, [])
+    ledger.ended(LSN(200))
+    assert LSN(200) == ledger.accepted == ledger.flushed
+
+
+def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
+    """From the end before the PREPARE, and it has to be sent again from there after a reconnect."""
+    ledger = Ledger(START, ["a"])
+    ledger.ended(LSN(150))
+    ledger.hold("gid", LSN(200))
+    ledger.ended(LSN(200))
+    ledger.ended(LSN(300))
+    ledger.durable("a", LSN(300))
+    assert (LSN(150), LSN(150)) == (ledger.flushed, ledger.resend_from)
+    ledger.release("gid", LSN(400))
+    ledger.ended(LSN(400))
+    assert LSN(150) == ledger.flushed
+    ledger.durable("a", LSN(400))
+    assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
+
+
+def test_a_sink_that_lost_what_it_had():
+    """What the server has not heard of is not told; what it has heard of stays, and the loss is known."""
+    ledger = Ledger(LSN(10), ["a", "b"])
+    ledger.ended(LSN(50))
+    ledger.durable("a", LSN(40))
+    ledger.durable("b", LSN(50))
+    assert ledger.stand("a", LSN(10))
+    assert LSN(10) == ledger.flushed
+    ledger.durable("a", LSN(40))
+    assert (LSN(40), True) == (ledger.tell(), ledger.stand("b", LSN(40)))
+    assert (False, LSN(40)) == (ledger.stand("a", LSN(30)), ledger.tell())
+    ledger.durable("b", LSN(50))
+    assert LSN(40) == ledger.flushed
+    ledger.durable("a", LSN(60))
+    assert LSN(50) == ledger.tell()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["end", "durable", "stand", "tell"]), st.sampled_from("ab"), st.integers(0, 9)
+        ),
+        max_size=30,
+    )
+)
+def test_what_is_told_is_durable_and_never_moves_back(steps):
+    """Whatever is lost: the server hears of nothing that a sink has not, and a loss that comes too late is known."""
+    ledger, held, told = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
+    for step, sink, number in steps:
+        if step == "end":
+            ledger.ended(LSN(ledger.end + number))
+        elif step == "durable":
+            held[sink] = min(LSN(held[sink] + number), ledger.end)
+            ledger.durable(sink, held[sink])
+        elif step == "stand":
+            lost = max(LSN(0), LSN(held[sink] - number) if held[sink] >= number else LSN(0))
+            if not ledger.stand(sink, lost):
+                assert lost < told
+                return
+            assert lost >= told
+            held[sink] = lost
+        else:
+            before, told = told, ledger.tell()
+            assert before <= told <= min(held.values())
+
+
+def test_an_unproven_position_is_not_told():
+    """Until the server's stream is compared with what the sinks hold, no status confirms more than the server began with."""
+    ledger = Ledger(LSN(200), ("a",))
+    ledger.prove(LSN(100))
+    assert LSN(100) == ledger.tell()
+
+    ledger.prove(None)
+    assert LSN(200) == ledger.tell()

@@ -1,0 +1,244 @@
+"""One connection's accounts, with frames by hand: quiet WAL, ``until``, and statuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import LSN, ConnectionLost, Position, Source
+from aiorepl.source import session as session_module
+from aiorepl.source.ledger import Ledger
+from aiorepl.source.preflight import PreflightResult
+from aiorepl.source.session import Session
+from aiorepl.testing import messages as build
+from aiorepl.transactions.assembler import Resume
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
+from aiorepl.wire.frames import Keepalive, XLogData
+
+
+class Connection:
+    """Gives what it is told to give, and remembers the statuses."""
+
+    def __init__(self) -> None:
+        self.reads = []
+        self.statuses = []
+        self.callback = None
+        self.broken = None
+        self.listens = True
+        self.failed = asyncio.get_running_loop().create_future()
+
+    async def start_replication(self, slot, lsn, options, *, confirmed):
+        self.started = (slot, lsn)
+
+    async def receive(self):
+        return self.reads.pop(0)
+
+    def on_reply_request(self, callback):
+        self.callback = callback
+
+    def heard(self):
+        return 1 if self.listens else None
+
+    def fail(self, error):
+        self.failed.set_result(error)
+
+    def on_notice(self, callback):
+        pass
+
+    def send_status(self, received, flushed, applied, *, reply=False):
+        if self.broken is not None and not self.failed.done():
+            raise self.broken
+        self.statuses.append((received, flushed, reply))
+
+    async def stop(self):
+        pass
+
+    async def close(self):
+        pass
+
+
+def keepalive(lsn):
+    return Keepalive(wal_end=lsn, sent_at=0, reply_requested=False)
+
+
+def data(lsn, payload):
+    return XLogData(start=lsn, end=lsn, sent_at=0, payload=payload)
+
+
+@pytest.fixture
+async def begin():
+    """A session that has started at 100, its connection and its ledger."""
+    sessions = []
+
+    async def begin(until=None, **options):
+        connection, ledger = Connection(), Ledger(LSN(100), ["s"])
+        session = Session(
+            connection,
+            Source(None, slot="s", publication="p", **options),
+            Types(),
+            ledger,
+            resume=Resume(LSN(100)),
+            until=until,
+        )
+        await session.start(PreflightResult(Position("1", 1, "s", LSN(100)), None, 60.0, {}, LSN(100)))
+        sessions.append(session)
+        return session, connection, ledger
+
+    yield begin
+    for session in sessions:
+        await session.stop()
+
+
+def transaction(commit_lsn, end_lsn):
+    return [
+        data(commit_lsn, build.begin(final_lsn=commit_lsn, xid=7)),
+        data(commit_lsn, build.message(transactional=True, lsn=commit_lsn, prefix="p", content=b"")),
+        data(commit_lsn, build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn)),
+    ]
+
+
+async def test_a_keepalive_between_transactions_is_a_slice(begin):
+    """It ends where the keepalive says that WAL was sent to."""
+    session, connection, ledger = await begin()
+    connection.reads = [[keepalive(150)]]
+    (part,) = await session.receive()
+    assert (None, (), LSN(150)) == (part.transaction, part.changes, part.end_lsn)
+    assert (LSN(150), LSN(150), LSN(100)) == (ledger.received, ledger.end, ledger.flushed)
+
+
+async def test_a_keepalive_within_a_transaction_ends_nothing(begin):
+    """Its WAL was sent, its transaction was not."""
+    session, connection, ledger = await begin()
+    first, *rest = transaction(200, 210)
+    connection.reads = [[first, keepalive(205)], rest]
+    assert [] == await session.receive()
+    assert (LSN(205), LSN(100)) == (ledger.received, ledger.end)
+    (part,) = await session.receive()
+    assert LSN(210) == part.end_lsn == ledger.end
+
+
+async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
+    """Those that are left out have the next status ask for another."""
+    monkeypatch.setattr(session_module, "_IDLE_SECONDS", 3600.0)
+    session, connection, ledger = await begin()
+    connection.reads = [[keepalive(150)], [keepalive(160)], [keepalive(170)]]
+    assert [1, 0, 0] == [len(await session.receive()) for _ in range(3)]
+    assert (LSN(170), LSN(150)) == (ledger.received, ledger.end)
+    connection.callback()
+    connection.callback()
+    assert [True, False] == [reply for _, _, reply in connection.statuses[-2:]]
+
+
+async def test_a_keepalive_of_what_is_known_is_nothing(begin):
+    """Neither a slice nor a question."""
+    session, connection, _ = await begin()
+    connection.reads = [[keepalive(100), keepalive(90)]]
+    assert [] == await session.receive()
+    connection.callback()
+    assert (LSN(100), LSN(100), False) == connection.statuses[-1]
+
+
+async def test_a_request_for_a_reply_is_answered_with_what_is_flushed(begin):
+    """At once, by the callback that the connection was given."""
+    session, connection, ledger = await begin()
+    connection.reads = [transaction(200, 210)]
+    await session.receive()
+    connection.callback()
+    assert (LSN(210), LSN(100), False) == connection.statuses[-1]
+    ledger.durable("s", LSN(210))
+    connection.callback()
+    assert (LSN(210), LSN(210), False) == connection.statuses[-1]
+
+
+@pytest.mark.parametrize(
+    "frame", [keepalive(300), *transaction(300, 310)[:1]], ids=["keepalive", "transaction"]
+)
+async def test_until_ends_with_everything_below_it(begin, frame):
+    """Where the server has come so far, with or without a transaction there; and it is confirmed up to there."""
+    session, connection, ledger = await begin(until=LSN(300))
+    rest = [] if isinstance(frame, Keepalive) else transaction(300, 310)[1:]
+    connection.reads = [[*transaction(200, 210), frame, *rest]]
+    slices = await session.receive()
+    assert [LSN(210), LSN(300)] == [part.end_lsn for part in slices]
+    assert LSN(300) == ledger.end
+    assert await session.receive() is None
+
+
+async def test_a_look_up_that_is_cancelled_loses_nothing(begin, monkeypatch):
+    """What was read from the socket waits for its types, and is given out by the next call."""
+    asked = []
+
+    async def look_up(_, oids):
+        asked.append(set(oids))
+        if len(asked) == 1:
+            await asyncio.get_running_loop().create_future()
+        return [TypeInfo(oid, "public", "mood", "e") for oid in oids]
+
+    monkeypatch.setattr(Source, "look_up", look_up)
+    session, connection, _ = await begin()
+    described = build.relation(oid=5, name="items", columns=(build.column("mood", 70000),))
+    first, *rest = transaction(200, 210)
+    connection.reads = [[first, data(200, described), *rest], [keepalive(300)]]
+    receiving = asyncio.create_task(session.receive())
+    while not asked:
+        await asyncio.sleep(0)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert [LSN(210)] == [part.end_lsn for part in await session.receive()]
+    assert [{70000}, {70000}] == asked
+    assert [LSN(300)] == [part.end_lsn for part in await session.receive()]
+
+
+async def test_a_stream_that_the_server_ends_is_lost(begin):
+    """However politely it does: what it has not sent is still to come."""
+    session, connection, _ = await begin()
+    connection.reads = [[]]
+    with pytest.raises(ConnectionLost, match="the server ended the stream"):
+        await session.receive()
+
+
+async def test_a_status_that_cannot_be_sent_ends_the_session(begin):
+    """What goes wrong in the timer is not lost with it: whoever receives is told."""
+    _, connection, _ = await begin()
+    connection.broken = ZeroDivisionError("no status")
+    async with asyncio.timeout(60):
+        assert connection.broken is await connection.failed
+
+
+async def test_a_silent_server_is_asked_and_then_given_up(begin):
+    """Nothing comes for half of the limit: a status asks for a keepalive; nor for the other half: it is lost."""
+    _, connection, _ = await begin(receive_timeout=0.2)
+    async with asyncio.timeout(60):
+        error = await connection.failed
+    assert isinstance(error, ConnectionLost)
+    assert "nothing has come from the server for 0.2 s" in str(error)
+    assert [True] == [reply for *_, reply in connection.statuses if reply]
+
+
+async def test_who_does_not_listen_hears_nothing_and_loses_nothing(begin):
+    """While reading is held back, silence is ours."""
+    _, connection, _ = await begin(receive_timeout=0.2)
+    connection.listens = False
+    await asyncio.sleep(0.6)
+    assert not connection.failed.done()
+    connection.listens = True
+    async with asyncio.timeout(60):
+        await connection.failed
+
+
+async def test_own_beats_are_marks(begin):
+    """They move the ledger and are not delivered; without a heartbeat, or with contents, they are the user's."""
+    beat = build.message(transactional=False, lsn=200, prefix="aiorepl", content=b"")
+    theirs = build.message(transactional=False, lsn=210, prefix="aiorepl", content=b"x")
+    session, connection, ledger = await begin(heartbeat=5)
+    connection.reads = [[data(200, beat), data(210, theirs)]]
+    slices = await session.receive()
+    assert [(0, LSN(200)), (1, LSN(210))] == [(len(part.changes), part.end_lsn) for part in slices]
+    assert LSN(210) == ledger.end
+
+    session, connection, _ = await begin()
+    connection.reads = [[data(200, beat)]]
+    assert [1] == [len(part.changes) for part in await session.receive()]

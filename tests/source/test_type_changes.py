@@ -1,0 +1,224 @@
+"""Composite types looked at again: who came before an alteration, and what a failed or cancelled look leaves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import ConnectionLost, DataError
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.source.type_changes import Snapshot, TypeWatch
+from aiorepl.testing import messages as build
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.pending import SpooledChanges
+from aiorepl.transactions.spool import Spool
+from aiorepl.values import TypeInfo, Types
+
+COMP = 90001
+ROW = [COMP, "public", "comp", "c", 0, ","]
+
+
+def comp(*names: str) -> list:
+    """The catalog's row of a composite with these fields of text."""
+    return [*ROW, list(names), [25] * len(names)]
+
+
+class Catalog:
+    """A source whose server answers what the test says, and waits while it is told to."""
+
+    def __init__(self, *names: str) -> None:
+        self.snapshot = "100:100:"
+        self.row = comp(*names)
+        self.makers = [50]
+        self.until_blocked = -1
+        """So many questions are answered, and then one is not; for ever, if negative."""
+        self.blocked = asyncio.Event()
+        self.error: Exception | None = None
+        self.opened = self.terminated = 0
+
+    async def connect_sql(self):
+        self.opened += 1
+        return self
+
+    async def fetch(self, query, *arguments, timeout):
+        if self.until_blocked == 0:
+            self.blocked.set()
+            await asyncio.Event().wait()
+        self.until_blocked -= 1
+        if self.error is not None:
+            raise self.error
+        if "txid_current_snapshot" in query:
+            return [(self.snapshot,)]
+        return [(xid,) for xid in self.makers] if "xmin" in query else [self.row]
+
+    def terminate(self):
+        self.terminated += 1
+
+
+class Reads:
+    """An assembler of a table with a composite column, and a watch over its types."""
+
+    def __init__(self, *names: str, **options) -> None:
+        self.catalog = Catalog(*names)
+        self.watch = TypeWatch(self.catalog)
+        known = TypeInfo(COMP, "public", "comp", "c", fields=tuple((name, 25) for name in names))
+        self.decoder = Decoder(Streaming.ON)
+        self.assembler = Assembler(Types([known]), **options)
+        described = [build.column("id", 23), build.column("c", COMP)]
+        self.lsn = 16
+        self.feed(build.relation(oid=7, name="t", columns=described))
+
+    def feed(self, *payloads: bytes):
+        return self.assembler.feed([self.decoder.decode(payload) for payload in payloads])
+
+    def rows(self, *rows: tuple[int, str]):
+        """The slices of a transaction for each xid, with a row of this composite."""
+        slices = []
+        for xid, text in rows:
+            self.lsn += 16
+            slices += self.feed(
+                build.begin(final_lsn=self.lsn, xid=xid),
+                build.insert(relation=7, new=["1", text]),
+                build.commit(commit_lsn=self.lsn, end_lsn=self.lsn + 8),
+            )
+        return slices
+
+    async def settled(self, *rows: tuple[int, str]) -> list[list[str]]:
+        """The names of the composites' fields."""
+        slices = await self.watch.settle(self.assembler, self.rows(*rows))
+        return [list(change.new["c"]) for part in slices for change in part.changes]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "unseen"),
+    [
+        ("10:10:", [3, 9, 2**32 - 1], [10, 11, 2**31 + 9]),
+        ("7:10:7,9", [3, 6, 8], [7, 9, 10]),
+        (f"{2**32 + 5}:{2**32 + 8}:{2**32 + 5}", [2**32 - 1, 4, 7], [5, 8]),
+    ],
+    ids=["all", "in progress", "second epoch"],
+)
+def test_snapshots(text, seen, unseen):
+    """Transactions before the end and not in progress were seen, xids being counted round."""
+    snapshot = Snapshot(text)
+
+    assert [True] * len(seen) == [snapshot.sees(xid) for xid in seen]
+    assert [False] * len(unseen) == [snapshot.sees(xid) for xid in unseen]
+
+
+async def test_nothing_altered():
+    """Slices stay what they are, and a source without composite values is not asked."""
+    reads = Reads("a", "b")
+    slices = reads.rows((90, "(1,2)"))
+    assert slices is await reads.watch.settle(reads.assembler, slices)
+
+    none = Reads("a", "b")
+    none.feed(build.relation(oid=7, name="t", columns=[build.column("id", 23), build.column("c", 25)]))
+    await none.watch.settle(none.assembler, none.rows((90, "x")))
+
+    assert (1, 0) == (reads.catalog.opened, none.catalog.opened)
+
+
+async def test_each_by_its_time():
+    """Transactions that an earlier look saw, or that are older than the one that altered the type, have the old names, also
+    those that come in later reads; all others the new ones.
+    """
+    reads = Reads("a", "b")
+    assert [["a", "b"]] == await reads.settled((90, "(1,2)"))
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "100:120:", comp("z", "b"), [50, 110]
+
+    assert [["a", "b"]] * 3 == await reads.settled((95, "(1,2)"), (99, "(1,2)"), (104, "(1,2)"))
+    assert [["a", "b"], ["z", "b"]] == await reads.settled((109, "(1,2)"), (111, "(1,2)"))
+    assert [["a", "b"], ["z", "b"]] == await reads.settled((108, "(1,2)"), (119, "(1,2)"))
+    assert [["z", "b"]] == await reads.settled((120, "(1,2)"))
+    # Nobody who was seen by the look that found it comes behind one who was not.
+    assert [["z", "b"]] == await reads.settled((107, "(1,2)"))
+
+
+async def test_several_alterations():
+    """Each transaction has the names between the alterations before and behind it."""
+    reads = Reads("a")
+    await reads.settled((90, "(1)"))
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("y"), [110]
+    assert [["a"]] == await reads.settled((100, "(1)"))
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "140:140:", comp("z"), [130]
+
+    assert [["a"], ["y"], ["z"]] == await reads.settled((109, "(1)"), (115, "(1)"), (131, "(1)"))
+
+
+async def test_what_fits():
+    """A row whose composite has another number of fields than its time speaks for is read by the description it fits, and
+    one that fits neither says so when it is read.
+    """
+    reads = Reads("a", "b")
+    await reads.settled((90, "(1,2)"))
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("a", "b", "c"), [110]
+
+    assert [["a", "b", "c"], ["a", "b"]] == await reads.settled((105, "(1,2,3)"), (115, "(1,2)"))
+    (part,) = await reads.watch.settle(reads.assembler, reads.rows((116, "(1)")))
+    with pytest.raises(DataError, match=r"public\.t\.c: .* the type has changed"):
+        part.changes[0].new["c"]
+
+
+async def test_before_the_first_look():
+    """Without an earlier look the last transaction that altered the type is taken for the one that did."""
+    reads = Reads("a", "b")
+    reads.catalog.row, reads.catalog.makers = comp("z", "b"), [50, 80]
+
+    assert [["a", "b"], ["z", "b"]] == await reads.settled((79, "(1,2)"), (81, "(1,2)"))
+
+
+async def test_in_the_spool(tmp_path):
+    """Rows of a transaction that waited on disk are read by the types of its time, now and when they are read again."""
+    reads = Reads("a", "b", budget=1, spool=Spool(tmp_path))
+    await reads.settled((90, "(1,2)"))
+    streamed = []
+    for xid in (105, 115):
+        streamed += reads.feed(
+            build.stream_start(xid=xid, first_segment=True),
+            *[build.insert(relation=7, new=["1", "(1,2)"], xid=xid)] * 3,
+            build.stream_stop(),
+            build.stream_commit(xid=xid, commit_lsn=16, end_lsn=24),
+        )
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("z", "b"), [110]
+
+    slices = await reads.watch.settle(reads.assembler, streamed)
+
+    assert all(isinstance(part.changes, SpooledChanges) for part in slices)
+    for _ in range(2):
+        names = [(part.transaction.xid, list(change.new["c"])) for part in slices for change in part.changes]
+        assert [(105, ["a", "b"])] * 3 + [(115, ["z", "b"])] * 3 == names
+
+
+@pytest.mark.parametrize("question", range(3))
+async def test_a_look_that_is_cancelled(question):
+    """Cancelled at any question, the same call finds the same."""
+    reads = Reads("a", "b")
+    await reads.settled((90, "(1,2)"))
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("z", "b"), [110]
+    slices = reads.rows((105, "(1,2)"), (115, "(1,2)"))
+    reads.catalog.until_blocked = question
+    task = asyncio.ensure_future(reads.watch.settle(reads.assembler, slices))
+    await reads.catalog.blocked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    reads.catalog.until_blocked = -1
+
+    early, late = await reads.watch.settle(reads.assembler, slices)
+
+    assert [["a", "b"], ["z", "b"]] == [list(part.changes[0].new["c"]) for part in (early, late)]
+    assert (2, 1) == (reads.catalog.opened, reads.catalog.terminated)
+
+
+async def test_a_look_that_fails():
+    """A connection that breaks is let go of, and what went wrong is an error of ours."""
+    reads = Reads("a", "b")
+    reads.catalog.error = ConnectionResetError()
+
+    with pytest.raises(ConnectionLost):
+        await reads.settled((90, "(1,2)"))
+
+    assert 1 == reads.catalog.terminated

@@ -1,0 +1,113 @@
+"""What is tried again, how often, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import (
+    ConfigurationError,
+    ConnectionFailed,
+    ConnectionLost,
+    DataError,
+    PermanentError,
+    ProtocolError,
+    RetryPolicy,
+    ServerError,
+    SlotError,
+    TransientError,
+)
+from aiorepl.retry import may_pass
+
+QUICK = RetryPolicy(seconds=None, first=0.001, longest=0.002)
+
+
+def server_error(sqlstate):
+    """What the server says with this SQLSTATE."""
+    return ServerError({"C": sqlstate} if sqlstate else {})
+
+
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        (True, ConnectionLost("gone")),
+        (True, ConnectionResetError()),
+        (True, ConnectionFailed("nobody there")),
+        (False, ConnectionFailed("wrong password", permanent=True)),
+        (True, SlotError("in use", busy=True)),
+        (False, SlotError("missing")),
+        (True, server_error("57P01")),
+        (True, server_error("53300")),
+        (True, server_error("08006")),
+        (False, server_error("42501")),
+        (False, server_error(None)),
+        (False, ProtocolError("nonsense")),
+        (False, ConfigurationError("no")),
+        (False, DataError("no")),
+        (False, ZeroDivisionError()),
+    ],
+    ids=lambda value: str(value) if isinstance(value, bool) else f"{type(value).__name__} {value}",
+)
+def test_may_pass(expected, error):
+    """What may be better a little later, with nothing changed on our side."""
+    assert expected == may_pass(error)
+
+
+async def attempts(policy, error, *, connection=False):
+    """How often it is tried when it always fails."""
+    count = 0
+    try:
+        async for attempt in policy.connection() if connection else policy.sink("sink s: write"):
+            with attempt:
+                count += 1
+                raise error
+    except type(error):
+        return count
+
+
+async def test_a_sink_is_tried_again_after_transient_errors_only():
+    """As often as the policy says."""
+    policy = RetryPolicy(attempts=3, first=0.001)
+    errors = [TransientError("later"), PermanentError("never"), ZeroDivisionError(), OSError()]
+    assert [3, 1, 1, 1] == [await attempts(policy, error) for error in errors]
+
+
+async def test_a_connection_is_tried_again_after_what_may_pass():
+    """And after nothing else."""
+    policy = RetryPolicy(attempts=3, first=0.001)
+    errors = [ConnectionLost("gone"), SlotError("missing"), TransientError("a sink's")]
+    assert [3, 1, 1] == [await attempts(policy, error, connection=True) for error in errors]
+
+
+async def test_a_time_limit():
+    """After so many seconds it is given up."""
+    policy = RetryPolicy(seconds=0.2, first=0.01, longest=0.02)
+    async with asyncio.timeout(60):
+        assert await attempts(policy, TransientError("later")) < 40
+
+
+async def test_retry_after_is_waited_for():
+    """As long as the peer asks, also when that is longer than any pause of our own."""
+    clock = asyncio.get_running_loop().time
+    begin, tries = clock(), 0
+    async for attempt in QUICK.sink("sink s: write"):
+        with attempt:
+            tries += 1
+            if tries == 1:
+                raise TransientError("busy", retry_after=0.2)
+    assert 2 == tries
+    assert clock() - begin >= 0.2
+
+
+async def test_a_retry_is_told_with_its_reason(caplog):
+    """Who tries what again, and why."""
+    tries = []
+    async for attempt in QUICK.sink("sink s: write"):
+        with attempt:
+            tries.append(1)
+            if len(tries) < 2:
+                raise TransientError("503")
+    assert ["sink s: write failed, and is tried again while retries last: 503"] == [
+        record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"
+    ]

@@ -1,0 +1,239 @@
+"""A selection while tables change: nothing that is dropped or masked is seen under another name, and no row is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from aiorepl import PermanentError, Selection
+from aiorepl.source.table_catalog import CatalogTable, TableCatalog
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+from aiorepl.transforms.filter import StreamFilter
+
+ID, EMAIL, NOTE, MAIL, PHONE = column("id", 23, key=True), *map(column, ("email", "note", "mail", "phone"))
+PLAIN = "plain text"
+
+
+def masking(*mask: str, **more) -> Selection:
+    return Selection(mask=mask or ("public.t.email",), secret="s", **more)
+
+
+def described(
+    sieve: StreamFilter, *columns: list, names: tuple[str, ...] = ("t", "t"), same: bool = True
+) -> list:
+    """What a sink gets of one row of a table under each of its descriptions."""
+    stream, table = Stream(), None
+    for name, each in zip(names, columns, strict=True):
+        table = stream.table(name, *each, replaces=table if same else None)
+        stream.transaction(table.insert("1", *[f"{PLAIN} {one.name}" for one in each[1:]]))
+    return [change for part in stream.slices() for change in sieve.apply(part).changes]
+
+
+@pytest.mark.parametrize(
+    ("selection", "before", "after", "names", "says"),
+    [
+        (masking(), [ID, EMAIL], [ID, MAIL], ("t", "t"), "public.t.mail is new and may be public.t.email"),
+        (
+            Selection(drop=("*.*.email",)),
+            [ID, EMAIL],
+            [ID, MAIL],
+            ("t", "t"),
+            "public.t.mail is new and may be public.t.email",
+        ),
+        # Renamed while others come and go, and with another type.
+        (masking(), [ID, NOTE, EMAIL], [ID, MAIL, PHONE], ("t", "t"), "may be public.t.email"),
+        (masking(), [ID, EMAIL], [ID, column("mail", 1043)], ("t", "t"), "may be public.t.email"),
+        # Two columns that changed their names.
+        (masking(), [ID, EMAIL, NOTE], [ID, NOTE, EMAIL], ("t", "t"), "public.t.note is new and may be"),
+        (masking(), [ID, EMAIL], [ID, EMAIL], ("t", "u"), "public.t.email, .* is now called public.u.email"),
+        (
+            Selection(tables=("public.t",)),
+            [ID],
+            [ID],
+            ("t", "u"),
+            "table public.t is now called public.u, which the selection leaves out",
+        ),
+        (
+            Selection(tables=("!public.t",)),
+            [ID],
+            [ID],
+            ("t", "u"),
+            "table public.t is now called public.u, which the selection lets through",
+        ),
+    ],
+    ids=["mask", "drop", "others", "type", "swap", "table", "selected", "excluded"],
+)
+def test_another_name_stops_the_sink(selection, before, after, names, says):
+    """Where a name has changed on which a pattern depends, and each time that the changes are walked; no row is quoted."""
+    sieve = StreamFilter(selection, "s")
+    for _ in range(2):
+        with pytest.raises(PermanentError, match=rf"sink s: .*{says}") as stopped:
+            described(sieve, before, after, names=names)
+        assert stopped.value.final
+        assert PLAIN not in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("selection", "before", "after", "names", "seen"),
+    [
+        # What the error says to write: the new name to be masked, or to be kept.
+        (masking("public.t.email?", "public.t.mail"), [ID, EMAIL], [ID, MAIL], ("t", "t"), [set(), set()]),
+        (
+            masking("public.t.email?", keep=("public.t.mail",)),
+            [ID, EMAIL],
+            [ID, MAIL],
+            ("t", "t"),
+            [set(), {"mail"}],
+        ),
+        (masking("public.t.email?", "public.u.email"), [ID, EMAIL], [ID, EMAIL], ("t", "u"), [set(), set()]),
+        (
+            masking("*.*.email", keep=("public.u.email",)),
+            [ID, EMAIL],
+            [ID, EMAIL],
+            ("t", "u"),
+            [set(), {"email"}],
+        ),
+        (Selection(tables=("public.t?", "public.u")), [ID, NOTE], [ID, NOTE], ("t", "u"), [{"note"}] * 2),
+        (Selection(tables=("public.t", "!public.u")), [ID, NOTE], [ID, NOTE], ("t", "u"), [{"note"}]),
+        (Selection(tables=("*.*", "!public.t", "public.u")), [ID, NOTE], [ID, NOTE], ("t", "u"), [{"note"}]),
+        # What puts nothing in doubt.
+        (masking(), [ID, EMAIL], [ID, EMAIL, NOTE], ("t", "t"), [set(), {"note"}]),
+        (masking(), [ID, EMAIL, NOTE], [ID, NOTE], ("t", "t"), [{"note"}] * 2),
+        (masking(), [ID, NOTE, EMAIL], [ID, EMAIL, PHONE], ("t", "t"), [{"note"}, {"phone"}]),
+        (masking(), [ID, NOTE], [ID, MAIL], ("t", "t"), [{"note"}, {"mail"}]),
+        (masking("*.*.email"), [ID, EMAIL], [ID, EMAIL], ("t", "u"), [set(), set()]),
+    ],
+)
+def test_what_is_settled_goes_on(selection, before, after, names, seen):
+    """Patterns for both names, and changes that concern nothing hidden; what is seen as it was is as it was sent."""
+    for _ in range(2):
+        changes = described(StreamFilter(selection), before, after, names=names)
+        assert seen == [
+            {name for name, value in change.new.items() if str(value).startswith(PLAIN)} for change in changes
+        ]
+
+
+def test_what_was_accepted_is_walked_again():
+    """Changes on disk are walked more than once, from the first description on."""
+    sieve = StreamFilter(masking())
+    for _ in range(2):
+        assert 2 == len(described(sieve, [ID, NOTE], [ID, EMAIL]))
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["altered", "made anew"])
+@pytest.mark.parametrize("renamed", ["before", "behind"])
+def test_names_as_the_catalog_has_them(same, renamed):
+    """A column that was renamed before the first row came, or whose rows from before come late, is found all the same."""
+    now, then = ([ID, EMAIL], [ID, MAIL]) if renamed == "before" else ([ID, MAIL], [ID, EMAIL])
+    selection = masking("public.t.email") if renamed == "before" else masking("public.t.mail")
+    oid = 16385 if same else 5
+    lineage = TableCatalog([CatalogTable(oid, "public", "t", tuple(one.name for one in now))])
+    with pytest.raises(PermanentError, match="is new and may be"):
+        described(StreamFilter(selection, "s", lineage), then, names=("t",))
+
+
+def test_a_column_that_was_away_for_a_while():
+    """A hidden column that has disappeared may come back under another name later; columns known beside it are others."""
+    stages = [ID, EMAIL, NOTE], [ID], [ID, NOTE]
+    assert 3 == len(described(StreamFilter(masking()), *stages, names=("t",) * 3))
+    with pytest.raises(PermanentError, match=r"public\.t\.mail is new and may be public\.t\.email"):
+        described(StreamFilter(masking(), "s"), *stages, [ID, NOTE, MAIL], names=("t",) * 4)
+    back = [*stages, [ID, EMAIL, NOTE], [ID, EMAIL, NOTE, MAIL]]
+    assert 5 == len(described(StreamFilter(masking()), *back, names=("t",) * 5))
+
+
+PARTITIONED = CatalogTable(1, "public", "t", ("id", "email", "note"), partitioned=True)
+MIDDLE = CatalogTable(2, "public", "t_1", ("id", "email", "note"), (1,), partitioned=True)
+
+
+@pytest.mark.parametrize("parent", [1, 2])
+def test_a_partition_is_its_partitioned_table(parent):
+    """It is selected, excluded and masked by the name of the table that it is a partition of, through all levels."""
+    lineage = TableCatalog([PARTITIONED, MIDDLE, CatalogTable(16385, "public", "leaf", (), (parent,))])
+
+    def seen(selection):
+        columns = [ID, column("note"), column("email")]
+        return [
+            dict(change.new)
+            for change in described(StreamFilter(selection, "s", lineage), columns, names=("leaf",))
+        ]
+
+    assert [] == seen(Selection(tables=("!public.t",)))
+    assert [] == seen(Selection(tables=("public.t", "!public.leaf")))
+    assert ["id", "note"] == list(seen(Selection(tables=("public.t",), drop=("public.t.email",)))[0])
+    masked = seen(masking("public.t.email"))[0]["email"]
+    assert PLAIN not in masked
+    assert masked == seen(masking("public.leaf.email"))[0]["email"]
+    assert PLAIN in seen(masking("public.t.email", keep=("public.t.email",)))[0]["email"]
+
+
+def test_a_partition_that_was_dropped():
+    """A table that the catalog has no more and that looks like a partition is masked as one; where it is, is asked."""
+    lineage = TableCatalog([PARTITIONED])
+    lineage.learn([], [16385])
+    columns = [[ID, EMAIL, NOTE]]
+    (change,) = described(StreamFilter(masking(), "s", lineage), *columns, names=("leaf",))
+    assert PLAIN not in change.new["email"]
+    assert PLAIN in change.new["note"]
+    for selection in (Selection(tables=("public.t",)), Selection(tables=("!public.t",))):
+        with pytest.raises(PermanentError, match=r"table public\.leaf is not in the catalog any more"):
+            described(StreamFilter(selection, "s", lineage), *columns, names=("leaf",))
+    settled = Selection(tables=("public.t", "public.leaf?"))
+    assert 1 == len(described(StreamFilter(settled, "s", lineage), *columns, names=("leaf",)))
+    assert [] == described(
+        StreamFilter(Selection(tables=("public.t",)), "s", lineage), [ID, EMAIL], names=("leaf",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        (masking("public.leaf.email"), r"public\.leaf\.email, .* is now called public\.t\.email"),
+        (Selection(tables=("public.leaf",)), "table public.leaf is now called public.t"),
+        (Selection(tables=("!public.leaf",)), "table public.leaf is now called public.t"),
+        (masking("public.leaf.email", "public.t.email"), None),
+        (masking("public.leaf.email", keep=("public.t.email",)), None),
+    ],
+)
+def test_partitions_that_get_the_name_of_their_table(selection, says):
+    """With publish_via_partition_root set meanwhile, what went by the partitions' names comes by another."""
+    root = dataclasses.replace(PARTITIONED, oid=16385)
+    lineage = TableCatalog([root, CatalogTable(5, "public", "leaf", ("id", "email", "note"), (16385,))])
+    if says is None:
+        assert 1 == len(described(StreamFilter(selection, "s", lineage), [ID, EMAIL, NOTE], names=("t",)))
+    else:
+        with pytest.raises(PermanentError, match=says):
+            described(StreamFilter(selection, "s", lineage), [ID, EMAIL, NOTE], names=("t",))
+
+
+def test_a_partition_that_is_detached():
+    """Rows from before may still come, so it stays one for as long as the pipeline runs."""
+    lineage = TableCatalog([PARTITIONED, CatalogTable(16385, "public", "leaf", (), (1,))])
+    lineage.learn([CatalogTable(16385, "public", "leaf")], [16385])
+    (change,) = described(StreamFilter(masking(), "s", lineage), [ID, EMAIL], names=("leaf",))
+    assert PLAIN not in change.new["email"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "mistakes"),
+    [
+        (masking("public.t.email"), []),
+        (masking("public.t.emial"), ["mask: 'public.t.emial' matches no column"]),
+        (masking("public.s.email"), ["mask: 'public.s.email' matches no column"]),
+        (masking("public.t.emial?"), []),
+        (masking("*.*.email", keep=("public.t.nope",)), ["keep: 'public.t.nope' matches no column"]),
+        (Selection(drop=("public.T.email",)), ["drop: 'public.T.email' matches no column"]),
+        (Selection(tables=("public.t", "!public.leaf")), []),
+        (Selection(tables=("!public.leave",)), ["tables: '!public.leave' matches no table"]),
+        (Selection(tables=("publik.*", "t.*?")), ["tables: 'publik.*' matches no table"]),
+        (Selection(kinds=("insert",)), []),
+    ],
+)
+def test_patterns_that_match_nothing(selection, mistakes):
+    """Each is told, with its option, unless it ends with a question mark."""
+    leaf = CatalogTable(16385, "public", "leaf", ("id", "email", "note"), (1,))
+    found = selection.mistakes(TableCatalog([PARTITIONED, leaf]))
+    assert len(mistakes) == len(found)
+    assert all(text.startswith(begin) for text, begin in zip(found, mistakes, strict=True))

@@ -1,0 +1,98 @@
+"""Selections from changes on disk: they stay there until they are walked."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.testing import messages as build
+from aiorepl.testing.messages import column
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.pending import OVERHEAD, SpooledChanges
+from aiorepl.transactions.spool import Spool
+from aiorepl.transactions.transaction import Slice
+from aiorepl.transforms.filter import StreamFilter
+from aiorepl.transforms.selection import Selection
+from aiorepl.values import Types
+
+ID = column("id", 23, key=True)
+
+
+@pytest.fixture
+def spooled(tmp_path) -> Slice:
+    """A transaction of orders and audit rows that is on disk."""
+    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=8 * OVERHEAD, spool=Spool(tmp_path))
+    block = [
+        build.stream_start(xid=3, first_segment=True),
+        build.relation(oid=7, name="orders", columns=[ID, column("note")], xid=3),
+        build.relation(oid=8, name="audit_log", columns=[ID], xid=3),
+        build.insert(relation=7, new=["1", "a"], xid=3),
+        build.insert(relation=8, new=["2"], xid=3),
+        build.update(relation=7, new=["3", "c"], old=["1", None], old_kind="K", xid=3),
+        build.truncate(relations=[8], xid=3),
+        build.stream_stop(),
+        build.stream_commit(xid=3, commit_lsn=1, end_lsn=2),
+    ]
+    (part,) = assembler.feed([decoder.decode(payload) for payload in block])
+    assert isinstance(part.changes, SpooledChanges)
+    return part
+
+
+def test_spooled_changes_stay_on_disk(spooled, monkeypatch):
+    """Selecting from changes on disk reads nothing; walking them does, again and again the same."""
+    selection = Selection(tables=("*.orders",), drop=("*.*.note",))
+    walks = []
+    walk = SpooledChanges.__iter__
+    monkeypatch.setattr(SpooledChanges, "__iter__", lambda self: walks.append(1) or walk(self))
+
+    part = StreamFilter(selection).apply(spooled)
+
+    assert [] == walks
+    assert (spooled.transaction, True, LSN(2), spooled.size) == (
+        part.transaction,
+        part.first,
+        part.end_lsn,
+        part.size,
+    )
+    for _ in range(2):
+        assert [(0, {"id": 1}), (2, {"id": 3})] == [
+            (change.ordinal, dict(change.new)) for change in part.changes
+        ]
+    assert [1, 1] == walks
+    assert (2, 2, True) == (len(part.changes), len(part.changes), bool(part.changes))
+    assert [1, 1, 1] == walks
+
+
+@pytest.mark.parametrize(
+    ("selection", "ordinals"),
+    [
+        ({"tables": ["*.orders"]}, [0, 2]),
+        ({"kinds": ["update"]}, [2]),
+        ({"kinds": ["delete"]}, []),
+        ({"kinds": ["truncate"]}, [3]),
+        ({"tables": ["*.audit_*"]}, [1, 3]),
+        ({"drop": ["*.*.note"]}, [0, 1, 2, 3]),
+        ({"tables": ["*.orders"], "drop": ["*.*.*"]}, [0, 2]),
+    ],
+    ids=str,
+)
+def test_spooled_changes_as_a_sequence(spooled, selection, ordinals):
+    """Length, truth, places and slices agree with a walk, in whatever order they are asked for."""
+    selection = Selection(**selection)
+
+    assert bool(ordinals) is bool(StreamFilter(selection).apply(spooled).changes)
+    changes = StreamFilter(selection).apply(spooled).changes
+    assert len(ordinals) == len(changes)
+    assert bool(ordinals) is bool(changes)
+    assert ordinals == [change.ordinal for change in changes]
+    assert ordinals == [changes[place].ordinal for place in range(len(ordinals))]
+    assert ordinals[-1:] == [change.ordinal for change in changes[-1:]]
+    with pytest.raises(IndexError):
+        changes[len(ordinals)]
+
+
+def test_everything_of_spooled_changes(spooled):
+    """A selection of everything leaves changes on disk as they are."""
+    assert StreamFilter(Selection()).apply(spooled) is spooled

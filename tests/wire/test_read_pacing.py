@@ -1,0 +1,135 @@
+"""A busy socket is left alone for moments: when, how that ends, and that nothing else is kept from reading or is made to."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from aiorepl.wire import protocol
+from aiorepl.wire.read_pacing import Alarm
+
+MIB = 1024 * 1024
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no timerfd")
+
+
+class Clock:
+    """Goes on when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """What the protocol looks at."""
+    clock = Clock()
+    monkeypatch.setattr(protocol, "time", clock)
+    return clock
+
+
+def descriptors() -> list[Path]:
+    """What this process has open."""
+    return list(Path("/proc/self/fd").iterdir())
+
+
+def until_it_rests(copying, backend) -> int:
+    """Small reads, close behind each other, until the protocol reads no more; returns how many."""
+    count = 0
+    while copying.transport.reading:
+        copying.send(backend.xlog(b"a"))
+        count += 1
+    return count
+
+
+async def test_small_reads_behind_each_other(copying, backend, clock):
+    """The protocol rests when there were many of them, and reads on by itself; then it rests after each."""
+    assert 10 < until_it_rests(copying, backend) < 100
+    for _ in range(3):
+        copying.transport.resumed.clear()
+        await copying.transport.resumed.wait()
+        assert copying.transport.reading
+        assert 1 == until_it_rests(copying, backend)
+
+
+async def test_what_came_before_is_received(copying, backend, clock):
+    """Resting holds back nothing that was read, and to receive does not end it."""
+    count = until_it_rests(copying, backend)
+
+    assert count == len(await copying.protocol.receive())
+    assert not copying.transport.reading
+    await copying.transport.resumed.wait()
+
+
+async def test_reads_with_pauses(copying, backend, clock):
+    """Nothing rests where rows come one by one."""
+    for _ in range(100):
+        copying.send(backend.xlog(b"a"))
+        clock.now += 0.001
+        assert copying.transport.reading
+
+
+async def test_large_reads(copying, backend, clock):
+    """Nor where there is more to be read than a rest would gather."""
+    until_it_rests(copying, backend)
+    await copying.transport.resumed.wait()
+    copying.send(backend.xlog(bytes(100_000)))
+    assert copying.transport.reading
+
+
+async def test_a_full_inbox(copying, backend, clock):
+    """What TLS had read already may fill the inbox meanwhile: the end of the rest does not let more in."""
+    until_it_rests(copying, backend)
+    copying.send(backend.xlog(bytes(2 * MIB)))
+    rung = asyncio.Event()
+    alarm = Alarm(asyncio.get_running_loop(), 0.01, rung.set)
+    alarm.set()
+    await rung.wait()
+    alarm.close()
+
+    assert not copying.transport.reading
+    await copying.protocol.receive()
+    assert copying.transport.reading
+
+
+async def test_a_connection_that_is_lost_meanwhile(copying, backend, clock):
+    """It is let go of, and so is the alarm."""
+    before = {*descriptors()}
+    until_it_rests(copying, backend)
+    assert len(before) < len(descriptors())
+    copying.protocol.abort()
+    copying.transport.resumed.clear()
+    await asyncio.sleep(0)
+
+    assert before == {*descriptors()}
+    assert not copying.transport.resumed.is_set()
+
+
+async def test_a_system_without_such_alarms(copying, backend, clock, monkeypatch):
+    """It reads on without rests."""
+
+    def refuse(*_: object) -> None:
+        raise AttributeError("timerfd_create")
+
+    monkeypatch.setattr(protocol, "Alarm", refuse)
+    for _ in range(100):
+        copying.send(backend.xlog(b"a"))
+        assert copying.transport.reading
+
+
+async def test_an_alarm():
+    """It rings once for each time that it is set."""
+    rung = asyncio.Queue()
+    alarm = Alarm(asyncio.get_running_loop(), 0.0004, lambda: rung.put_nowait(None))
+    for _ in range(3):
+        alarm.set()
+        await rung.get()
+    assert rung.empty()
+    alarm.close()
+    alarm.close()
