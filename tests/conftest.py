@@ -17,6 +17,7 @@ import re
 import secrets
 import socket
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,10 @@ from aiorepl.testing import EmbeddedServer
 # --hypothesis-profile=search.
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("ci")
+
+# Databases and journals are thousands of small files, which take a tenth of the time in memory. Containers often have 64 MB.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 << 30
 
 # What the handlers of the loops below were given, test by test.
 _unhandled: list[str] = []
@@ -162,6 +167,17 @@ def nothing_unhandled() -> Iterator[None]:
         pytest.fail("unhandled in the event loop:\n" + "\n".join(_unhandled), pytrace=False)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Set up the environment that workers and every process of a test inherit."""
+    if "TMPDIR" not in os.environ and _is_roomy(MEMORY):
+        os.environ["TMPDIR"] = os.environ["SPARK_LOCAL_DIRS"] = str(MEMORY)
+        tempfile.tempdir = None
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # Each of a thousand processes would compile what it imports; nothing is written beside the sources.
+        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and all that they import are no garbage: collections that look at them take most of the time of
     those tests which ask for collections.
@@ -245,6 +261,14 @@ def _programs(version: int) -> Path | None:
     """Where ``scripts/servers.py`` or Debian's packages have put a version that is not in the wheel."""
     folders = (Path(f"/usr/lib/postgresql/{version}/bin"), Path(sys.prefix, "servers", str(version), "bin"))
     return None if version in (16, 18) else next(filter(Path.is_dir, folders), None)
+
+
+def _is_roomy(folder: Path) -> bool:
+    """Whether programs can be run in a folder and some GiB written."""
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= MEMORY_BYTES and not found.f_flag & os.ST_NOEXEC
 
 
 def _watched(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
