@@ -246,24 +246,24 @@ class TransientError(SinkError):
     """Raised by a sink: the same batch may succeed later.
 
     :param retry_after: in seconds, if the peer said it.
-    :param resend: of ``write`` and ``flush``: not the batch alone. What was accepted before is lost, too: the sink is
+    :param rewind: of ``write`` and ``flush``: not the batch alone. What was accepted before is lost, too: the sink is
         opened again, and sent everything behind the position it returns.
     """
 
-    def __init__(self, message: str, *, retry_after: float | None = None, resend: bool = False) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, rewind: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        self.resend = resend
+        self.rewind = rewind
 
 
 class PermanentError(SinkError):
     """Raised by a sink: this batch will never succeed as it is.
 
     :param refused: the changes that the target will never accept, if the sink can tell; it has then accepted all others.
-    :param final: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
+    :param fatal: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
     """
 
-    def __init__(self, message: str, *, refused: Sequence[Any] = (), final: bool = False) -> None:
+    def __init__(self, message: str, *, refused: Sequence[Any] = (), fatal: bool = False) -> None:
         super().__init__(message)
         self.refused = tuple(refused)
-        self.final = final
+        self.fatal = fatal

@@ -29,38 +29,38 @@ _PASSING = ("08", "53", "57", "58")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential pauses with jitter.
+    """Exponential backoff with jitter, in stamina's terms.
 
-    :param attempts: how many tries in all, ``None`` for any number.
-    :param seconds: how long in all, ``None`` for ever.
-    :param first: the first pause in seconds; each further one is twice as long.
-    :param longest: no pause is longer, but for what a peer asks with Retry-After.
-    :raises ConfigurationError: for what is no amount.
+    :param attempts: limits the number of attempts; ``None``: no limit.
+    :param timeout: limits the total time, in seconds; ``None``: no limit.
+    :param wait_initial: the first wait, in seconds; each further wait is twice as long.
+    :param wait_max: the longest wait, in seconds; a peer's Retry-After may ask for a longer one.
+    :raises ConfigurationError: a value is out of range.
     """
 
     attempts: int | None = None
-    seconds: float | None = 300.0
-    first: float = 0.1
-    longest: float = 30.0
+    timeout: float | None = 300.0
+    wait_initial: float = 0.1
+    wait_max: float = 30.0
 
     def __post_init__(self) -> None:
         if self.attempts is not None and self.attempts < 1:
             raise ConfigurationError("retry: attempts is at least 1; None for any number")
-        if self.seconds is not None and not self.seconds >= 0:
-            raise ConfigurationError("retry: seconds is 0 or more; None for ever")
-        for name in ("first", "longest"):
+        if self.timeout is not None and not self.timeout >= 0:
+            raise ConfigurationError("retry: timeout is 0 or more; None for ever")
+        for name in ("wait_initial", "wait_max"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigurationError(f"retry: {name} is in seconds, 0 or more")
 
-    def sink(self, call: str, *, resend: bool = True) -> AsyncIterator[Any]:
+    def sink(self, call: str, *, rewind: bool = True) -> AsyncIterator[Any]:
         """Attempts at a sink's call: again after TransientError, as late as the peer asks.
 
         :param call: for the log.
-        :param resend: whether the same call helps also where the error asks for more than that.
+        :param rewind: whether the same call helps also where the error asks for more than that.
         """
 
         def pause(error: Exception) -> bool | float:
-            if not isinstance(error, TransientError) or (error.resend and not resend):
+            if not isinstance(error, TransientError) or (error.rewind and not rewind):
                 return False
             _log.warning("%s failed, and is tried again while retries last: %s", call, error)
             return True if error.retry_after is None else error.retry_after
@@ -75,14 +75,14 @@ class RetryPolicy:
         return stamina.retry_context(
             on=on,
             attempts=self.attempts,
-            timeout=self.seconds,
-            wait_initial=self.first,
-            wait_max=self.longest,
-            wait_jitter=self.first,
+            timeout=self.timeout,
+            wait_initial=self.wait_initial,
+            wait_max=self.wait_max,
+            wait_jitter=self.wait_initial,
         )
 
 
-class Resends:
+class Rewinds:
     """How often, and after which pauses, a sink is sent again what it has lost. Pure.
 
     The pauses grow for as long as no more gets durable between one loss and the next. Of a policy's seconds the pauses
@@ -107,10 +107,10 @@ class Resends:
         self._losses += 1
         if policy.attempts is not None and self._losses >= policy.attempts:
             return None
-        pause = min(policy.first * 2.0 ** min(self._losses - 1, 60), policy.longest)
+        pause = min(policy.wait_initial * 2.0 ** min(self._losses - 1, 60), policy.wait_max)
         pause = pause if retry_after is None else retry_after
         self._waited += pause
-        return pause if policy.seconds is None or self._waited <= policy.seconds else None
+        return pause if policy.timeout is None or self._waited <= policy.timeout else None
 
 
 def may_pass(error: Exception) -> bool:

@@ -33,7 +33,7 @@ end of the last whole transaction, ``None`` when the batch completes none.
 that returned a position from ``open`` gets them, to keep its position up with what the slot is told; others do not.
 
 **Prepared transactions.** Under two-phase commit a sink sees a transaction when it commits, unless it sets
-``takes_prepared``, and every other sink of the pipeline does. Then it is given one when it is prepared: slices whose
+``supports_prepared``, and every other sink of the pipeline does. Then it is given one when it is prepared: slices whose
 transaction is marked ``prepared``, the last with a ``Prepare`` or ``StreamPrepare`` as its ``two_phase``; and later,
 perhaps after a restart, a slice without changes whose ``two_phase`` says ``CommitPrepared`` or ``RollbackPrepared`` of
 that ``gid``. Durable means more there: once a PREPARE is confirmed the server never sends its rows again.
@@ -47,7 +47,7 @@ engine waits with growing pauses and calls again: ``write`` with the same batch,
 sink must be as it was before the call, or its writes idempotent.
 
 **Sent again.** A sink that has lost what it had accepted, as with its connection the target's open transaction that slices
-were written in, raises ``TransientError(text, resend=True)`` from ``write`` or ``flush``. Then it is opened again, with the
+were written in, raises ``TransientError(text, rewind=True)`` from ``write`` or ``flush``. Then it is opened again, with the
 context of the first time, and gets everything behind the position that ``open`` returns: of a transaction that broke off
 the first slice again. A sink without a position gets what it had not flushed. That position may lie before what was durable,
 as after a failover of the target to a standby that was behind; where the slot or the journal has nothing of that age any
@@ -58,7 +58,7 @@ Then the engine writes the batch again, one transaction at a time, and puts asid
 that can tell the changes apart raises ``PermanentError(text, refused=changes)``: the target will never accept these, and
 has accepted all others of the batch. The engine finds them in the batch by commit LSN and ordinal; an unknown one stops the
 sink. A refused change must not be partly written. A sink that can accept nothing more, such as one whose receiver is
-gone, sets ``final=True`` and stops; otherwise the whole stream would become dead letters.
+gone, sets ``fatal=True`` and stops; otherwise the whole stream would become dead letters.
 
 **Position and poison.** A sink that returned a position from ``open`` must not move it past a change that it refuses. With
 ``halt`` the next start reads from that position: it would neither deliver the change nor report it. So refuse the whole
@@ -76,7 +76,7 @@ it does not, its dead letters cannot be replayed, and are kept. A replay is deli
 is called several times at once, with batches that share no key (or no table): order holds where it can be seen. Every
 other call still comes alone.
 
-**Cancellation** may strike at any await, when the pipeline stops before its grace period would let the call finish.
+**Cancellation** may strike at any await, when the pipeline stops before its shutdown timeout would let the call finish.
 ``close`` still comes; a cancellation interrupts it only after five seconds. Nothing of the interrupted batch counts as
 delivered.
 
@@ -146,21 +146,21 @@ class Rejection:
 class Batch:
     """Consecutive slices of transactions; see the module's text for what may be relied on.
 
-    :param refusal: in a sink that takes the dead letters of another, why they are; else ``None``.
+    :param rejection: in a sink that takes the dead letters of another, why they are; else ``None``.
     """
 
-    transactions: Sequence[Slice] = field(repr=False)
-    refusal: Rejection | None = None
+    slices: Sequence[Slice] = field(repr=False)
+    rejection: Rejection | None = None
 
     @property
     def changes(self) -> Iterator[Change]:
         """All changes, in order."""
-        return chain.from_iterable(part.changes for part in self.transactions)
+        return chain.from_iterable(part.changes for part in self.slices)
 
     @property
     def end_lsn(self) -> LSN | None:
         """The end LSN of the last transaction that is complete with this batch, or ``None``."""
-        for part in reversed(self.transactions):
+        for part in reversed(self.slices):
             if part.end_lsn is not None:
                 return part.end_lsn
         return None
@@ -168,16 +168,16 @@ class Batch:
     @property
     def size(self) -> int:
         """The bytes of its messages, as the budgets count them."""
-        return sum(part.size for part in self.transactions)
+        return sum(part.size for part in self.slices)
 
     def __len__(self) -> int:
-        return sum(len(part.changes) for part in self.transactions)
+        return sum(len(part.changes) for part in self.slices)
 
 
 class Sink:
     """The base class of every sink. Override ``write``; the rest as the sink needs it."""
 
-    takes_prepared: bool = False
+    supports_prepared: bool = False
     """Whether it keeps prepared transactions until they are decided."""
 
     concurrent: bool = False
@@ -204,7 +204,7 @@ class Sink:
         """Get ready. Return the position the target holds with its data, the context's where it holds none yet; ``None``
         from a sink that keeps no position.
 
-        Called again after an error with ``resend``, on the same sink: whatever was left over from before is void.
+        Called again after an error with ``rewind``, on the same sink: whatever was left over from before is void.
 
         :raises PermanentError: when the sink cannot work as configured.
         :raises TransientError: when the target is not there just now.
@@ -241,7 +241,7 @@ class Sink:
 class SyncSink:
     """A sink whose calls block; see ``Sink``, whose contract it keeps. They run in worker threads."""
 
-    takes_prepared: bool = False
+    supports_prepared: bool = False
     concurrent: bool = False
     flush_seconds: float | None = None
     flush_bytes: int | None = None

@@ -26,7 +26,7 @@ class Null(aiorepl.Sink):
         self.seen: Counter[str] = Counter()
 
     async def write(self, batch: aiorepl.Batch) -> None:
-        for part in batch.transactions:
+        for part in batch.slices:
             self.seen.update([change.kind for change in part.changes])
 
 

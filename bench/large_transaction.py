@@ -62,7 +62,7 @@ def consume(dsn: str, slot: str, streaming: str, spool: Path) -> None:
 
     Spool.write = counted
     sink = Counting()
-    source = Source(dsn, slot=slot, publication="bench", streaming=streaming, spool=spool)
+    source = Source(dsn, slot=slot, publication="bench", streaming=streaming, spill_dir=spool)
     idle = memory("VmRSS")
     began = time.monotonic()
     asyncio.run(Pipeline(source, [sink], until="now").run())

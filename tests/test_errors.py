@@ -9,7 +9,7 @@ import pytest
 from aiorepl import errors
 from aiorepl.cli.config import Mistakes
 from aiorepl.errors import AioreplError, ServerError
-from aiorepl.wire.refusals import slot_problem
+from aiorepl.wire.server_errors import slot_problem
 
 # A line of its own for the log, a command for the terminal, a line break of Unicode's, text that runs backwards.
 NASTY = "harmless\nERROR: forged\r\x1b[2J\x9b2J\u2028\u202eback"

@@ -20,7 +20,7 @@ from aiorepl import (
 )
 from aiorepl.retry import may_pass
 
-QUICK = RetryPolicy(seconds=None, first=0.001, longest=0.002)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.001, wait_max=0.002)
 
 
 def server_error(sqlstate):
@@ -68,21 +68,21 @@ async def attempts(policy, error, *, connection=False):
 
 async def test_a_sink_is_tried_again_after_transient_errors_only():
     """As often as the policy says."""
-    policy = RetryPolicy(attempts=3, first=0.001)
+    policy = RetryPolicy(attempts=3, wait_initial=0.001)
     errors = [TransientError("later"), PermanentError("never"), ZeroDivisionError(), OSError()]
     assert [3, 1, 1, 1] == [await attempts(policy, error) for error in errors]
 
 
 async def test_a_connection_is_tried_again_after_what_may_pass():
     """And after nothing else."""
-    policy = RetryPolicy(attempts=3, first=0.001)
+    policy = RetryPolicy(attempts=3, wait_initial=0.001)
     errors = [ConnectionLost("gone"), SlotError("missing"), TransientError("a sink's")]
     assert [3, 1, 1] == [await attempts(policy, error, connection=True) for error in errors]
 
 
 async def test_a_time_limit():
     """After so many seconds it is given up."""
-    policy = RetryPolicy(seconds=0.2, first=0.01, longest=0.02)
+    policy = RetryPolicy(timeout=0.2, wait_initial=0.01, wait_max=0.02)
     async with asyncio.timeout(60):
         assert await attempts(policy, TransientError("later")) < 40
 

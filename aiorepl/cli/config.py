@@ -145,7 +145,7 @@ class Checker:
         for key, value in table.items():
             where = below(place, key)
             if key in options.hints:
-                sized = key in ("bytes", "memory") or key.endswith("_bytes")
+                sized = key.endswith("_bytes")
                 hint = options.hints[key]
                 arguments[key] = self.value(where, hint, value, sized=sized)
                 if options.ours or sized:

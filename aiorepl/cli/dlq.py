@@ -28,7 +28,7 @@ def list_command(folder: Path) -> None:
     from aiorepl.delivery.dead_letters import DeadLetters
 
     for letter in DeadLetters(folder).letters():
-        refusal = letter.batch.refusal
+        refusal = letter.batch.rejection
         why = "" if refusal is None else f"  {refusal.at:%Y-%m-%d %H:%M:%S}Z  {refusal.sink}: {refusal.error}"
         click.echo(printable(f"{letter.file.name}  {_tables(letter)}{why}"))
 
@@ -42,7 +42,7 @@ def show(folder: Path) -> None:
 
     form = NativeFormat()
     for letter in DeadLetters(folder).letters():
-        for event in form.events(letter.batch.transactions):
+        for event in form.events(letter.batch.slices):
             click.echo(event)
 
 

@@ -89,7 +89,7 @@ async def run_until_signal(pipeline: Pipeline) -> bool:
         nonlocal signalled
         if signalled:
             work.cancel()
-        _exit_after(_MARGIN if signalled else pipeline.grace + _MARGIN)
+        _exit_after(_MARGIN if signalled else pipeline.shutdown_timeout + _MARGIN)
         signalled = True
         pipeline.stop()
 

@@ -42,30 +42,30 @@ dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
 slot = "orders"
 publication = ["shop"]          # CREATE PUBLICATION shop FOR ALL TABLES;
 create_slot = true
-# temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, source, heartbeat,
-# receive_timeout, spool, waiting_bytes
+# temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, interface, heartbeat_interval,
+# receive_timeout, spill_dir, transaction_buffer_bytes
 
 # With a journal the slot waits for nobody else, and every sink goes at its own pace.
 # [journal]
 # url = "/var/lib/aiorepl/journal"
 # snapshot = true               # begin with the rows that are there when the slot is created
-# retain = "7d 100gb"           # delete what all consumers have passed, past this age or size; else: aiorepl journal prune
+# retention = "7d 100gb"        # delete what all consumers have passed, past this age or size; else: aiorepl journal prune
 
 # [pipeline]
-# grace = 10                    # seconds that sinks have to finish when we are stopped
-# memory = "16m"                # between the source and the sinks
+# shutdown_timeout = 10         # seconds that sinks have to finish when we are stopped
+# buffer_bytes = "16m"          # between the source and the sinks
 # reconnect = true              # false: end with exit code 3 when the connection is lost
 # [pipeline.batches]
-# bytes = "1m"
-# rows = 500                    # a sink's own affair unless given
-# seconds = 0.5                 # wait so long for more; else what is there is written
+# max_bytes = "1m"
+# max_rows = 500                # a sink's own affair unless given
+# linger = 0.5                  # seconds that a batch waits for more changes; 0 by default
 # flush_bytes = "64m"
 # flush_seconds = 1
 # [pipeline.retry]
-# seconds = 300                 # inf: for ever
+# timeout = 300                 # inf: no limit
 # attempts = 100
-# first = 0.1
-# longest = 30
+# wait_initial = 0.1
+# wait_max = 30
 
 # As many as you like: `aiorepl sinks` lists what is installed. All but type and name are the sink's own options.
 [[sinks]]
@@ -189,15 +189,23 @@ def _configured(checker: Checker, document: dict[str, Any], once: Mapping[str, b
 
     options: dict[str, Any] = {}
     if "journal" in document:
-        journal = Options({"url": str, "snapshot": bool, "retain": str}, frozenset({"url"}))
+        journal = Options({"url": str, "snapshot": bool, "retention": str}, frozenset({"url"}))
         given = checker.arguments("journal", document["journal"], journal)
         if given is not None:
             checker.call("journal.url", open_store, {"url": given["url"]})
-            if "retain" in given:
-                options["retain"] = checker.call("journal.retain", Retention.parse, {"text": given["retain"]})
+            if "retention" in given:
+                options["retention"] = checker.call(
+                    "journal.retention", Retention.parse, {"text": given["retention"]}
+                )
             options |= {"journal": given["url"], "snapshot": given.get("snapshot", False)}
 
-    hints = {"grace": float, "memory": int, "reconnect": bool, "batches": BatchPolicy, "retry": RetryPolicy}
+    hints = {
+        "shutdown_timeout": float,
+        "buffer_bytes": int,
+        "reconnect": bool,
+        "batches": BatchPolicy,
+        "retry": RetryPolicy,
+    }
     options |= checker.arguments("pipeline", document.get("pipeline", {}), Options(hints)) or {}
     options["reconnect"] = FOR_EVER if options.get("reconnect", True) else None
 
@@ -227,7 +235,7 @@ def _source_options() -> Options:
         "proto_version": Literal[1, 2, 3, 4],
         "streaming": Literal["off", "on", "parallel"],
         "origin": Literal["any", "none"],
-        "source": Literal["walsender", "sql"],
+        "interface": Literal["walsender", "sql"],
     }
     return replace(known, hints=hints, required=known.required - {"dsn"})
 

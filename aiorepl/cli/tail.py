@@ -56,7 +56,7 @@ def names(context: click.Context, parameter: click.Parameter, value: tuple[str, 
 @click.option(
     "--origin", type=click.Choice(["any", "none"]), help="none: only what was written on this server."
 )
-@click.option("--source", type=click.Choice(["walsender", "sql"]), default="walsender", show_default=True)
+@click.option("--interface", type=click.Choice(["walsender", "sql"]), default="walsender", show_default=True)
 @click.option(
     "--format",
     "format_",
@@ -71,7 +71,9 @@ def names(context: click.Context, parameter: click.Parameter, value: tuple[str, 
     "--schema-changes", is_flag=True, help="Also a line before the first row that has other columns."
 )
 @click.option("--failover", is_flag=True, help="Have standbys synchronize the slot (PostgreSQL 17).")
-@click.option("--heartbeat", type=float, metavar="SECONDS", help="Write an empty message this often.")
+@click.option(
+    "--heartbeat-interval", type=float, metavar="SECONDS", help="Write an empty message this often."
+)
 @click.option("--no-reconnect", is_flag=True, help="End with exit code 3 when the connection is lost.")
 def tail(
     dsn: str | None,
@@ -86,13 +88,13 @@ def tail(
     binary: bool,
     messages: bool,
     origin: str | None,
-    source: str,
+    interface: str,
     format_: str,
     values: str,
     boundaries: bool,
     schema_changes: bool,
     failover: bool,
-    heartbeat: float | None,
+    heartbeat_interval: float | None,
     no_reconnect: bool,
 ) -> int:
     """Print committed changes as they come, a line each: JSON objects, or with --format pretty for people.
@@ -128,12 +130,12 @@ def tail(
             proto_version=proto_version,
             streaming=streaming,
             two_phase=two_phase,
-            source=source,
+            interface=interface,
             binary=binary,
             messages=messages,
             origin=origin,
             failover=failover,
-            heartbeat=heartbeat,
+            heartbeat_interval=heartbeat_interval,
         ),
         [Delivery(sink, schema_changes=schema_changes)],
         until=until,

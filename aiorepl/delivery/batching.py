@@ -16,26 +16,26 @@ from aiorepl.transactions.transaction import Slice
 class BatchPolicy:
     """How much a sink gets at once, and how long accepted data may stay unflushed.
 
-    :param bytes: a batch is full at this size; a larger transaction comes in slices.
-    :param rows: no batch has more changes; a transaction of more comes in slices. ``None``: any number.
-    :param seconds: how long a batch that is not full waits for more, its age; 0: what is there is written.
-    :param flush_bytes: flush when this much was accepted since the last flush.
-    :param flush_seconds: flush at the latest this long after the first unflushed batch was accepted.
-    :raises ConfigurationError: for what is no amount.
+    :param max_bytes: size of a full batch, in bytes; a larger transaction is delivered in slices.
+    :param max_rows: largest number of changes in a batch; a larger transaction is delivered in slices. ``None``: no limit.
+    :param linger: how long a batch that is not full waits for more changes, in seconds; 0 writes what is there.
+    :param flush_bytes: flush when this many bytes were accepted since the last flush.
+    :param flush_seconds: flush at the latest this many seconds after the first unflushed batch was accepted.
+    :raises ConfigurationError: a value is out of range.
     """
 
-    bytes: int = 1024 * 1024
-    rows: int | None = None
-    seconds: float = 0.0
+    max_bytes: int = 1024 * 1024
+    max_rows: int | None = None
+    linger: float = 0.0
     flush_bytes: int = 64 * 1024 * 1024
     flush_seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("bytes", "rows", "flush_bytes"):
+        for name in ("max_bytes", "max_rows", "flush_bytes"):
             amount = getattr(self, name)
             if amount is not None and amount < 1:
                 raise ConfigurationError(f"batches: {name} is at least 1")
-        for name in ("seconds", "flush_seconds"):
+        for name in ("linger", "flush_seconds"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigurationError(f"batches: {name} is in seconds, 0 or more")
 
@@ -115,7 +115,7 @@ class Batcher:
 
     def spent(self, batch: Batch) -> int:
         """How many of the slices that were added are done with once ``batch``, the next that was taken, is written."""
-        pieces = len(batch.transactions)
+        pieces = len(batch.slices)
         return pieces if self._rows is None else sum(self._ends.popleft() for _ in range(pieces))
 
     def _split(self, parts: list[Slice]) -> tuple[Batch, list[Slice]]:

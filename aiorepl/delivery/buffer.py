@@ -24,7 +24,7 @@ class BufferStatistics:
     bytes: int
     slices: int
     limit: int
-    held_back: bool
+    backpressured: bool
     slowest: str | None
 
 
@@ -61,7 +61,7 @@ class SliceBuffer:
         self._notify()
 
     @property
-    def held_back(self) -> bool:
+    def backpressured(self) -> bool:
         """Whether it is over its limit."""
         return not self._room.is_set()
 
@@ -87,7 +87,7 @@ class SliceBuffer:
 
     def statistics(self) -> BufferStatistics:
         """What the window holds now."""
-        return BufferStatistics(self._bytes, len(self._slices), self.limit, self.held_back, self.slowest)
+        return BufferStatistics(self._bytes, len(self._slices), self.limit, self.backpressured, self.slowest)
 
     def _notify(self) -> None:
         for cursor in self._cursors:

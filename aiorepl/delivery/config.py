@@ -35,7 +35,7 @@ class Delivery:
     :param order: what stays in order then: the changes of a ``"key"``, of a ``"table"`` or of a ``"routing_key"``.
     :param on_error: what becomes of changes that are refused for good, or for which the retries are spent: ``"halt"``
         stops the sink, ``"dead_letter"`` puts them aside, ``"skip"`` counts them in the statistics and goes on.
-    :param dead_letters: a folder, or another sink, which gets batches with a ``refusal``.
+    :param dead_letters: a folder, or another sink, which gets batches with a ``rejection``.
     :param batches: the pipeline's unless given, but for what the sink says of its flushes (``Sink.flush_seconds``).
     :param retry: the pipeline's unless given.
     :raises ConfigurationError: for choices that do not go together.

@@ -65,11 +65,11 @@ class DeadLetters(SyncSink):
     def write(self, batch: Batch) -> None:
         """A letter for each transaction."""
         try:
-            for part in batch.transactions:
+            for part in batch.slices:
                 # How a table looked comes with its rows.
                 changes = [change for change in part.changes if not isinstance(change, SchemaChange)]
                 if changes:
-                    self._write(part, changes, batch.refusal)
+                    self._write(part, changes, batch.rejection)
         except OSError as error:
             raise storage_error(error, f"dead letters: {self.path}") from None
 
@@ -98,7 +98,7 @@ class DeadLetters(SyncSink):
             letter = _load(file)
         except ConfigurationError as error:
             raise PermanentError(f"dead letters: {error}: move it out of the folder") from None
-        kept, ours = letter.batch.refusal, self._position
+        kept, ours = letter.batch.rejection, self._position
         sinks = [None if one is None else one.sink for one in (kept, refusal)]
         slots = [None if one is None else (one.system_identifier, one.slot) for one in (letter.source, ours)]
         if sinks[0] != sinks[1] or slots[0] != slots[1]:

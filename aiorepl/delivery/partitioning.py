@@ -58,7 +58,7 @@ def stages(batch: Batch, lanes: int, touched: Touched) -> Iterator[list[Batch]]:
     the batch. Slices without changes are left out.
     """
     stage = _Stage()
-    for number, part in enumerate(batch.transactions):
+    for number, part in enumerate(batch.slices):
         for change in part.changes:
             places = None if isinstance(change, SchemaChange) else touched(change)
             if places is not None:
@@ -99,7 +99,7 @@ class _Stage:
         parts: list[dict[int, list[Change]]] = [{} for _ in loads]
         for number, change, place in self._changes:
             parts[lane_of[self._find(place)]].setdefault(number, []).append(change)
-        whole = batch.transactions
+        whole = batch.slices
         yield [
             Batch(tuple(replace(whole[number], changes=changes) for number, changes in part.items()))
             for part in parts

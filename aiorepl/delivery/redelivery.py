@@ -53,10 +53,10 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
             ),
         }
         for letter in waiting:
-            refusal = letter.batch.refusal
+            refusal = letter.batch.rejection
             writer = writers["write" if refusal is None else refusal.stage]
             try:
-                await writer.write(Batch(letter.batch.transactions))
+                await writer.write(Batch(letter.batch.slices))
                 await writer.flush()
             except (SinkError, DataError) as error:
                 raise SinkError(f"{letter.file} is refused again: {error}") from error
@@ -81,6 +81,6 @@ class _Replaying(Sink):
 
 
 def _require_own(name: str, letter: Letter) -> None:
-    refusal = letter.batch.refusal
+    refusal = letter.batch.rejection
     if refusal is not None and refusal.sink != name:
         raise ConfigurationError(f"{letter.file} was refused by sink {refusal.sink!r}, not by {name!r}")

@@ -13,7 +13,7 @@ class SinkStatistics:
     """What one sink has done.
 
     :param retries: calls that were made again.
-    :param resends: how often it had lost what it had accepted, and was sent it again; changes and batches count again.
+    :param rewinds: how often it had lost what it had accepted, and was sent it again; changes and batches count again.
     :param dead_letters: changes that the sink refused and its dead letters took.
     :param skipped: changes that the sink refused and that are lost to it, as its policy has it.
     :param committed: when the last transaction that is durable with it was committed on the source.
@@ -26,7 +26,7 @@ class SinkStatistics:
     batches: int = 0
     flushes: int = 0
     retries: int = 0
-    resends: int = 0
+    rewinds: int = 0
     dead_letters: int = 0
     skipped: int = 0
     blocked: int = 0

@@ -20,7 +20,7 @@ class ThreadedSink(Sink):
 
     def __init__(self, sink: SyncSink) -> None:
         self._sink = sink
-        self.takes_prepared = sink.takes_prepared
+        self.supports_prepared = sink.supports_prepared
         self.concurrent = sink.concurrent
 
     @property

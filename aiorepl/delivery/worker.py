@@ -18,7 +18,7 @@ from aiorepl.delivery.writer import SinkWriter, transactions
 from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.retry import Resends
+from aiorepl.retry import Rewinds
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.source.continuity import commits
 from aiorepl.source.table_catalog import TableCatalog
@@ -81,7 +81,7 @@ class SinkWorker:
         self._keeps_position = keeps_position
         self._trail = context.position.trail if keeps_position else None
         self._policy = serve.batches
-        self._resends = Resends(serve.retry)
+        self._resends = Rewinds(serve.retry)
         # Who overrides write alone is durable when it returns: nothing to wait for.
         self._durable_on_write = serve.sink.durable_on_write
         self._begin(after)
@@ -93,7 +93,7 @@ class SinkWorker:
             self._sieve = StreamFilter(self._selection, self.statistics.name, self._lineage)
         self._tracker = SchemaTracker() if self._announces else None
         self._seen = Deduplicator(after)
-        self._batcher = Batcher(self._policy.bytes, self._policy.rows)
+        self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
         self._gather_until: float | None = None
         self._skipped = 0
         self._unflushed = 0
@@ -114,7 +114,7 @@ class SinkWorker:
                 await self._deliver()
                 break
             except TransientError as error:
-                if not error.resend or filler is None or not filler.repeats:
+                if not error.rewind or filler is None or not filler.repeats:
                     raise
                 if not await self._go_back(filler, error):
                     break
@@ -182,10 +182,10 @@ class SinkWorker:
         batcher, cursor = self._batcher, self._cursor
         if self._barred is not None:
             return False
-        if self._policy.seconds and batcher.ready and not (batcher.full or cursor.ended or cursor.holds_back):
+        if self._policy.linger and batcher.ready and not (batcher.full or cursor.ended or cursor.holds_back):
             now = asyncio.get_running_loop().time()
             if self._gather_until is None:
-                self._gather_until = now + self._policy.seconds
+                self._gather_until = now + self._policy.linger
             if now < self._gather_until:
                 return True
         self._gather_until = None
@@ -209,7 +209,7 @@ class SinkWorker:
             pass
 
     async def _write(self, batch: Batch) -> None:
-        if self._keeps_position or any(map(_says_something, batch.transactions)):
+        if self._keeps_position or any(map(_says_something, batch.slices)):
             try:
                 await self._writer.write(batch)
             except DataError:
@@ -266,7 +266,7 @@ class SinkWorker:
         if pause is None:
             raise error
         _log.warning("sink %s is opened and sent again what it lost: %s", statistics.name, error)
-        statistics.resends += 1
+        statistics.rewinds += 1
         opened = await unless(filler.stopped, self._reopened(pause))
         if opened is None:
             return False
@@ -296,7 +296,7 @@ def _says_something(part: Slice) -> bool:
 
 
 def _last_commit(batch: Batch) -> datetime | None:
-    for part in reversed(batch.transactions):
+    for part in reversed(batch.slices):
         if part.transaction is not None and part.last:
             return part.transaction.commit_time
     return None

@@ -100,7 +100,7 @@ class SinkWriter:
 
         :raises AioreplError: it cannot be opened, or does not go on as what it was.
         """
-        held = await self._insist("open", lambda: self._sink.open(context), resend=True)
+        held = await self._insist("open", lambda: self._sink.open(context), rewind=True)
         if self._keeps_position is (held is None):
             raise SinkError(
                 f"sink {self._name}: open has returned a position at one time and none at another: where the target "
@@ -116,7 +116,7 @@ class SinkWriter:
         except AioreplError as error:
             if self._serve.on_error == "halt" or wants_resend(error):
                 raise
-            if isinstance(error, PermanentError) and error.final:
+            if isinstance(error, PermanentError) and error.fatal:
                 raise
             await self._refused(batch, error)
 
@@ -133,7 +133,7 @@ class SinkWriter:
         # Nobody is there (and would not be for each of them), or it is this one.
         for unit in units:
             self._require_separable(unit, error)
-        await self._put_aside(batch.transactions, error, "write")
+        await self._put_aside(batch.slices, error, "write")
         await self._pass(batch)
 
     async def _pass(self, batch: Batch) -> None:
@@ -175,7 +175,7 @@ class SinkWriter:
         wanted = set(map(event_id, refused))
         found: set[str] = set()
         parts = []
-        for part in batch.transactions:
+        for part in batch.slices:
             named = {identity: change for change in part.changes if (identity := event_id(change)) in wanted}
             if named:
                 found |= named.keys()
@@ -205,9 +205,9 @@ class SinkWriter:
         self._statistics.dead_letters += count
         _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, at, error)
 
-    async def _insist(self, call: str, make: Callable[[], Awaitable[T]], *, resend: bool = False) -> T:
+    async def _insist(self, call: str, make: Callable[[], Awaitable[T]], *, rewind: bool = False) -> T:
         try:
-            async for attempt in self._serve.retry.sink(f"sink {self._name}: {call}", resend=resend):
+            async for attempt in self._serve.retry.sink(f"sink {self._name}: {call}", rewind=rewind):
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
@@ -240,7 +240,7 @@ def awaitable(name: str, call: str, made: Awaitable[T]) -> Awaitable[T]:
 
 def wants_resend(error: BaseException) -> bool:
     """Whether the sink has lost more than the call that raised this."""
-    return isinstance(error, TransientError) and error.resend
+    return isinstance(error, TransientError) and error.rewind
 
 
 def _is_unreadable(error: BaseException) -> bool:
@@ -250,7 +250,7 @@ def _is_unreadable(error: BaseException) -> bool:
 def transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
     """The batch by transactions; what stands between them by itself."""
     unit: list[Slice] = []
-    for part in batch.transactions:
+    for part in batch.slices:
         if unit and not _same_transaction(unit[-1], part):
             yield tuple(unit)
             unit = []

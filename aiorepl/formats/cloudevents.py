@@ -38,7 +38,7 @@ class CloudEventsFormat(Format):
     """
 
     content_type = "application/cloudevents+json"
-    takes_prepared = True
+    supports_prepared = True
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class Format:
     content_type: str = "application/json"
     """The media type of an event."""
 
-    takes_prepared: bool = False
+    supports_prepared: bool = False
     """Whether it has events for a prepared transaction and for how that ends, so that it may come when it is prepared."""
 
     def __init__(self, *, boundaries: bool = False) -> None:

@@ -38,7 +38,7 @@ class NativeFormat(Format):
     :raises ConfigurationError: for other ``values``.
     """
 
-    takes_prepared = True
+    supports_prepared = True
 
     def __init__(self, *, values: str = "typed", boundaries: bool = False) -> None:
         super().__init__(boundaries=boundaries)

@@ -47,7 +47,7 @@ class PrettyFormat(Format):
     """
 
     content_type = "text/plain"
-    takes_prepared = True
+    supports_prepared = True
 
     def __init__(self, *, colour: bool = False, width: int = 80, boundaries: bool = False) -> None:
         super().__init__(boundaries=boundaries)

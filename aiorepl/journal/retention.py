@@ -56,7 +56,7 @@ class Retention:
             limit, amount = _read(word)
             if amount is None or limit in found:
                 raise ConfigurationError(
-                    f"retain {text!r} is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or one of "
+                    f"retention {text!r} is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or one of "
                     'each, as in "7d 100gb"'
                 )
             found[limit] = amount
@@ -75,7 +75,7 @@ def prune(
     *,
     store: Store | None = None,
     until: LSN | None = None,
-    retain: Retention | None = None,
+    retention: Retention | None = None,
 ) -> list[str]:
     """Delete the segments that all cursors have passed. Safe beside a writer and readers.
 
@@ -83,7 +83,7 @@ def prune(
     said that he has read it.
 
     :param until: keep what ends behind this, too.
-    :param retain: keep this much of it; nothing unless given.
+    :param retention: keep this much of it; nothing unless given.
     :returns: the names of the segments that are gone, oldest first.
     :raises OSError: when a file cannot be deleted; those before it are gone.
     :raises JournalError: the journal or a cursor is damaged; nothing was deleted.
@@ -97,7 +97,7 @@ def prune(
         return []
     passed = min(held) if until is None else min(*held, until)
     segments = chain.segments()
-    retained = None if retain is None else _Retained(store, segments, retain)
+    retained = None if retention is None else _Retained(store, segments, retention)
     gone = []
     for segment in segments[:-1]:
         if segment.last_end_lsn > passed or (retained is not None and retained.keeps(segment)):
@@ -146,7 +146,7 @@ async def keep_pruned(url: str, retention: Retention) -> None:
     told = ""
     while True:
         try:
-            gone = await asyncio.to_thread(prune, url, retain=retention)
+            gone = await asyncio.to_thread(prune, url, retention=retention)
         except (JournalError, OSError) as error:
             text = f"{type(error).__name__}: {error.strerror if isinstance(error, OSError) else error}"
             if text != told:

@@ -31,7 +31,7 @@ class JournalSink(Sink):
     :param block_bytes: a block, the unit that a reader holds in memory, is closed past this size.
     """
 
-    takes_prepared = True
+    supports_prepared = True
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class JournalSink(Sink):
     async def write(self, batch: Batch) -> None:
         """Append the batch; the segment may be closed with it."""
         with self._errors("write"):
-            await to_thread.run_sync(self._writer.write, batch.transactions)
+            await to_thread.run_sync(self._writer.write, batch.slices)
 
     async def flush(self) -> None:
         """Close the segment: every whole transaction is durable, and readers see it."""

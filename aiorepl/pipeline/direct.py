@@ -25,9 +25,9 @@ class DirectFanOut(FanOut):
     """One window for all sinks, and the slot waits for each of them."""
 
     def __init__(
-        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], memory: int, gaps: Gaps
+        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: Gaps
     ) -> None:
-        super().__init__(capture, sinks, memory, gaps)
+        super().__init__(capture, sinks, buffer_bytes, gaps)
         # The positions that the sinks returned from ``open``.
         self._held: dict[str, Position | None] = {}
 
@@ -49,7 +49,7 @@ class DirectFanOut(FanOut):
         return next((f"sink {name}" for name in holding), None)
 
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        if all(serve.sink.takes_prepared for serve in self._sinks.values()):
+        if all(serve.sink.supports_prepared for serve in self._sinks.values()):
             self._capture.take_prepared()
         readied = await self._connect(cleanup)
         begin = readied.position
@@ -66,7 +66,7 @@ class DirectFanOut(FanOut):
             if position is not None and position == self._held[name]
         ]
         self.ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.refuted)
-        window = self._window(SOURCE, self._memory)
+        window = self._window(SOURCE, self._buffer_bytes)
         runners = [
             self._runner(
                 name,

@@ -39,21 +39,21 @@ from aiorepl.wire.interface import CreatedSlot
 _log = logging.getLogger("aiorepl.pipeline")
 
 JOURNAL = "journal"
-HELD_BACK_SECONDS = 10.0
+BACKPRESSURE_WARNING_SECONDS = 10.0
 
 
 class FanOut(ABC):
     """Everything between the capture and the sinks of one pipeline; ``direct`` here, ``journaled`` next door.
 
-    :param memory: bytes that all windows together may hold.
+    :param buffer_bytes: bytes that all windows together may hold.
     :param gaps: what to do about what is missing.
     """
 
     def __init__(
-        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], memory: int, gaps: Gaps
+        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: Gaps
     ) -> None:
         self.ledger = Ledger(LSN(0), ())
-        self.windows: dict[str, SliceBuffer] = {}
+        self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
         self.started = asyncio.Event()
         self.ending = asyncio.Event()
@@ -61,7 +61,7 @@ class FanOut(ABC):
         self.gaps = gaps
         self._capture = capture
         self._sinks = sinks
-        self._memory = memory
+        self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
         self._fillers: list[Feeder] = []
         self._stopped = asyncio.Event()
@@ -156,7 +156,7 @@ class FanOut(ABC):
             raise SinkError(f"sink {context.name}: open raised {type(error).__name__}") from error
 
     def _window(self, name: str, limit: int) -> SliceBuffer:
-        window = self.windows[name] = SliceBuffer(limit)
+        window = self.buffers[name] = SliceBuffer(limit)
         return window
 
     def _claim(self, name: str, holder: str, held: Position) -> Claim:
@@ -221,14 +221,14 @@ class FanOut(ABC):
             window.extend(slices)
             # Or they would be held, and their spool with them, until something else comes.
             del slices
-            if window.held_back:
+            if window.backpressured:
                 await self._room(window)
 
     async def _room(self, window: SliceBuffer) -> None:
         """Wait until the source may be read on; who keeps it waiting for long is named."""
         clock = asyncio.get_running_loop().time
-        began, patience = clock(), HELD_BACK_SECONDS
-        while window.held_back:
+        began, patience = clock(), BACKPRESSURE_WARNING_SECONDS
+        while window.backpressured:
             try:
                 async with asyncio.timeout(patience):
                     await window.room()

@@ -14,7 +14,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.retry import Resends, RetryPolicy
+from aiorepl.retry import RetryPolicy, Rewinds
 from aiorepl.source.continuity import Claim, Continuity
 from aiorepl.source.table_lookups import TableLookups
 
@@ -47,7 +47,7 @@ class JournalFollower:
     ) -> None:
         self.window = window
         self._name = name
-        self._rereads = Resends(retry)
+        self._rereads = Rewinds(retry)
         self._reader = reader
         self._tables = tables
         self._continuity = continuity

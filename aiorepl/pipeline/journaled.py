@@ -51,7 +51,7 @@ class JournaledFanOut(FanOut):
         self,
         capture: Capture,
         sinks: Mapping[str, ResolvedDelivery],
-        memory: int,
+        buffer_bytes: int,
         gaps: Gaps,
         *,
         journal: str,
@@ -59,20 +59,20 @@ class JournaledFanOut(FanOut):
         retry: RetryPolicy,
         snapshot: bool,
         resnapshot: bool,
-        retain: Retention | str | None,
+        retention: Retention | str | None,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
-        super().__init__(capture, sinks, memory // (1 + len(sinks)), gaps)
+        super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps)
         self._url = journal
         self._sink = JournalSink(journal)
         # What it gets at once is nobody's choice: it is sinks that may want few rows, or wait for more.
-        self._journal = ResolvedDelivery(self._sink, replace(batches, rows=None, seconds=0.0), retry)
+        self._journal = ResolvedDelivery(self._sink, replace(batches, max_rows=None, linger=0.0), retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
         # Whether this start begins with an initial load; a partly loaded journal counts as empty.
         self._loads = False
-        self._retain = Retention.parse(retain) if isinstance(retain, str) else retain
+        self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
@@ -111,7 +111,7 @@ class JournaledFanOut(FanOut):
         self.ledger = await self._capture.begin(
             after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
         )
-        window = self._window(SOURCE, self._memory)
+        window = self._window(SOURCE, self._buffer_bytes)
         runner = self._runner(
             JOURNAL,
             self._journal,
@@ -123,9 +123,9 @@ class JournaledFanOut(FanOut):
         chain = await asyncio.to_thread(JournalReader(self._url).chain)
         self._begin = max(chain.begins, chain.manifest.begins)
         places = {name: await self._registered(name, begin) for name in self._sinks}
-        if self._retain is not None:
+        if self._retention is not None:
             # Only now: every sink of ours has its cursor, and keeps what it needs.
-            pruning = asyncio.create_task(keep_pruned(self._url, self._retain), name="aiorepl retention")
+            pruning = asyncio.create_task(keep_pruned(self._url, self._retention), name="aiorepl retention")
             cleanup.push_async_callback(_ended, pruning)
         self.started.set()
         async with asyncio.TaskGroup() as group:
@@ -226,7 +226,7 @@ class JournaledFanOut(FanOut):
             await progress.stands(start.lsn)
         elif not continuity.open:
             await progress.durable(reads_from)
-        window = self._window(name, self._memory)
+        window = self._window(name, self._buffer_bytes)
         held = None if own is None else start
         runner = self._runner(name, serve, window, progress, after=start.lsn, held=held)
         follower = JournalFollower(
@@ -326,7 +326,7 @@ class JournaledFanOut(FanOut):
 
             async def emit(slices: list[Slice]) -> None:
                 window.extend(slices)
-                if window.held_back:
+                if window.backpressured:
                     await self._room(window)
 
             await load.run(emit)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("aiorepl.pipeline")
 
-FOR_EVER = RetryPolicy(seconds=None)
+FOR_EVER = RetryPolicy(timeout=None)
 
 
 class Pipeline:
@@ -47,7 +47,7 @@ class Pipeline:
         position is kept under: do not change it.
     :param journal: the folder (or ``file://`` URL) of a journal.
     :param snapshot: if the slot is created now, begin with the rows that are in the tables already. Needs a journal.
-    :param retain: delete segments of the journal once all its consumers have passed them, and they are older than this or
+    :param retention: delete segments of the journal once all its consumers have passed them, and they are older than this or
         the journal is larger: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. Unless given, only ``aiorepl journal prune`` does.
     :param resnapshot: make the slot anew, whatever became of it, and load the tables again, behind what the journal has.
         The load is one transaction that begins with a truncate of the tables. For one start, not for every.
@@ -58,8 +58,8 @@ class Pipeline:
     :param reconnect: how to go on after a lost connection; ``None`` ends with the error instead.
     :param batches: how much sinks get at once, and when they are flushed.
     :param retry: how long to insist when a sink raises TransientError.
-    :param grace: seconds that ``stop`` gives sinks to finish before they are cancelled.
-    :param memory: bytes that may be in memory between the source and the sinks.
+    :param shutdown_timeout: seconds that ``stop`` gives sinks to finish before they are cancelled.
+    :param buffer_bytes: bytes that may be in memory between the source and the sinks.
     :raises ConfigurationError: for choices that do not go together, and for what is no source or sink.
     """
 
@@ -70,43 +70,43 @@ class Pipeline:
         *,
         journal: str | None = None,
         snapshot: bool = False,
-        retain: Retention | str | None = None,
+        retention: Retention | str | None = None,
         resnapshot: bool = False,
         accept_gap: bool = False,
         until: LSN | str | None = None,
         reconnect: RetryPolicy | None = FOR_EVER,
         batches: BatchPolicy | None = None,
         retry: RetryPolicy | None = None,
-        grace: float = 10.0,
-        memory: int = 16 * 1024 * 1024,
+        shutdown_timeout: float = 10.0,
+        buffer_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         if not isinstance(source, Source):
             raise ConfigurationError(
                 f"a pipeline reads an aiorepl.Source(dsn, slot=…, publication=…), not a {type(source).__name__}"
             )
-        if not grace >= 0:
-            raise ConfigurationError("grace is in seconds, 0 or more")
-        if memory < 1:
-            raise ConfigurationError("memory is a number of bytes, at least 1")
+        if not shutdown_timeout >= 0:
+            raise ConfigurationError("shutdown_timeout is in seconds, 0 or more")
+        if buffer_bytes < 1:
+            raise ConfigurationError("buffer_bytes is a number of bytes, at least 1")
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
         if (snapshot or resnapshot) and journal is None:
             raise ConfigurationError(
                 "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
             )
-        if retain is not None and journal is None:
-            raise ConfigurationError("retain is about a journal, and there is none")
+        if retention is not None and journal is None:
+            raise ConfigurationError("retention is about a journal, and there is none")
         if resnapshot and accept_gap:
             raise ConfigurationError("resnapshot leaves no gap to accept: choose one of the two")
         self._source = source
-        self.grace = grace
+        self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         serving = served(sinks, batches, retry)
         self._capture = Capture(source, retry=reconnect, until=until, tables=_table_lookups(source, serving))
         gaps = Gaps(accept=accept_gap)
         self._lanes: FanOut
         if journal is None:
-            self._lanes = DirectFanOut(self._capture, serving, memory, gaps)
+            self._lanes = DirectFanOut(self._capture, serving, buffer_bytes, gaps)
         else:
             # Imported here: a tenth of the time that the rest takes to start.
             from aiorepl.pipeline.journaled import JournaledFanOut
@@ -114,16 +114,16 @@ class Pipeline:
             self._lanes = JournaledFanOut(
                 self._capture,
                 serving,
-                memory,
+                buffer_bytes,
                 gaps,
                 journal=journal,
                 batches=batches,
                 retry=retry,
                 snapshot=snapshot,
                 resnapshot=resnapshot,
-                retain=retain,
+                retention=retention,
             )
-        self._heartbeat = None if source.heartbeat is None else Heartbeat(source)
+        self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
         self._stopping = asyncio.Event()
         self._begun = False
         self._over = asyncio.Event()
@@ -133,7 +133,7 @@ class Pipeline:
     async def run(self) -> None:
         """Run until the end of the stream (``until``), ``stop()``, or an error.
 
-        After an error, as after ``stop()``, what was received is finished first, within the grace period. Cancelling
+        After an error, as after ``stop()``, what was received is finished first, within the shutdown timeout. Cancelling
         stops at once. A pipeline runs once.
 
         :raises AioreplError: what could not be mended; what was flushed before is safe and confirmed.
@@ -157,9 +157,11 @@ class Pipeline:
             await asyncio.wait({work, stop, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._lanes.stop_reading()
-                await asyncio.wait({work}, timeout=self.grace)
+                await asyncio.wait({work}, timeout=self.shutdown_timeout)
             if not work.done():
-                _log.warning("the grace period of %s s is over: sinks are cancelled", self.grace)
+                _log.warning(
+                    "the shutdown timeout of %s s is over: sinks are cancelled", self.shutdown_timeout
+                )
                 work.cancel()
                 await asyncio.wait({work})
             else:
@@ -174,7 +176,7 @@ class Pipeline:
             await _ended(stop, ending, work)
 
     def stop(self) -> None:
-        """Ask ``run`` to end: read no more, let the sinks finish within the grace period, confirm, disconnect."""
+        """Ask ``run`` to end: read no more, let the sinks finish within the shutdown timeout, confirm, disconnect."""
         self._stopping.set()
 
     async def started(self) -> None:
@@ -205,9 +207,9 @@ class Pipeline:
             flushed=ledger.flushed,
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
-            quiet_for=self._capture.quiet_for,
+            idle_seconds=self._capture.idle_seconds,
             waiting=self._capture.waiting,
-            windows={name: window.statistics() for name, window in lanes.windows.items()},
+            buffers={name: window.statistics() for name, window in lanes.buffers.items()},
             sinks=dict(lanes.statistics),
             lags=lanes.lags(),
             gaps=tuple(lanes.gaps.accepted),
@@ -233,7 +235,7 @@ class Pipeline:
     ) -> None:
         self.stop()
         if self._task is not None:
-            # An end in order takes no longer than the grace period: a cancelled scope of anyio's waits for it, too.
+            # An end in order takes no longer than the shutdown timeout: a cancelled scope of anyio's waits for it, too.
             with CancelScope(shield=True):
                 await self._task
 

@@ -27,9 +27,9 @@ class PipelineStatistics:
 
     :param received: how far the server has sent; then what every sink has taken, and what the slot is confirmed with.
     :param reconnects: how often the connection was lost and made again; ``last_error`` is why, or why it cannot be.
-    :param quiet_for: seconds since the server's last sign of life; ``None`` without a stream, and with ``source="sql"``.
+    :param idle_seconds: seconds since the server's last sign of life; ``None`` without a stream, and with ``interface="sql"``.
     :param waiting: what cannot be delivered yet.
-    :param windows: what waits for sinks. One that is held back names the ``slowest`` of its readers.
+    :param buffers: what waits for sinks. One that is held back names the ``slowest`` of its readers.
     :param lags: how far behind every sink is.
     :param gaps: what was missing at the start, and accepted.
     :param heartbeat: what has become of the beats, if the source has any.
@@ -40,9 +40,9 @@ class PipelineStatistics:
     flushed: LSN
     reconnects: int
     last_error: str | None
-    quiet_for: float | None
+    idle_seconds: float | None
     waiting: TransactionBufferStatistics
-    windows: Mapping[str, BufferStatistics]
+    buffers: Mapping[str, BufferStatistics]
     sinks: Mapping[str, SinkStatistics]
     lags: Mapping[str, Lag]
     gaps: tuple[Gap, ...]

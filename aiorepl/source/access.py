@@ -38,14 +38,14 @@ async def privileges(connection: Connection, source: Source) -> list[Finding]:
     """Find missing privileges. A replication connection proves REPLICATION; the SQL route calls a function to find out."""
     findings = []
     (row,) = await connection.query("SELECT pg_catalog.quote_ident(current_user) AS role")
-    if source.source == "sql":
+    if source.interface == "sql":
         try:
             # The server checks the privilege before it looks for the slot.
             await connection.query(_PEEK_AT_NOTHING)
         except ServerError as error:
             if error.sqlstate == _NO_PRIVILEGE:
                 raise ConnectionFailed(f"{error.message}: ALTER ROLE {row['role']} REPLICATION") from None
-    for function in await connection.query(_NO_HEARTBEATS) if source.heartbeat is not None else ():
+    for function in await connection.query(_NO_HEARTBEATS) if source.heartbeat_interval is not None else ():
         text = f"no heartbeats: GRANT EXECUTE ON FUNCTION {function['name']} TO {row['role']}"
         findings.append(Finding("warning", "privileges", text))
     return findings

@@ -37,7 +37,7 @@ _log = logging.getLogger("aiorepl.capture")
 
 NOW = "now"
 
-_BRIEFLY = RetryPolicy(seconds=10.0)
+_BRIEFLY = RetryPolicy(timeout=10.0)
 
 
 class Capture:
@@ -66,7 +66,7 @@ class Capture:
         self._session: Session | None = None
         self._ledger = Ledger(LSN(0), ())
         # Shared by all connections: slices of an earlier one may still be queued for the sinks.
-        self._spool = Spool(source.spool)
+        self._spool = Spool(source.spill_dir)
         self._received = Received(LSN(0))
         self._claims: list[Claim] = []
         self._refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
@@ -86,11 +86,11 @@ class Capture:
         self.source = replace(self.source, deliver_prepared=True)
 
     @property
-    def quiet_for(self) -> float | None:
-        """Seconds since the server's last sign of life; ``None`` without a stream, and with ``source="sql"``."""
-        if self._session is None or self.source.source == "sql":
+    def idle_seconds(self) -> float | None:
+        """Seconds since the server's last sign of life; ``None`` without a stream, and with ``interface="sql"``."""
+        if self._session is None or self.source.interface == "sql":
             return None
-        return self._session.quiet_for()
+        return self._session.idle_seconds()
 
     @property
     def waiting(self) -> TransactionBufferStatistics:
@@ -188,7 +188,7 @@ class Capture:
                 _log.warning("reading from the source broke off, reconnecting: %s", error)
                 if isinstance(error, SpoolError) and self._retry is not None:
                     # Connecting would succeed and the disk be as full: give whoever is to make room some time.
-                    await asyncio.sleep(self._retry.longest)
+                    await asyncio.sleep(self._retry.wait_max)
 
     async def _receive(self, session: Session) -> list[Slice] | None:
         if self._fresh is None:

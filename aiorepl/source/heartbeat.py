@@ -51,7 +51,7 @@ class HeartbeatStatistics:
 
 
 class Heartbeat:
-    """Beats every ``source.heartbeat`` seconds, on a connection of its own, until it is cancelled. Never fails."""
+    """Beats every ``source.heartbeat_interval`` seconds, on a connection of its own, until it is cancelled. Never fails."""
 
     def __init__(self, source: Source) -> None:
         self.statistics = HeartbeatStatistics()
@@ -60,7 +60,7 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Beat now, and again and again."""
-        seconds = self._source.heartbeat
+        seconds = self._source.heartbeat_interval
         assert seconds is not None
         clock = asyncio.get_running_loop().time
         due = clock()

@@ -115,7 +115,7 @@ async def ready(
             source.failover
             and source.two_phase
             and connection.server_version == 17
-            and source.source != "sql"
+            and source.interface != "sql"
         )
         # The last command before the stream: any other would end an exported snapshot.
         created = await connection.create_slot(

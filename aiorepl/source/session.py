@@ -28,7 +28,7 @@ from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.frames import runs
 from aiorepl.wire.interface import Connection, Restart
 from aiorepl.wire.protocol import CopyFrame
-from aiorepl.wire.refusals import missing_publication
+from aiorepl.wire.server_errors import missing_publication
 
 _log = logging.getLogger("aiorepl.session")
 
@@ -65,7 +65,7 @@ class Session:
         self._ledger = ledger
         self._until = until
         self._resume = resume
-        self._spool = Spool(source.spool) if spool is None else spool
+        self._spool = Spool(source.spill_dir) if spool is None else spool
         self._decoder: Decoder
         self._assembler: Assembler
         self._reporting: StatusUpdates
@@ -90,7 +90,7 @@ class Session:
             binary=source.binary,
             resume=resume,
             deliver_prepared=source.deliver_prepared,
-            budget=source.waiting_bytes,
+            budget=source.transaction_buffer_bytes,
             spool=self._spool,
         )
 
@@ -157,9 +157,9 @@ class Session:
         """Bytes of transactions in progress and prepared ones: in memory, and spooled."""
         return self._assembler.waiting.memory, self._assembler.waiting.spooled
 
-    def quiet_for(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds since the last sign of life."""
-        return self._reporting.quiet_for()
+        return self._reporting.idle_seconds()
 
     async def stop(self) -> None:
         """Send the last status, exchange CopyDone, and close the connection; drop it if this is cancelled."""
@@ -215,7 +215,7 @@ class Session:
                 self._decide(part.two_phase)
             if part.end_lsn is not None:
                 self._ended_at(part.end_lsn)
-                if self._source.heartbeat and is_beat(part):
+                if self._source.heartbeat_interval and is_beat(part):
                     downstream.append(Slice(None, (), True, part.end_lsn, 0))
                     continue
             if part.changes or part.end_lsn is not None:

@@ -13,7 +13,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.secret import Secret
 from aiorepl.source.table_catalog import CatalogTable, of_oids, parse, published
-from aiorepl.transactions.assembler import WAITING_BYTES
+from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES
 from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
@@ -38,15 +38,15 @@ class Source:
     :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
     :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too. A slot that has it sends
         them so in any case.
-    :param source: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
+    :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: prepared transactions are given out when they are prepared. A pipeline sets it when all
         its sinks take them so.
-    :param waiting_bytes: memory for transactions in progress and prepared ones; content beyond it goes to ``spool``. What
+    :param transaction_buffer_bytes: memory for transactions in progress and prepared ones; content beyond it goes to ``spill_dir``. What
         cannot go there (a few hundred bytes of each transaction, what it was told of its tables) may take half of it.
-    :param spool: the folder for one file without a name; the system's temporary folder unless given.
+    :param spill_dir: the folder for one file without a name; the system's temporary folder unless given.
     :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.
     :param failover: create the slot so that standbys may synchronize it, and it survives a promotion (PostgreSQL 17).
-    :param heartbeat: write an empty logical message this often, in seconds, so that a quiet slot has something to move
+    :param heartbeat_interval: write an empty logical message this often, in seconds, so that a quiet slot has something to move
         past. Sinks are not given those.
     :param receive_timeout: seconds without any sign of life, though the server was asked for one, after which the
         connection counts as lost; 0 for never, the server's ``wal_sender_timeout`` unless given.
@@ -64,12 +64,12 @@ class Source:
     binary: bool = False
     messages: bool = False
     origin: str | None = None
-    source: str = "walsender"
+    interface: str = "walsender"
     deliver_prepared: bool = False
-    waiting_bytes: int = WAITING_BYTES
-    spool: Path | None = None
+    transaction_buffer_bytes: int = TRANSACTION_BUFFER_BYTES
+    spill_dir: Path | None = None
     failover: bool = False
-    heartbeat: float | None = None
+    heartbeat_interval: float | None = None
     receive_timeout: float | None = None
     connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
 
@@ -89,10 +89,12 @@ class Source:
             )
         if self.temporary and not self.create_slot:
             raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
-        if self.source not in ("walsender", "sql"):
-            raise ConfigurationError(f"source {self.source!r} does not exist: it is walsender or sql")
-        if self.heartbeat is not None and not 0 < self.heartbeat < math.inf:
-            raise ConfigurationError("heartbeat is in seconds and more than 0; leave it out for none")
+        if self.interface not in ("walsender", "sql"):
+            raise ConfigurationError(f"interface {self.interface!r} does not exist: it is walsender or sql")
+        if self.heartbeat_interval is not None and not 0 < self.heartbeat_interval < math.inf:
+            raise ConfigurationError(
+                "heartbeat_interval is in seconds and more than 0; leave it out for none"
+            )
         if self.receive_timeout is not None and not self.receive_timeout >= 0:
             raise ConfigurationError("receive_timeout is in seconds; 0 waits for ever")
         if self.failover and self.temporary:
@@ -124,7 +126,7 @@ class Source:
         :raises ConnectionFailed, ConfigurationError: with what to do.
         """
         dsn, arguments = self._revealed()
-        if self.source == "sql":
+        if self.interface == "sql":
             return await SqlConnection.open(dsn, **arguments)
         return await ReplicationConnection.open(dsn, **arguments)
 

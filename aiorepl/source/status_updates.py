@@ -47,7 +47,7 @@ class StatusUpdates:
         self._connection.send_status(self._ledger.received, flushed, flushed, reply=reply)
         self._feedback.sent(self._loop.time(), flushed)
 
-    def quiet_for(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds since the last sign of life."""
         now = self._loop.time()
         self._silence.listen(self._connection.heard(), now)

@@ -29,7 +29,7 @@ _CONSUMER: Final = "stream"
 # Yield to other tasks after this many bytes.
 _TURN_BYTES: Final = 1024 * 1024
 
-FOR_EVER: Final = RetryPolicy(seconds=None)
+FOR_EVER: Final = RetryPolicy(timeout=None)
 
 
 @overload

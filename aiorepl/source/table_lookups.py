@@ -12,7 +12,7 @@ from aiorepl.source.table_catalog import TableCatalog
 from aiorepl.transactions.changes import RowChange, Truncate
 from aiorepl.transactions.transaction import Slice
 
-_FOR_EVER: Final = RetryPolicy(seconds=None)
+_FOR_EVER: Final = RetryPolicy(timeout=None)
 
 
 class TableLookups:

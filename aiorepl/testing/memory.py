@@ -63,7 +63,7 @@ class MemorySource(Source):
     has_catalog: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.heartbeat is not None:
+        if self.heartbeat_interval is not None:
             raise ConfigurationError("a memory source has no server to write a heartbeat to")
         object.__setattr__(self, "binary", self.stream.binary)
         if self._slot is None:

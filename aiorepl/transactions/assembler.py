@@ -27,7 +27,7 @@ from aiorepl.values.registry import Types
 
 # C's own numbers in the compiled form.
 _OVERHEAD, _SLICE_BYTES = OVERHEAD, SLICE_BYTES
-WAITING_BYTES: Final = 64 * 1024 * 1024
+TRANSACTION_BUFFER_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Assembler:
         binary: bool = False,
         resume: Resume = NOTHING,
         deliver_prepared: bool = False,
-        budget: int = WAITING_BYTES,
+        budget: int = TRANSACTION_BUFFER_BYTES,
         spool: Spool | None = None,
     ) -> None:
         self.waiting = Waiting(budget, Spool() if spool is None else spool)

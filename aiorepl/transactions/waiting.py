@@ -189,7 +189,7 @@ class Waiting:
         if self._fixed > max(half, _LEAST):
             raise SpoolError(
                 f"{len(self)} transactions in progress take {self._fixed} bytes of memory that cannot go to the spool, more "
-                "than half of waiting_bytes: end transactions on the source, or raise waiting_bytes"
+                "than half of transaction_buffer_bytes: end transactions on the source, or raise transaction_buffer_bytes"
             )
         if self._content > self._room:
             self._relieve()

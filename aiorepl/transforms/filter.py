@@ -151,7 +151,7 @@ class StreamFilter:
             # publish_via_partition_root was set: rows of the partitions now arrive under this table.
             told = told or doubt(rules, self._as_found(table), seen)
         if told is not None:
-            raise PermanentError(f"sink {self._sink}: {told}", final=True)
+            raise PermanentError(f"sink {self._sink}: {told}", fatal=True)
         seen = replace(seen, gone=lost)
         self._latest[oid] = self._latest[own] = seen
         return seen

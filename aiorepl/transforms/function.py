@@ -59,7 +59,7 @@ class Transformer:
         refused: list[Change] = []
         errors: list[SinkError] = []
         parts: list[Slice] = []
-        for part in batch.transactions:
+        for part in batch.slices:
             kept: list[Change] = []
             for change in part.changes:
                 try:

@@ -36,7 +36,7 @@ from aiorepl.wire.opening import (
     keeps_any_bytes,
 )
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
-from aiorepl.wire.refusals import slot_problem
+from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.slot_creation import cancel_backend, created
 from aiorepl.wire.standing import require_standing, standing
 

@@ -35,7 +35,7 @@ from aiorepl.wire.opening import (
     take_text_as_it_is,
     translated,
 )
-from aiorepl.wire.refusals import slot_problem
+from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.slot_creation import cancel_backend, created
 from aiorepl.wire.standing import poll_lock, require_standing, standing
 

@@ -66,11 +66,11 @@ class JsonLinesSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Append the batch's lines."""
-        lines = self._format.lines(batch.transactions)
+        lines = self._format.lines(batch.slices)
         if lines:
             with self._errors():
                 await asyncio.to_thread(self._append, lines, _begin(batch))
-        self._whole = batch.transactions[-1].last
+        self._whole = batch.slices[-1].last
 
     async def flush(self) -> None:
         """Fsync."""
@@ -160,7 +160,7 @@ class JsonLinesSink(Sink):
 
 def _begin(batch: Batch) -> int:
     """The LSN that a file which begins with this batch is called by."""
-    for part in batch.transactions:
+    for part in batch.slices:
         if part.transaction is not None:
             return part.transaction.commit_lsn
         for change in part.changes:

@@ -214,7 +214,7 @@ class KafkaSink(Sink):
 
         :param end_lsn: where the position moves to; ``None`` if it stays.
         """
-        whole = not batch.transactions or batch.transactions[-1].last
+        whole = not batch.slices or batch.slices[-1].last
         assert self._source is not None
         assert self._position is not None
         if not self._cluster.connected:
@@ -249,7 +249,7 @@ class KafkaSink(Sink):
         """The same after a lost producer, whose last commit may have gone through or not."""
         if self._parts_held:
             raise TransientError(
-                "kafka: the Kafka transaction was lost that had parts of a large one in it", resend=True
+                "kafka: the Kafka transaction was lost that had parts of a large one in it", rewind=True
             )
         before = self._position
         await self._connect()

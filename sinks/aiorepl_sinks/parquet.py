@@ -28,10 +28,10 @@ class ParquetSink(ObjectSink):
     :param compression: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.
     :param layout: where a table's files are. A table with a column ``date`` may want another name there.
     :param object_bytes: begin a new file before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what of unfinished files is kept in memory; the rest goes to ``spool``. As much is in a row
+    :param memory_bytes: what of unfinished files is kept in memory; the rest goes to ``spill_dir``. As much is in a row
         group of Parquet, as it is in memory, uncompressed.
-    :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
-    :param spool_bytes: what all unfinished files together may be; the largest are finished early.
+    :param spill_dir: the folder for that, in a file that has no name there; the system's temporary folder unless given.
+    :param spill_bytes: what all unfinished files together may be; the largest are finished early.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ParquetSink(ObjectSink):
         layout: str = LAYOUT,
         object_bytes: int = 128 * 1024 * 1024,
         memory_bytes: int = 4 * 1024 * 1024,
-        spool: str | Path | None = None,
-        spool_bytes: int = 1024 * 1024 * 1024,
+        spill_dir: str | Path | None = None,
+        spill_bytes: int = 1024 * 1024 * 1024,
     ) -> None:
         super().__init__(
             Folder(Path(path)),
@@ -51,6 +51,6 @@ class ParquetSink(ObjectSink):
             layout=layout,
             object_bytes=object_bytes,
             memory_bytes=memory_bytes,
-            spool=spool,
-            spool_bytes=spool_bytes,
+            spill_dir=spill_dir,
+            spill_bytes=spill_bytes,
         )

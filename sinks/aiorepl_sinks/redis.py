@@ -261,7 +261,7 @@ class RedisSink(Sink):
             return True
         if said == "elsewhere":
             if _number(rest[0]) < _number(self._last):
-                raise TransientError("redis: it has lost what it had taken", resend=True)
+                raise TransientError("redis: it has lost what it had taken", rewind=True)
             self._last = rest[0]
             return False
         if said == "foreign":

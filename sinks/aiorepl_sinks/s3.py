@@ -44,10 +44,10 @@ class S3Sink(ObjectSink):
     :param values: of JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param layout: where a table's objects are. A table with a column ``date`` may want another name there.
     :param object_bytes: begin a new object before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spool``. At most as much is in a
+    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spill_dir``. At most as much is in a
         row group of Parquet, as it is in memory, uncompressed.
-    :param spool: the folder for that, in a file that has no name there; the system's temporary folder unless given.
-    :param spool_bytes: what all unfinished objects together may be; the largest are finished early.
+    :param spill_dir: the folder for that, in a file that has no name there; the system's temporary folder unless given.
+    :param spill_bytes: what all unfinished objects together may be; the largest are finished early.
     :param endpoint: of a store that has the API, but is not Amazon's, Google's or Azure's, like ``http://localhost:9000``.
     :param region: of the bucket.
     :param access_key_id: with ``secret_access_key``, and ``session_token`` if there is one. All of these come from the
@@ -67,8 +67,8 @@ class S3Sink(ObjectSink):
         layout: str = LAYOUT,
         object_bytes: int = 128 * 1024 * 1024,
         memory_bytes: int = 4 * 1024 * 1024,
-        spool: str | Path | None = None,
-        spool_bytes: int = 1024 * 1024 * 1024,
+        spill_dir: str | Path | None = None,
+        spill_bytes: int = 1024 * 1024 * 1024,
         endpoint: str | None = None,
         region: str | None = None,
         access_key_id: str | None = None,
@@ -90,8 +90,8 @@ class S3Sink(ObjectSink):
             layout=layout,
             object_bytes=object_bytes,
             memory_bytes=memory_bytes,
-            spool=spool,
-            spool_bytes=spool_bytes,
+            spill_dir=spill_dir,
+            spill_bytes=spill_bytes,
         )
 
 

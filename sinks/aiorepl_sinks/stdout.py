@@ -37,7 +37,7 @@ class StdoutSink(Sink):
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
         # With lines that tell how each ends, rows may come when they are prepared.
-        self.takes_prepared = boundaries and self._format.takes_prepared
+        self.supports_prepared = boundaries and self._format.supports_prepared
         self._file = sys.stdout.buffer if file is None else file
 
     async def open(self, context: SinkContext) -> Position | None:
@@ -47,7 +47,7 @@ class StdoutSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Print the batch and see it out of our buffers."""
-        lines = self._format.lines(batch.transactions)
+        lines = self._format.lines(batch.slices)
         # In a thread: a pipe whose reader is slow must not stop the status updates.
         await asyncio.to_thread(self._print, lines)
 

@@ -197,7 +197,7 @@ class WebhookSink(Sink):
     async def write(self, batch: Batch) -> None:
         """Send the batch in as many requests as it takes, one after the other."""
         if self._gone:
-            raise PermanentError(self._gone, final=True)
+            raise PermanentError(self._gone, fatal=True)
         work = self._unfinished.pop(batch, None)
         if work is None:
             work = _Work(batch, deque(self._cut(self._events_of(batch))))
@@ -249,7 +249,7 @@ class WebhookSink(Sink):
                 raise TransientError(problem, retry_after=retry_after(answer.retry_after, time.time()))
             case Verdict.GONE:
                 self._gone = f"{problem}: the receiver wants no more; nothing is sent until the next start"
-                raise PermanentError(self._gone, final=True)
+                raise PermanentError(self._gone, fatal=True)
             case Verdict.UNWELCOME:
                 if answer.location is not None:
                     problem += (

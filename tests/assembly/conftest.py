@@ -16,7 +16,7 @@ from aiorepl.pgoutput.relations import Column
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
 from aiorepl.transactions import pending
-from aiorepl.transactions.assembler import NOTHING, WAITING_BYTES, Assembler, Resume
+from aiorepl.transactions.assembler import NOTHING, TRANSACTION_BUFFER_BYTES, Assembler, Resume
 from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
@@ -31,7 +31,7 @@ class Wire:
         spool: Spool,
         *,
         streaming: Streaming = Streaming.ON,
-        budget: int = WAITING_BYTES,
+        budget: int = TRANSACTION_BUFFER_BYTES,
         resume: Resume = NOTHING,
         deliver_prepared: bool = False,
     ) -> None:
@@ -138,7 +138,7 @@ def wire(wired: Callable[..., Wire]) -> Wire:
     return wired()
 
 
-@pytest.fixture(params=[WAITING_BYTES, 1, 1500], ids=["memory", "spool", "mixed"])
+@pytest.fixture(params=[TRANSACTION_BUFFER_BYTES, 1, 1500], ids=["memory", "spool", "mixed"])
 def cramped(request: pytest.FixtureRequest, wired: Callable[..., Wire]) -> Wire:
     """The same where what waits is in memory, on disk, or some here and some there."""
     return wired(budget=request.param)

@@ -77,7 +77,7 @@ def test_too_much(wired, say, wide, what):
     """What cannot go to the spool has a limit, too; the error says what to do."""
     wire = wired(budget=20_000_000)
     with pytest.raises(
-        SpoolError, match=r"\d+ transactions in progress take \d+ bytes .* raise waiting_bytes"
+        SpoolError, match=r"\d+ transactions in progress take \d+ bytes .* raise transaction_buffer_bytes"
     ):
         for xid in range(5, 50_000):
             wire.feed(say.block(xid, *([wide(xid)] if what == "descriptions" else [])))

@@ -93,7 +93,7 @@ async def test_looking_types_up(served, watched, cancelling, route):
     """A look-up that is cancelled leaves no session on the server."""
     await served.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
     oid = await served.connection.fetchval("SELECT 'mood'::regtype::oid")
-    source = Source(served.dsn, slot=served.slot, publication="p", source=route)
+    source = Source(served.dsn, slot=served.slot, publication="p", interface=route)
     found, number, cancelled = None, 0, True
     while cancelled:
         number += 1

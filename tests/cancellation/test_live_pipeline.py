@@ -51,7 +51,7 @@ async def test_run(written, watched, cancelling, tmp_path, route, journal):
     """The second start delivers what the first one had not made durable, and the server has nothing left of either."""
     for number in numbers():
         async with written.copied_slot() as slot:
-            source = Source(written.dsn, slot=slot, publication="p", source=route, heartbeat=60)
+            source = Source(written.dsn, slot=slot, publication="p", interface=route, heartbeat_interval=60)
             folder = str(tmp_path / str(number)) if journal else None
             sink = MemorySink(keeps_position=True)
             attempt = cancelling(number, everywhere=True)
@@ -105,7 +105,7 @@ async def test_creating_a_slot(served, watched, cancelling, route):
 
     async def start(slot):
         async with aiorepl.connect(
-            served.dsn, slot=slot, publication="p", source=route, create_slot=True
+            served.dsn, slot=slot, publication="p", interface=route, create_slot=True
         ) as stream:
             entered.append(stream.confirmed)
 

@@ -23,7 +23,7 @@ from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
-AT_ONCE = RetryPolicy(seconds=None, first=0.0001, longest=0.0001)
+AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 # In the order of their commits: a plain one, one of several slices, a prepared one that commits behind the next.
 EXPECTED = [1, *range(10, 30), 2, *range(40, 45), 3]
 
@@ -107,7 +107,7 @@ def pipeline(source, sink, journal):
         until=source.stream.lsn,
         reconnect=AT_ONCE,
         retry=AT_ONCE,
-        batches=BatchPolicy(bytes=300, flush_seconds=0),
+        batches=BatchPolicy(max_bytes=300, flush_seconds=0),
     )
 
 
@@ -189,7 +189,7 @@ class Losing(Target):
         if not self.lost and len(self.batches) > 1:
             self.lost = True
             MemorySink.crash(self)
-            raise TransientError("the target was restarted", resend=True)
+            raise TransientError("the target was restarted", rewind=True)
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])

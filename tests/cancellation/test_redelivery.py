@@ -30,7 +30,7 @@ async def test_redelivering(tmp_path, watched, cancelling):
             stream.transaction(table.insert(str(row)))
         refusing = Delivery(Refusing(), on_error="dead_letter", dead_letters=folder)
         source = MemorySource(stream=stream)
-        await Pipeline(source, {"s": refusing}, until=stream.lsn, batches=BatchPolicy(rows=1)).run()
+        await Pipeline(source, {"s": refusing}, until=stream.lsn, batches=BatchPolicy(max_rows=1)).run()
         letters, sink = DeadLetters(folder), MemorySink()
         assert ROWS == len(list(letters.letters()))
 

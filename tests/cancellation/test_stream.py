@@ -12,12 +12,12 @@ from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
-AT_ONCE = RetryPolicy(seconds=None, first=0.0001, longest=0.0001)
+AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 WAYS = {
     "walsender": {},
-    "sql": {"source": "sql"},
+    "sql": {"interface": "sql"},
     # The large transaction is streamed, and waits on disk.
-    "spooled": {"streaming": "on", "waiting_bytes": 10_000},
+    "spooled": {"streaming": "on", "transaction_buffer_bytes": 10_000},
 }
 # More than a portion of the SQL source and more than one read of a socket.
 LARGE = 5000

@@ -197,7 +197,7 @@ async def test_the_server_is_killed(slot_name):
             pipeline = Pipeline(
                 Source(server.dsn, slot=slot_name, publication="p"),
                 [sink],
-                reconnect=RetryPolicy(seconds=None, first=0.05, longest=0.2),
+                reconnect=RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2),
                 batches=BatchPolicy(flush_seconds=0.05),
             )
             async with pipeline:

@@ -62,7 +62,7 @@ async def main() -> None:
         Source(dsn, slot=slot, publication="p"),
         {"files": JsonLinesSink(folder, rotate_bytes=20_000)},
         journal=None if journal == "-" else journal,
-        batches=BatchPolicy(bytes=20_000, flush_seconds=0.15),
+        batches=BatchPolicy(max_bytes=20_000, flush_seconds=0.15),
     )
     async with pipeline:
         print("started", flush=True)

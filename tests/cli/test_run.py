@@ -27,7 +27,7 @@ slot = "${SLOT}"
 publication = "p"
 create_slot = true
 [pipeline]
-memory = "1m"
+buffer_bytes = "1m"
 [[sinks]]
 type = "jsonl"
 name = "archive"

@@ -80,9 +80,9 @@ def test_everything_of_the_source(made, monkeypatch):
         "binary": True,
         "messages": True,
         "origin": "none",
-        "source": "sql",
-        "spool": "/tmp",
-        "waiting_bytes": 8000,
+        "interface": "sql",
+        "spill_dir": "/tmp",
+        "transaction_buffer_bytes": 8000,
     }
     lines = [
         f"{name} = {str(value).lower()}" for name, value in options.items() if not isinstance(value, str)
@@ -91,7 +91,7 @@ def test_everything_of_the_source(made, monkeypatch):
     source = made("[source]\nslot = '${SLOT}'\n" + "\n".join(lines) + ARCHIVE)["source"]
 
     assert "orders" == source.slot
-    options |= {"spool": Path("/tmp"), "dsn": Secret(options["dsn"])}
+    options |= {"spill_dir": Path("/tmp"), "dsn": Secret(options["dsn"])}
     assert options == {name: getattr(source, name) for name in options}
 
 
@@ -103,13 +103,13 @@ def test_everything_else(made):
         [journal]
         url = "file:///var/lib/journal"
         snapshot = true
-        retain = "7d 1gb"
+        retention = "7d 1gb"
         [pipeline]
-        grace = 3
-        memory = "32mb"
+        shutdown_timeout = 3
+        buffer_bytes = "32mb"
         reconnect = false
-        batches = { bytes = "1K", flush_seconds = 0.5 }
-        retry = { attempts = 3, seconds = inf }
+        batches = { max_bytes = "1K", flush_seconds = 0.5 }
+        retry = { attempts = 3, timeout = inf }
         [[sinks]]
         type = "jsonl"
         name = "archive"
@@ -118,7 +118,7 @@ def test_everything_else(made):
         [sinks.batches]
         flush_bytes = 100
         [sinks.retry]
-        longest = 5
+        wait_max = 5
         [sinks.selection]
         tables = ["public.*"]
         mask = ["*.*.email"]
@@ -131,15 +131,15 @@ def test_everything_else(made):
     assert {
         "journal": "file:///var/lib/journal",
         "snapshot": True,
-        "retain": Retention(seconds=604_800, bytes=1 << 30),
-        "grace": 3,
-        "memory": 32 * 1024**2,
+        "retention": Retention(seconds=604_800, bytes=1 << 30),
+        "shutdown_timeout": 3,
+        "buffer_bytes": 32 * 1024**2,
         "reconnect": None,
-        "batches": BatchPolicy(bytes=1024, flush_seconds=0.5),
-        "retry": RetryPolicy(attempts=3, seconds=None),
+        "batches": BatchPolicy(max_bytes=1024, flush_seconds=0.5),
+        "retry": RetryPolicy(attempts=3, timeout=None),
     } == given
     assert BatchPolicy(flush_bytes=100) == delivery.batches
-    assert RetryPolicy(longest=5) == delivery.retry
+    assert RetryPolicy(wait_max=5) == delivery.retry
     assert Selection(("public.*",), mask=("*.*.email",), secret="salt") == delivery.selection
     assert 1024**3 == delivery.sink._rotate_bytes
 

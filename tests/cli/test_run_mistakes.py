@@ -69,29 +69,32 @@ def command(capsys, *arguments):
         ("zzz = 1\n" + SOURCE + ARCHIVE, ["zzz: unknown, there are journal, pipeline, sinks, source"]),
         (
             SOURCE
-            + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\nsource = true\nspool = 1"
+            + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\ninterface = true\nspill_dir = 1"
             + ARCHIVE,
             [
                 "source.slt: unknown, did you mean slot?",
                 "source.proto_version: wants 1, 2, 3 or 4",
                 "source.streaming: wants off, on or parallel",
                 "source.origin: wants any or none",
-                "source.source: wants walsender or sql",
-                "source.spool: wants a path",
+                "source.interface: wants walsender or sql",
+                "source.spill_dir: wants a path",
             ],
         ),
         (
             SOURCE + "temporary = true" + ARCHIVE,
             ["source: a temporary slot has to be created: add create_slot (--create-slot)"],
         ),
-        (SOURCE + "waiting_bytes = 0" + ARCHIVE, ["source.waiting_bytes: wants at least 1"]),
+        (
+            SOURCE + "transaction_buffer_bytes = 0" + ARCHIVE,
+            ["source.transaction_buffer_bytes: wants at least 1"],
+        ),
         ("[source]\nslot=''\npublication='p'" + ARCHIVE, ["source: name a replication slot"]),
         (SOURCE + "[journal]\nsnapshot = true", ["journal.url: missing"]),
         (
-            SOURCE + '[journal]\nurl = "j"\nretain = "30m"',
+            SOURCE + '[journal]\nurl = "j"\nretention = "30m"',
             [
                 (
-                    "journal.retain: retain '…' is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or "
+                    "journal.retention: retention '…' is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or "
                     'one of each, as in "7d 100gb"'
                 )
             ],
@@ -102,21 +105,26 @@ def command(capsys, *arguments):
             ["journal.url: a journal is a folder: s3://bucket is no path or file:///path"],
         ),
         (
-            SOURCE + ARCHIVE + "[pipeline]\ngrace = -1\nmemory = '16q'\nreconnect = 'no'\nretries = 1",
+            SOURCE
+            + ARCHIVE
+            + "[pipeline]\nshutdown_timeout = -1\nbuffer_bytes = '16q'\nreconnect = 'no'\nretries = 1",
             [
-                "pipeline.grace: wants at least 0",
-                'pipeline.memory: wants a number of bytes like 1048576 or "16m"',
+                "pipeline.shutdown_timeout: wants at least 0",
+                'pipeline.buffer_bytes: wants a number of bytes like 1048576 or "16m"',
                 "pipeline.reconnect: wants true or false",
                 "pipeline.retries: unknown, did you mean retry?",
             ],
         ),
-        (SOURCE + ARCHIVE + "[pipeline]\ngrace = inf", ["pipeline.grace: wants a finite number"]),
         (
-            SOURCE + ARCHIVE + "[pipeline.retry]\nattempts = 0\nseconds = -1\nfrist = 1",
+            SOURCE + ARCHIVE + "[pipeline]\nshutdown_timeout = inf",
+            ["pipeline.shutdown_timeout: wants a finite number"],
+        ),
+        (
+            SOURCE + ARCHIVE + "[pipeline.retry]\nattempts = 0\ntimeout = -1\nwait_intial = 1",
             [
                 "pipeline.retry.attempts: wants at least 1",
-                "pipeline.retry.seconds: wants at least 0",
-                "pipeline.retry.frist: unknown, did you mean first?",
+                "pipeline.retry.timeout: wants at least 0",
+                "pipeline.retry.wait_intial: unknown, did you mean wait_initial?",
             ],
         ),
         (SOURCE + "[sinks]\ntype = 'jsonl'", ["sinks: wants tables, each under [[sinks]]"]),
@@ -133,11 +141,13 @@ def command(capsys, *arguments):
             ],
         ),
         (
-            SOURCE + ARCHIVE + "[[sinks]]\ntype = 'jsonl'\npth = 'x'\nnam = 'x'\n[sinks.batches]\nbyts = 1",
+            SOURCE
+            + ARCHIVE
+            + "[[sinks]]\ntype = 'jsonl'\npth = 'x'\nnam = 'x'\n[sinks.batches]\nmax_byts = 1",
             [
                 "sinks[2].pth: unknown, did you mean path?",
                 "sinks[2].nam: unknown, did you mean name?",
-                "sinks[2].batches.byts: unknown, did you mean bytes?",
+                "sinks[2].batches.max_byts: unknown, did you mean max_bytes?",
                 "sinks[2].path: missing",
             ],
         ),

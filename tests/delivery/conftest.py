@@ -25,7 +25,7 @@ from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.spool import Spool
 from aiorepl.values.registry import Types
 
-QUICK = RetryPolicy(attempts=3, first=0.001, longest=0.002)
+QUICK = RetryPolicy(attempts=3, wait_initial=0.001, wait_max=0.002)
 
 
 class Lane:

@@ -40,7 +40,7 @@ def test_every_slice_once_in_order(sizes, looks):
         batcher.add(part)
     batches += drain(batcher)
     assert not batcher.under_way
-    assert parts == [part for batch in batches for part in batch.transactions]
+    assert parts == [part for batch in batches for part in batch.slices]
 
 
 @given(transactions)
@@ -56,7 +56,7 @@ def test_a_transaction_that_fits_is_not_cut(sizes):
     numbers = [number for number, sizes_of_one in enumerate(sizes) for _ in sizes_of_one]
     number_of = dict(zip(map(id, parts), numbers, strict=True))
     for batch in batches:
-        held = [number_of[id(part)] for part in batch.transactions]
+        held = [number_of[id(part)] for part in batch.slices]
         for number in set(held):
             assert held.count(number) == len(sizes[number]) or sum(sizes[number]) >= LIMIT
         assert batch.size < LIMIT + 70
@@ -68,10 +68,10 @@ def test_a_transaction_under_way_can_be_taken_early():
     first, last = slices([[10, 10]])
     batcher.add(first)
     assert (None, True) == (batcher.take(), batcher.under_way)
-    assert [first] == list(batcher.take_part().transactions)
+    assert [first] == list(batcher.take_part().slices)
     assert not batcher.under_way
     batcher.add(last)
-    assert [last] == list(batcher.take().transactions)
+    assert [last] == list(batcher.take().slices)
 
 
 def rows(counts: list[list[int]]) -> list[Slice]:
@@ -112,7 +112,7 @@ def test_no_batch_has_more_rows(counts, most, looks):
         batcher.add(part)
     done += drained()
 
-    given_out = [part for batch in batches for part in batch.transactions]
+    given_out = [part for batch in batches for part in batch.slices]
     assert len(parts) == done
     assert list(range(sum(map(sum, counts)))) == [change for part in given_out for change in part.changes]
     assert sum(part.size for part in parts) == sum(part.size for part in given_out)
@@ -122,13 +122,13 @@ def test_no_batch_has_more_rows(counts, most, looks):
         own = [part for part in given_out if part.transaction.xid == number]
         assert [True] + [False] * (len(own) - 1) == [part.first for part in own]
         assert [None] * (len(own) - 1) + [LSN(number + 1)] == [part.end_lsn for part in own]
-        held = [batch for batch in batches if any(part in own for part in batch.transactions)]
+        held = [batch for batch in batches if any(part in own for part in batch.slices)]
         assert len(held) == 1 or sum(sizes) > most
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"bytes": 0}, {"rows": 0}, {"flush_bytes": 0}, {"seconds": -1}, {"flush_seconds": float("nan")}],
+    [{"max_bytes": 0}, {"max_rows": 0}, {"flush_bytes": 0}, {"linger": -1}, {"flush_seconds": float("nan")}],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_what_is_no_amount(wrong):

@@ -55,8 +55,8 @@ def test_every_reader_gets_everything_once_in_order(steps):
         statistics = window.statistics()
         assert (sum(kept.size for kept in held), len(held)) == (statistics.bytes, statistics.slices)
         assert [len(written) - count for count in taken] == [cursor.waiting for cursor in cursors]
-        assert statistics.held_back or statistics.bytes <= LIMIT
-        assert not statistics.held_back or statistics.bytes > LIMIT // 2
+        assert statistics.backpressured or statistics.bytes <= LIMIT
+        assert not statistics.backpressured or statistics.bytes > LIMIT // 2
 
 
 async def test_room_waits_for_the_slowest_reader():
@@ -74,7 +74,7 @@ async def test_room_waits_for_the_slowest_reader():
     assert not room.done()
     slow.release(1)
     await asyncio.wait_for(room, 60)
-    assert not window.statistics().held_back
+    assert not window.statistics().backpressured
 
 
 async def test_holds_back():
@@ -124,7 +124,7 @@ async def test_a_reader_that_leaves_holds_nothing_back():
     window.extend([part(120)])
     stays.take()
     stays.release(1)
-    assert window.statistics().held_back
+    assert window.statistics().backpressured
     leaves.leave()
     await asyncio.wait_for(window.room(), 60)
     assert 0 == window.statistics().bytes

@@ -18,10 +18,10 @@ class Filing(Sink):
 def test_a_sink_says_how_often_it_wants_to_be_flushed():
     """What it does not say is as in the pipeline."""
     (serve,) = served(
-        [Filing()], BatchPolicy(bytes=7, flush_bytes=8, flush_seconds=1.0), RetryPolicy()
+        [Filing()], BatchPolicy(max_bytes=7, flush_bytes=8, flush_seconds=1.0), RetryPolicy()
     ).values()
 
-    assert BatchPolicy(bytes=7, flush_bytes=8, flush_seconds=60.0) == serve.batches
+    assert BatchPolicy(max_bytes=7, flush_bytes=8, flush_seconds=60.0) == serve.batches
 
 
 def test_the_users_word_for_a_sink_comes_first():

@@ -71,7 +71,7 @@ def test_what_was_refused_comes_back(letters, binary):
     batch = Batch(tuple(stream.slices()))
     letters.write(batch)
     (letter,) = letters.letters()
-    events = [list(NativeFormat(boundaries=True).events(each.transactions)) for each in (batch, letter.batch)]
+    events = [list(NativeFormat(boundaries=True).events(each.slices)) for each in (batch, letter.batch)]
     assert events[0] == events[1]
     assert stream.position == letter.source
 
@@ -95,7 +95,7 @@ def test_a_letter_of_another_is_not_replaced(letters, other):
     def write(name, position):
         letters.open(SinkContext(name, position))
         refusal = Rejection(name, "PermanentError", "no", "write", datetime.now(UTC))
-        letters.write(Batch(batch.transactions, refusal))
+        letters.write(Batch(batch.slices, refusal))
 
     write("s", stream.position)
     (file,) = letters.path.iterdir()

@@ -43,7 +43,7 @@ def commit(lane, *rows):
     return lane.receive(lane.stream.transaction(*(lane.table.insert(*row) for row in rows)))
 
 
-@pytest.mark.parametrize("options", [{}, {"rows": 1}, {"bytes": 1}, {"seconds": 1000.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"max_rows": 1}, {"max_bytes": 1}, {"linger": 1000.0}], ids=str)
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_what_stands_before_it_is_delivered(lane, options, concurrency):
     """Whole transactions, whatever batches they are in; they are durable and confirmed, and nothing behind them is."""
@@ -69,7 +69,7 @@ async def test_a_mask_of_it(lane):
     """The same of a column that is to be masked."""
     sink = MemorySink()
     selection = Selection(mask=("public.items.note",), secret="s")
-    lane = lane(sink, batches=BatchPolicy(flush_seconds=1000, seconds=1000.0), selection=selection)
+    lane = lane(sink, batches=BatchPolicy(flush_seconds=1000, linger=1000.0), selection=selection)
     end = commit(lane, ("1", "a"))
     commit(lane, ("2", BAD))
     commit(lane, ("3", "b"))

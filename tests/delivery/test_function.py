@@ -83,7 +83,7 @@ async def test_or_makes_a_dead_letter_of_the_change(lane, ids):
     await lane.finish()
     assert [[1, 3]] == ids(sink)
     assert [[2]] == ids(letters)
-    assert "transform" == letters.batches[0].refusal.stage
+    assert "transform" == letters.batches[0].rejection.stage
 
 
 @pytest.mark.parametrize("named", ["nothing", "no.such.module:f", "json:nothing", "json:"])

@@ -35,7 +35,7 @@ class Picky(MemorySink):
                             part.end_lsn,
                             part.size,
                         )
-                        for part in taken.transactions
+                        for part in taken.slices
                     )
                 )
             )
@@ -66,7 +66,7 @@ async def test_named_changes_are_dead_letters(lane, ids):
     await lane.finish()
     assert [1, 3] == flat(ids(sink))
     assert [2, 4] == flat(ids(letters))
-    refusal = letters.batches[0].refusal
+    refusal = letters.batches[0].rejection
     assert ("s", "PermanentError", "refused", "write") == (
         refusal.sink,
         refusal.kind,
@@ -100,7 +100,7 @@ async def test_what_is_not_in_the_batch_cannot_be_refused(lane, named):
             if batch.end_lsn == end:
                 raise PermanentError("no", refused=[first[0] if named == "another's" else dict(first[0].new)])
 
-    lane = lane(Confused(), batches=BatchPolicy(bytes=1, flush_seconds=0.01), on_error="skip")
+    lane = lane(Confused(), batches=BatchPolicy(max_bytes=1, flush_seconds=0.01), on_error="skip")
     before = lane.commit(1)
     end = lane.commit(2)
     with pytest.raises(SinkError, match=r"not in the batch|not a change"):
@@ -194,7 +194,7 @@ async def test_a_position_passes_what_was_put_aside(lane):
 async def test_a_part_of_a_transaction_is_never_put_aside(lane):
     """The sink has the rest of it, or has undone it: half a transaction would be lost without a trace."""
     sink = Picky(4, names=False)
-    lane = lane(sink, batches=BatchPolicy(bytes=1, flush_seconds=0.01), on_error="skip")
+    lane = lane(sink, batches=BatchPolicy(max_bytes=1, flush_seconds=0.01), on_error="skip")
     begin = lane.ledger.flushed
     lane.commit(1, 2, 3, 4, 5, at_once=2)
     with pytest.raises(SinkError, match="larger than a batch"):
@@ -227,7 +227,7 @@ async def test_dead_letters_that_cannot_be_written_halt(lane):
 async def test_what_is_final_stops_the_sink(lane):
     """Whatever its policy: a receiver that is gone would make dead letters of all the stream."""
     letters = MemorySink()
-    sink = FaultySink(write=[Reject(PermanentError("gone", final=True))])
+    sink = FaultySink(write=[Reject(PermanentError("gone", fatal=True))])
     lane = lane(sink, on_error="dead_letter", dead_letters=letters)
     begin = lane.ledger.flushed
     lane.commit(1)
@@ -248,4 +248,4 @@ async def test_any_exception_is_a_refusal(lane, ids):
     lane.commit(1)
     await lane.finish()
     assert [[1]] == ids(letters)
-    assert "secret" not in letters.batches[0].refusal.error
+    assert "secret" not in letters.batches[0].rejection.error

@@ -20,15 +20,15 @@ from aiorepl import (
     SlotError,
     TransientError,
 )
-from aiorepl.retry import Resends
+from aiorepl.retry import Rewinds
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
-SMALL = BatchPolicy(bytes=2000, flush_seconds=0.01)
-QUICK = RetryPolicy(seconds=60, first=0.001, longest=0.005)
-LOST = TransientError("the connection was lost", resend=True)
+SMALL = BatchPolicy(max_bytes=2000, flush_seconds=0.01)
+QUICK = RetryPolicy(timeout=60, wait_initial=0.001, wait_max=0.005)
+LOST = TransientError("the connection was lost", rewind=True)
 
 
 class Target:
@@ -68,12 +68,12 @@ class Holding(Sink):
         await asyncio.sleep(0)
         if self.lose(batch):
             raise LOST
-        for part in batch.transactions:
+        for part in batch.slices:
             if part.first:
-                self.begun = self.begun if batch.transactions[0] is not part else []
+                self.begun = self.begun if batch.slices[0] is not part else []
             self.begun += [(change.transaction.commit_lsn, change.ordinal) for change in part.changes]
             self.seen.append(part)
-        if batch.transactions[-1].last:
+        if batch.slices[-1].last:
             self.target.rows += self.begun
             self.target.position = self.target.position.at(batch.end_lsn)
             self.begun = []
@@ -112,7 +112,7 @@ class Told:
         options = {
             "until": "now",
             "batches": SMALL,
-            "memory": 8000,
+            "buffer_bytes": 8000,
             "retry": QUICK,
             "reconnect": QUICK,
             **options,
@@ -142,7 +142,7 @@ async def test_lost_at_any_slice(write):
     pipeline = told.pipeline(sink, beside)
     await ended(pipeline)
     assert told.identities == target.rows == identities_of(beside)
-    assert (2, 1) == (sink.opened, pipeline.statistics().sinks["holding"].resends)
+    assert (2, 1) == (sink.opened, pipeline.statistics().sinks["holding"].rewinds)
     assert pipeline.statistics().flushed == told.stream.lsn == told.source.confirmed
     assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
 
@@ -156,7 +156,7 @@ async def test_the_end_comes_again(write):
     target = Target()
     pipeline = told.pipeline(Holding(target, at_writes(write)), until=until)
     await ended(pipeline)
-    assert (60, 1) == (len(target.rows), pipeline.statistics().sinks["holding"].resends)
+    assert (60, 1) == (len(target.rows), pipeline.statistics().sinks["holding"].rewinds)
     assert (until, until) == (target.lsn, pipeline.statistics().flushed)
 
 
@@ -184,13 +184,13 @@ async def test_lost_at_random(seed):
         for _ in range(25):
             told.commit(chance.choice([0, 1, 2, 10, 60]))
             await asyncio.sleep(chance.choice([0, 0, 0.002]))
-            largest = max(largest, pipeline.statistics().windows["source"].bytes)
+            largest = max(largest, pipeline.statistics().buffers["source"].bytes)
         await told.source.acknowledged()
     for target in targets:
         assert told.identities == target.rows
     assert told.identities == identities_of(beside)
     assert [] == wrong
-    assert sum(sink.resends for sink in pipeline.statistics().sinks.values()) > 0
+    assert sum(sink.rewinds for sink in pipeline.statistics().sinks.values()) > 0
     # The limit, and what one read brings.
     assert largest < 8000 + 2000
 
@@ -206,7 +206,7 @@ async def test_without_reconnecting_it_is_read_again_all_the_same():
 
 async def test_prepared_transactions_come_again():
     """Slices of one that is prepared, given when it is; and held until it is decided, where a sink cannot keep it."""
-    for takes_prepared in (True, False):
+    for supports_prepared in (True, False):
         told = Told()
         told.stream.prepare("gid", *(told.table.insert(str(row), "note") for row in range(40)))
         told.commit(2)
@@ -214,14 +214,14 @@ async def test_prepared_transactions_come_again():
         told.commit(1)
         target = Target()
         sink = Holding(target, at_writes(2, 5, 9))
-        sink.takes_prepared = takes_prepared
+        sink.supports_prepared = supports_prepared
         pipeline = told.pipeline(sink)
         await ended(pipeline)
-        held = [] if takes_prepared else [(target.rows[2][0], number) for number in range(40)]
+        held = [] if supports_prepared else [(target.rows[2][0], number) for number in range(40)]
         plain = sorted(told.identities)
         prepared = [at for at in plain if at[0] == plain[0][0]]
         rest = [at for at in plain if at not in prepared]
-        assert (prepared + rest if takes_prepared else [*rest[:2], *held, *rest[2:]]) == target.rows
+        assert (prepared + rest if supports_prepared else [*rest[:2], *held, *rest[2:]]) == target.rows
         assert told.stream.lsn == told.source.confirmed
 
 
@@ -237,8 +237,8 @@ async def test_the_end_comes_while_it_is_away():
             lost.set()
         return lost.is_set()
 
-    slow = RetryPolicy(seconds=None, first=60, longest=60)
-    pipeline = told.pipeline(Holding(target, lose), until=None, retry=slow, grace=60)
+    slow = RetryPolicy(timeout=None, wait_initial=60, wait_max=60)
+    pipeline = told.pipeline(Holding(target, lose), until=None, retry=slow, shutdown_timeout=60)
     async with asyncio.timeout(30), pipeline:
         await told.source.acknowledged(end)
         told.commit(40)
@@ -262,7 +262,10 @@ async def test_the_end_comes_while_it_cannot_be_opened():
             return await super().open(context)
 
     pipeline = told.pipeline(
-        Away(target, at_writes(2)), until=None, retry=RetryPolicy(first=0.001, longest=60), grace=60
+        Away(target, at_writes(2)),
+        until=None,
+        retry=RetryPolicy(wait_initial=0.001, wait_max=60),
+        shutdown_timeout=60,
     )
     async with asyncio.timeout(30), pipeline:
         await away.wait()
@@ -276,10 +279,10 @@ async def test_it_is_insisted_on_as_the_policy_has_it():
     told.commit(40)
     target = Target()
     sink = Holding(target, lambda batch: bool(target.rows))
-    pipeline = told.pipeline(sink, retry=RetryPolicy(attempts=4, first=0.001))
+    pipeline = told.pipeline(sink, retry=RetryPolicy(attempts=4, wait_initial=0.001))
     with pytest.raises(TransientError, match="the connection was lost"):
         await ended(pipeline)
-    assert (4, 3) == (sink.opened, pipeline.statistics().sinks["holding"].resends)
+    assert (4, 3) == (sink.opened, pipeline.statistics().sinks["holding"].rewinds)
     assert end == told.source.confirmed
 
 
@@ -343,7 +346,7 @@ async def test_a_sink_without_a_position():
     for rows in (2, 40, 3, 40):
         told.commit(rows)
     sink, beside = Gathering(1, 3), MemorySink()
-    policy = BatchPolicy(bytes=2000, flush_bytes=6000)
+    policy = BatchPolicy(max_bytes=2000, flush_bytes=6000)
     await ended(told.pipeline(sink, beside, batches=policy))
     assert 3 == sink.opened
     assert told.identities == list(dict.fromkeys(identities_of(sink)))
@@ -400,7 +403,9 @@ async def test_a_target_that_went_back():
             await waiting.wait()
             await super().write(batch)
 
-    pipeline = told.pipeline(Holding(target, lose), Late(held), until=None, batches=BatchPolicy(bytes=500))
+    pipeline = told.pipeline(
+        Holding(target, lose), Late(held), until=None, batches=BatchPolicy(max_bytes=500)
+    )
     async with asyncio.timeout(60), pipeline:
         while len(target.rows) < 4:
             await asyncio.sleep(0.001)
@@ -468,24 +473,24 @@ async def test_schema_changes_are_told_again():
 
 def test_pauses_grow_while_nothing_gets_durable():
     """Up to the longest; from the beginning again once more is durable; or as the peer asks."""
-    resends = Resends(RetryPolicy(seconds=None, first=1, longest=10))
-    assert [1, 2, 4, 8, 10, 10] == [resends.pause(LSN(7)) for _ in range(6)]
-    assert [1, 2, 99, 8] == [resends.pause(LSN(9), asked) for asked in (None, None, 99, None)]
-    assert all(resends.pause(LSN(9)) == 10 for _ in range(5000))
+    rewinds = Rewinds(RetryPolicy(timeout=None, wait_initial=1, wait_max=10))
+    assert [1, 2, 4, 8, 10, 10] == [rewinds.pause(LSN(7)) for _ in range(6)]
+    assert [1, 2, 99, 8] == [rewinds.pause(LSN(9), asked) for asked in (None, None, 99, None)]
+    assert all(rewinds.pause(LSN(9)) == 10 for _ in range(5000))
 
 
 @pytest.mark.parametrize(
     ("policy", "losses"),
     [
         (RetryPolicy(attempts=1), 0),
-        (RetryPolicy(attempts=4, seconds=None), 3),
-        (RetryPolicy(seconds=15, first=1), 4),
+        (RetryPolicy(attempts=4, timeout=None), 3),
+        (RetryPolicy(timeout=15, wait_initial=1), 4),
         (RetryPolicy(), 17),
     ],
 )
 def test_patience_ends(policy, losses):
     """After so many attempts, or pauses of so many seconds in all; and is there again once more is durable."""
-    resends = Resends(policy)
+    rewinds = Rewinds(policy)
     for durable in (LSN(1), LSN(2)):
-        assert all(resends.pause(durable) is not None for _ in range(losses))
-        assert resends.pause(durable) is None
+        assert all(rewinds.pause(durable) is not None for _ in range(losses))
+        assert rewinds.pause(durable) is None

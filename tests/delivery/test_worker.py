@@ -60,7 +60,7 @@ async def test_a_sink_that_never_waits_lets_others_run(lane):
             turns.append("other")
             await asyncio.sleep(0)
 
-    lane = lane(Busy(), batches=BatchPolicy(bytes=1, flush_seconds=60))
+    lane = lane(Busy(), batches=BatchPolicy(max_bytes=1, flush_seconds=60))
     for number in range(3):
         lane.commit(number)
     lane.start()
@@ -96,7 +96,7 @@ async def test_a_transaction_that_is_not_whole_is_waited_for(lane, ids):
 async def test_a_large_transaction_comes_in_parts(lane, ids):
     """None but the last part has an end, and only that is accepted."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(bytes=500, flush_seconds=0))
+    lane = lane(sink, batches=BatchPolicy(max_bytes=500, flush_seconds=0))
     end = lane.commit(1, 2, 3, 4, at_once=1)
     await lane.finish()
     # The last slice, which says that it is whole, has no change of its own here; it is told all the same.
@@ -108,14 +108,14 @@ async def test_a_large_transaction_comes_in_parts(lane, ids):
 async def test_no_more_rows_than_asked_for(lane, ids):
     """Whole transactions as far as they fit, and one of more rows in slices; memory is let go of all the same."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(rows=3, flush_seconds=0.01))
+    lane = lane(sink, batches=BatchPolicy(max_rows=3, flush_seconds=0.01))
     lane.commit(1, 2)
     lane.commit(3, 4)
     end = lane.commit(*range(5, 13))
     await lane.finish()
     assert [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11, 12]] == ids(sink)
     assert [[True], [True], [False], [False], [True]] == [
-        [part.last for part in batch.transactions] for batch in sink.batches
+        [part.last for part in batch.slices] for batch in sink.batches
     ]
     assert end == lane.ledger.flushed
     assert 0 == lane.window.statistics().slices
@@ -124,7 +124,7 @@ async def test_no_more_rows_than_asked_for(lane, ids):
 async def test_a_batch_waits_for_more(lane, ids):
     """Until it is as old as the policy has it, and no longer."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(seconds=0.5, flush_seconds=0.01))
+    lane = lane(sink, batches=BatchPolicy(linger=0.5, flush_seconds=0.01))
     clock = asyncio.get_running_loop().time
     began = clock()
     lane.start()
@@ -140,7 +140,7 @@ async def test_a_batch_waits_for_more(lane, ids):
 async def test_what_does_not_wait_for_more(lane, ids):
     """A batch that is full, one that holds the source back, and the last."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(rows=2, seconds=3600, flush_seconds=0.01))
+    lane = lane(sink, batches=BatchPolicy(max_rows=2, linger=3600, flush_seconds=0.01))
     lane.start()
     lane.commit(1)
     lane.commit(2)
@@ -154,9 +154,9 @@ async def test_what_does_not_wait_for_more(lane, ids):
 async def test_a_full_window_waits_for_no_age(lane):
     """Nothing more can come before something of it is written."""
     sink = MemorySink()
-    lane = lane(sink, limit=200, batches=BatchPolicy(seconds=3600, flush_seconds=0.01))
+    lane = lane(sink, limit=200, batches=BatchPolicy(linger=3600, flush_seconds=0.01))
     lane.start()
-    while not lane.window.held_back:
+    while not lane.window.backpressured:
         lane.commit(1)
     await asyncio.wait_for(sink.wait_for_changes(1), 60)
     await lane.finish()

@@ -53,7 +53,7 @@ async def test_a_permanent_error_ends_it(lane, call):
 async def test_spent_retries_end_it(lane, call):
     """With the last error."""
     sink = FaultySink(**{call: [Reject(TransientError(f"try {number}")) for number in (1, 2, 3)]})
-    lane = lane(sink, retry=RetryPolicy(attempts=3, first=0.001))
+    lane = lane(sink, retry=RetryPolicy(attempts=3, wait_initial=0.001))
     begin = lane.ledger.flushed
     lane.commit(1)
     with pytest.raises(TransientError, match="try 3"):
@@ -93,14 +93,14 @@ async def test_rows_are_in_no_message(lane, caplog):
 async def test_cancelled_at_every_await(lane, ids):
     """Wherever it is interrupted, no more counts as accepted or durable than the sink could answer for."""
     # No pauses: they would be thousands of steps.
-    at_once = RetryPolicy(attempts=3, first=0, longest=0)
+    at_once = RetryPolicy(attempts=3, wait_initial=0, wait_max=0)
 
     async def run(steps):
         sink = FaultySink(
             write=[Slow(0), Reject(TransientError("later")), None] * 5,
             flush=[Slow(0), Reject(TransientError("later")), None] * 5,
         )
-        made = lane(sink, batches=BatchPolicy(bytes=700, flush_bytes=900, flush_seconds=0), retry=at_once)
+        made = lane(sink, batches=BatchPolicy(max_bytes=700, flush_bytes=900, flush_seconds=0), retry=at_once)
         for number in range(12):
             made.commit(number, at_once=2)
         made.window.close()

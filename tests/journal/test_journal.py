@@ -295,7 +295,7 @@ async def test_a_call_behind_close(tmp_path, tools, call: str) -> None:
     with pytest.raises(JournalError, match="was closed"):
         await (sink.write(batch) if call == "write" else sink.flush())
     assert JournalReader(tmp_path).position() is None
-    await tools.write(tmp_path, stream.position, batch.transactions)
+    await tools.write(tmp_path, stream.position, batch.slices)
     assert JournalReader(tmp_path).position().lsn == stream.ends[-1]
 
 

@@ -39,7 +39,7 @@ async def test_what_is_left(journal, retention, left) -> None:
     """What exceeds either limit goes, the oldest first; the newest segment stays whatever is asked."""
     folder, _ = journal
     before = JournalReader(folder).segments()
-    gone = prune(folder, retain=retention)
+    gone = prune(folder, retention=retention)
     assert [segment.name for segment in before[: 5 - left]] == gone
     assert before[5 - left :] == JournalReader(folder).segments()
 
@@ -49,9 +49,9 @@ async def test_bytes(journal, kept) -> None:
     """As many of the newest segments as fit."""
     folder, _ = journal
     sizes = [path.stat().st_size for path in sorted(folder.glob("*.segment"))]
-    prune(folder, retain=Retention(bytes=sum(sizes[-kept:])))
+    prune(folder, retention=Retention(bytes=sum(sizes[-kept:])))
     assert kept == len(JournalReader(folder).segments())
-    assert [] == prune(folder, retain=Retention(bytes=sum(sizes[-kept:])))
+    assert [] == prune(folder, retention=Retention(bytes=sum(sizes[-kept:])))
 
 
 @pytest.mark.parametrize("retention", [Retention(seconds=0), Retention(bytes=0)])
@@ -59,11 +59,11 @@ async def test_what_a_consumer_needs(journal, retention) -> None:
     """Is kept, however old and large; and all of it where nobody is registered."""
     folder, stream = journal
     Cursors(folder).advance("slow", stream.position.at(stream.ends[0]))
-    prune(folder, retain=retention)
+    prune(folder, retention=retention)
     assert 4 == len(JournalReader(folder).segments())
     Cursors(folder).remove("slow")
     Cursors(folder).remove("all")
-    assert [] == prune(folder, retain=retention)
+    assert [] == prune(folder, retention=retention)
 
 
 @pytest.mark.parametrize(

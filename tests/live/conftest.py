@@ -96,7 +96,7 @@ class Published:
         sink = MemorySink()
         await Pipeline(self.source(**options), [sink], until=until).run()
         native = NativeFormat(**form or {})
-        return [line for batch in sink.batches for line in native.events(batch.transactions)]
+        return [line for batch in sink.batches for line in native.events(batch.slices)]
 
     async def headers(self) -> list[dict[str, Any]]:
         """What the server's own SQL function says of the transactions that are not confirmed yet."""

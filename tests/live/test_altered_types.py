@@ -50,7 +50,7 @@ async def test_between_two_transactions(published, composites, alteration, sourc
     statement, after = alteration
     seen = []
 
-    async with aiorepl.connect(published.dsn, source=source, **composites) as stream:
+    async with aiorepl.connect(published.dsn, interface=source, **composites) as stream:
         await published.execute(WRITE)
         async for transaction in stream:
             seen += [values(change) async for change in transaction]

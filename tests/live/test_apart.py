@@ -44,7 +44,7 @@ def cannot_open(bad):
         "breaks": FaultySink(bad, open=[Reject(ValueError("secret"))]),
         "not there": Delivery(
             FaultySink(bad, open=[Reject(TransientError("not there"))] * 2),
-            retry=RetryPolicy(attempts=2, first=0),
+            retry=RetryPolicy(attempts=2, wait_initial=0),
         ),
         "dead letters": Delivery(
             bad, on_error="dead_letter", dead_letters=FaultySink(open=[Reject(PermanentError("no letters"))])
@@ -140,7 +140,7 @@ async def test_a_stop_does_not_wait_for_a_sink_to_open(published, tmp_path):
     await published.create_slot()
     hang = Hang()
     sinks = {"slow": FaultySink(open=[hang]), "quick": MemorySink()}
-    async with Pipeline(published.source(), sinks, journal=str(tmp_path), grace=1000):
+    async with Pipeline(published.source(), sinks, journal=str(tmp_path), shutdown_timeout=1000):
         await hang.reached.wait()
     assert ["open", "close"] == sinks["slow"].calls
 
@@ -199,9 +199,9 @@ async def test_each_sink_gets_its_selection(published):
 
 
 async def test_a_stop_before_the_first_read_ends_at_once(published):
-    """Stopped before it began to read, a pipeline does not wait for its grace period."""
+    """Stopped before it began to read, a pipeline does not wait for its shutdown timeout."""
     await published.create_slot()
-    pipeline = Pipeline(published.source(), [MemorySink()], grace=1000)
+    pipeline = Pipeline(published.source(), [MemorySink()], shutdown_timeout=1000)
     pipeline.stop()
     async with asyncio.timeout(60):
         await pipeline.run()

@@ -57,7 +57,7 @@ async def test_a_sink_that_cannot_open(published, unusable, what, way):
         "dead letters": Delivery(MemorySink(), on_error="dead_letter", dead_letters=unusable),
     }[what]
     with pytest.raises(AioreplError):
-        await Pipeline(published.source(source=way), [sink]).run()
+        await Pipeline(published.source(interface=way), [sink]).run()
     assert 0 == await slots(published)
 
 
@@ -113,7 +113,7 @@ async def test_a_start_that_is_cancelled_while_the_slot_is_created(published, wa
     """The server waits for a transaction then, and would finish the slot when nobody is there any more."""
     writer = await asyncpg.connect(published.dsn)
     await writer.execute("BEGIN; INSERT INTO items VALUES (1)")
-    work = asyncio.create_task(Pipeline(published.source(source=way), [MemorySink()]).run())
+    work = asyncio.create_task(Pipeline(published.source(interface=way), [MemorySink()]).run())
     await published.until(lambda: slots(published), bool)
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)

@@ -16,7 +16,7 @@ from aiorepl.pipeline import fan_out
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.05)
-QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.1)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.1)
 
 
 async def configure(published, name, value):
@@ -144,16 +144,19 @@ class Slow(Sink):
 
 async def test_who_holds_the_source_back_is_named(published, monkeypatch, caplog):
     """In the statistics at once, and in the log when it lasts, with growing pauses."""
-    monkeypatch.setattr(fan_out, "HELD_BACK_SECONDS", 0.1)
+    monkeypatch.setattr(fan_out, "BACKPRESSURE_WARNING_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "aiorepl.pipeline")
     await published.create_slot()
     sinks = {"quick": MemorySink(), "slow": Slow()}
-    async with Pipeline(published.source(), sinks, batches=SOON, memory=64 * 1024, grace=0.1) as pipeline:
+    async with Pipeline(
+        published.source(), sinks, batches=SOON, buffer_bytes=64 * 1024, shutdown_timeout=0.1
+    ) as pipeline:
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 1000) i"
         )
         window = await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().windows["source"]), lambda window: window.held_back
+            lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
+            lambda window: window.backpressured,
         )
         assert "slow" == window.slowest
         await published.until(

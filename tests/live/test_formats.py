@@ -128,7 +128,7 @@ async def taken(published):
     await Pipeline(published.source(messages=True), [sinks[0]], until="now").run()
     source = Source(published.dsn, slot=other, publication="p", messages=True, binary=True)
     await Pipeline(source, [sinks[1]], until="now").run()
-    return [[part for batch in sink.batches for part in batch.transactions] for sink in sinks]
+    return [[part for batch in sink.batches for part in batch.slices] for sink in sinks]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ async def test_rows_that_were_there_before(published, tmp_path):
     await published.execute("INSERT INTO items VALUES (2, 'b')")
     await Pipeline(published.source(), [sink], journal=journal, until="now").run()
     form = named("debezium")
-    events = [json.loads(line) for batch in sink.batches for line in form.events(batch.transactions)]
+    events = [json.loads(line) for batch in sink.batches for line in form.events(batch.slices)]
     assert [("r", "true"), ("c", "false")] == [(event["op"], event["source"]["snapshot"]) for event in events]
 
 
@@ -226,9 +226,9 @@ async def test_events_name_the_database(published, tmp_path, route):
     sink = MemorySink()
     options = {"journal": str(tmp_path / "journal"), "until": "now"}
     files = load("jsonl")(path=tmp_path / "events", format="debezium")
-    await Pipeline(published.source(source=route), [sink, files], **options).run()
+    await Pipeline(published.source(interface=route), [sink, files], **options).run()
     await published.execute("INSERT INTO items VALUES (1)")
-    await Pipeline(published.source(source=route), [sink, files], **options).run()
+    await Pipeline(published.source(interface=route), [sink, files], **options).run()
     name = await published.connection.fetchval("SELECT current_database()")
     assert sink.context is not None
     assert name == sink.context.database

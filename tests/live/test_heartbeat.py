@@ -29,7 +29,7 @@ async def test_the_slot_of_a_quiet_database_advances(published, busy, heartbeat)
     """While another database is busy: by beats, and without them by keepalives, which confirm as well."""
     await published.create_slot()
     sink = MemorySink()
-    source = published.source(heartbeat=heartbeat, messages=True)
+    source = published.source(heartbeat_interval=heartbeat, messages=True)
     async with Pipeline(source, [sink]) as pipeline:
         for _ in range(2):
             await busy()
@@ -47,7 +47,7 @@ async def test_messages_of_the_user_come_as_ever(published):
     """Also those that carry our prefix, as long as they say something."""
     await published.create_slot()
     sink = MemorySink()
-    source = published.source(heartbeat=0.05, messages=True)
+    source = published.source(heartbeat_interval=0.05, messages=True)
     async with Pipeline(source, [sink]) as pipeline:
         await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent >= 2
@@ -78,7 +78,7 @@ async def test_a_beat_that_is_not_allowed(published, server, caplog):
     sink = MemorySink()
     try:
         with caplog.at_level(logging.INFO, "aiorepl.heartbeat"):
-            async with Pipeline(published.source(dsn, heartbeat=0.05), [sink]) as pipeline:
+            async with Pipeline(published.source(dsn, heartbeat_interval=0.05), [sink]) as pipeline:
                 beats = await published.until(
                     lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.failed >= 3
                 )
@@ -100,7 +100,7 @@ async def test_it_ends_with_the_pipeline(published):
     """No task and no connection is left."""
     await published.create_slot()
     before = asyncio.all_tasks()
-    async with Pipeline(published.source(heartbeat=0.05), [MemorySink()]) as pipeline:
+    async with Pipeline(published.source(heartbeat_interval=0.05), [MemorySink()]) as pipeline:
         await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent
         )

@@ -105,7 +105,9 @@ async def test_ahead_of_the_slot(published, tmp_path):
     """A sink that was fed without a journal goes on with one: what it has comes again, is the same, and is skipped."""
     await published.create_slot()
     sink, hang = MemorySink(keeps_position=True), Hang()
-    async with Pipeline(published.source(), [FaultySink(sink, flush=[None, hang])], batches=SOON, grace=0):
+    async with Pipeline(
+        published.source(), [FaultySink(sink, flush=[None, hang])], batches=SOON, shutdown_timeout=0
+    ):
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1, durable=True)
         await published.execute("INSERT INTO items VALUES (2)")
@@ -122,7 +124,10 @@ async def test_ahead_of_its_cursor(published, tmp_path):
     await fed(published, sink, **journal(tmp_path))
     hang = Hang()
     async with Pipeline(
-        published.source(), {"memory": FaultySink(sink, flush=[hang])}, grace=0, **journal(tmp_path)
+        published.source(),
+        {"memory": FaultySink(sink, flush=[hang])},
+        shutdown_timeout=0,
+        **journal(tmp_path),
     ):
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2)
@@ -164,7 +169,7 @@ async def test_a_sink_that_was_restored_moves_its_cursor_back(published, tmp_pat
     sink.position = begun
     hang = Hang()
     hanging = {"memory": FaultySink(sink, write=[hang])}
-    async with Pipeline(published.source(), hanging, grace=0, **journal(tmp_path)):
+    async with Pipeline(published.source(), hanging, shutdown_timeout=0, **journal(tmp_path)):
         await hang.reached.wait()
         assert begun.lsn == cursors.get("memory").lsn
 

@@ -73,7 +73,7 @@ async def test_each_sink_goes_on_from_its_own_cursor(published, tmp_path):
     quick, slow = MemorySink(), MemorySink()
     hang = Hang()
     sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
-    async with Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON, grace=0.5):
+    async with Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON, shutdown_timeout=0.5):
         await published.execute("INSERT INTO items VALUES (1)")
         await hang.reached.wait()
         await quick.wait_for_changes(1, durable=True)
@@ -155,7 +155,7 @@ async def test_what_is_passed_goes_while_it_runs(published, tmp_path):
     """Under a retention of nothing only the newest segment is left, but for what a slow sink has still to get."""
     quick, slow, hang = MemorySink(), MemorySink(), Hang()
     sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
-    options = {"journal": str(tmp_path), "batches": BatchPolicy(flush_seconds=0.01), "retain": "0s"}
+    options = {"journal": str(tmp_path), "batches": BatchPolicy(flush_seconds=0.01), "retention": "0s"}
     reader = JournalReader(tmp_path)
 
     async def segments():
@@ -177,7 +177,7 @@ async def test_what_is_passed_goes_while_it_runs(published, tmp_path):
 async def test_a_journal_that_cannot_be_pruned_goes_on(published, tmp_path, caplog):
     """Told once, and nothing else."""
     sink = MemorySink()
-    options = {"journal": str(tmp_path), "batches": SOON, "retain": "0s"}
+    options = {"journal": str(tmp_path), "batches": SOON, "retention": "0s"}
     await Pipeline(published.source(), [sink], until="now", **options).run()
     (tmp_path / "cursors" / "odd.json").write_text("{")
     async with Pipeline(published.source(), [sink], **options):
@@ -206,7 +206,7 @@ def failing_cursor(monkeypatch):
 
 async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, failing_cursor, caplog):
     """A full disk is waited for as any sink's trouble is: the sink goes on, and its cursor moves when there is room."""
-    sink, quickly = MemorySink(), RetryPolicy(first=0.01, longest=0.1)
+    sink, quickly = MemorySink(), RetryPolicy(wait_initial=0.01, wait_max=0.1)
     options = {"journal": str(tmp_path), "batches": SOON, "retry": quickly}
     async with Pipeline(published.source(), {"m": sink}, **options) as pipeline:
         failures = failing_cursor(errno.ENOSPC, 3)
@@ -258,7 +258,7 @@ def failing_reads(monkeypatch):
 
 async def test_a_journal_that_cannot_be_read_for_a_while(published, tmp_path, failing_reads, caplog):
     """Without file descriptors the sink waits, and gets each change once, also of a transaction it had begun."""
-    sink, quickly = MemorySink(), RetryPolicy(first=0.01, longest=0.1)
+    sink, quickly = MemorySink(), RetryPolicy(wait_initial=0.01, wait_max=0.1)
     options = {"journal": str(tmp_path), "batches": SOON, "retry": quickly}
     async with Pipeline(published.source(), {"m": sink}, **options):
         failures = failing_reads(errno.EMFILE, 3)

@@ -11,7 +11,7 @@ from aiorepl import ConnectionFailed, ConnectionLost, Pipeline, RetryPolicy
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
-QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ async def test_a_quiet_server_is_asked_and_kept(published):
         # It has been quiet for half of that, and then it has not.
         while before < 3.9 or quiet > before:
             await asyncio.sleep(0.02)
-            before, quiet = quiet, pipeline.statistics().quiet_for
+            before, quiet = quiet, pipeline.statistics().idle_seconds
         assert walsender == await published.walsender()
         assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
         # Whoever exports metrics may do so in a thread.
-        assert (await asyncio.to_thread(pipeline.statistics)).quiet_for is not None
+        assert (await asyncio.to_thread(pipeline.statistics)).idle_seconds is not None
 
 
 async def test_without_reconnect_silence_is_the_error(published, proxy):
@@ -89,6 +89,6 @@ async def test_without_reconnect_silence_is_the_error(published, proxy):
 async def test_a_server_that_never_answers(published, proxy, route):
     """A connection that is accepted and then not spoken to is given up."""
     proxy.stall()
-    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", source=route)
+    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", interface=route)
     with pytest.raises(ConnectionFailed, match="no answer from the server in time"):
         await Pipeline(source, [MemorySink()]).run()

@@ -37,7 +37,7 @@ def deliver(published, tmp_path):
         await published.create_slot()
         await published.execute(*statements)
         sink = Slow()
-        batches = BatchPolicy(seconds=1, flush_seconds=0.01)
+        batches = BatchPolicy(linger=1, flush_seconds=0.01)
         delivery = Delivery(sink, concurrency=4, batches=batches)
         folder = str(tmp_path / "journal") if journal else None
         running = asyncio.create_task(

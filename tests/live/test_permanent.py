@@ -13,7 +13,7 @@ from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
-QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 
 
@@ -97,7 +97,7 @@ async def test_a_publication_that_is_made_anew(published, route, running, public
         "CREATE PUBLICATION others FOR TABLE others",
         "CREATE PUBLICATION p FOR TABLE items",
     )
-    source = replace(published.source(source=route), publication=publications)
+    source = replace(published.source(interface=route), publication=publications)
     sink = MemorySink(keeps_position=True)
     pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
     work = asyncio.create_task(pipeline.run())

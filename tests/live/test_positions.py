@@ -59,7 +59,9 @@ async def test_identities_and_order_stay_over_restarts(published):
 
     async def deliver_and_fail():
         sink, hang = MemorySink(), Hang()
-        async with Pipeline(published.source(), {"s": FaultySink(sink, flush=[hang])}, grace=0) as pipeline:
+        async with Pipeline(
+            published.source(), {"s": FaultySink(sink, flush=[hang])}, shutdown_timeout=0
+        ) as pipeline:
             changes = await sink.wait_for_changes(25)
             assert pipeline.statistics().sinks["s"].changes == 25
         return [
@@ -142,7 +144,7 @@ async def test_a_sink_that_keeps_its_position_gets_every_change_once(published):
     await published.create_slot()
     sink, hang = MemorySink(keeps_position=True), Hang()
     await published.execute("INSERT INTO items VALUES (1)", "INSERT INTO items VALUES (2)")
-    async with Pipeline(published.source(), [FaultySink(sink, flush=[hang])], grace=0):
+    async with Pipeline(published.source(), [FaultySink(sink, flush=[hang])], shutdown_timeout=0):
         first, _ = await sink.wait_for_changes(2)
     await published.execute("INSERT INTO items VALUES (3)")
     assert await published.confirmed() <= first.transaction.commit_lsn

@@ -57,7 +57,7 @@ async def test_streaming(published, cdc, route, streaming):
     await published.execute(
         "CREATE TYPE mood AS ENUM ('glad')", "CREATE TABLE moods (id int PRIMARY KEY, m mood)"
     )
-    source = published.source(cdc.dsn, source=route, heartbeat=0.05)
+    source = published.source(cdc.dsn, interface=route, heartbeat_interval=0.05)
     found = await findings(source)
     assert {"ok", "warning"} >= {finding.level for finding in found.values()}
     sink = MemorySink()
@@ -78,7 +78,7 @@ async def test_the_sql_interface_where_more_was_revoked(published, cdc, streamin
     """Without EXECUTE on pg_control_system the error says what to grant, check as well; with it the role streams."""
     await cdc.run(*streaming)
     await published.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-    source = published.source(cdc.dsn, source="sql")
+    source = published.source(cdc.dsn, interface="sql")
     advice = r"GRANT EXECUTE ON FUNCTION pg_catalog\.pg_control_system\(\) TO the role"
     with pytest.raises(ConnectionFailed, match=advice):
         await Pipeline(source, [MemorySink()], until="now").run()
@@ -152,7 +152,7 @@ async def test_many_tables_that_cannot_be_read(published, cdc, streaming, load):
 async def test_no_replication(published, cdc, route, streaming):
     """A role without REPLICATION is told to get it, by a start and by check, whichever the route."""
     await cdc.run(*(block.replace(" REPLICATION", "") for block in streaming))
-    source = published.source(cdc.dsn, source=route)
+    source = published.source(cdc.dsn, interface=route)
     found = await findings(source)
     (error,) = [finding for finding in found.values() if finding.level == "error"]
     assert (3, True) == (error.exit_code, "REPLICATION" in error.text.partition("ALTER ROLE")[2])
@@ -176,7 +176,7 @@ async def test_no_heartbeats(published, cdc, streaming):
     )
     for function in functions:
         await published.execute(f"REVOKE EXECUTE ON FUNCTION {function['name']} FROM PUBLIC")
-    found = (await findings(published.source(cdc.dsn, heartbeat=1)))["privileges"]
+    found = (await findings(published.source(cdc.dsn, heartbeat_interval=1)))["privileges"]
     assert "warning" == found.level
     assert re.search(
         rf"GRANT EXECUTE ON FUNCTION pg_logical_emit_message\(.*text.*\) TO {cdc.name}", found.text

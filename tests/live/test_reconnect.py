@@ -14,8 +14,8 @@ from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
-QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
-SMALL = BatchPolicy(bytes=32 * 1024, flush_seconds=0.1)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
+SMALL = BatchPolicy(max_bytes=32 * 1024, flush_seconds=0.1)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def test_cut_anywhere(published, proxy, seed):
         [sink],
         reconnect=QUICK,
         batches=SMALL,
-        memory=256 * 1024,
+        buffer_bytes=256 * 1024,
     )
     first = 0
     async with pipeline:
@@ -69,7 +69,7 @@ async def test_terminated_in_the_middle_of_a_large_transaction(published):
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[hang])
     async with Pipeline(
-        published.source(), [sink], reconnect=QUICK, batches=SMALL, memory=256 * 1024
+        published.source(), [sink], reconnect=QUICK, batches=SMALL, buffer_bytes=256 * 1024
     ) as pipeline:
         # More than sockets hold: what they hold still arrives after the walsender has gone.
         await published.execute(
@@ -87,7 +87,7 @@ async def test_terminated_in_the_middle_of_a_large_transaction(published):
     # One transaction, read by two connections.
     assert 1 == len({change.transaction.commit_lsn for change in changes})
     assert 2 == len({id(change.transaction) for change in changes})
-    slices = [part for batch in memory.batches for part in batch.transactions if part.transaction]
+    slices = [part for batch in memory.batches for part in batch.slices if part.transaction]
     assert (1, 1) == (sum(part.first for part in slices), sum(part.last for part in slices))
 
 

@@ -26,9 +26,11 @@ async def test_a_full_disk_loses_nothing_and_passes(published, tmp_path, monkeyp
         return usage._replace(free=0)
 
     monkeypatch.setattr(shutil, "disk_usage", full)
-    source = dataclasses.replace(published.source(), streaming="on", waiting_bytes=200_000, spool=tmp_path)
+    source = dataclasses.replace(
+        published.source(), streaming="on", transaction_buffer_bytes=200_000, spill_dir=tmp_path
+    )
     sink = MemorySink()
-    quickly = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+    quickly = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
     caplog.set_level(logging.WARNING, "aiorepl.capture")
     name = await published.connection.fetchval("SELECT current_database()")
     await published.execute(f"ALTER DATABASE \"{name}\" SET logical_decoding_work_mem = '64kB'")
@@ -50,7 +52,9 @@ async def test_a_full_disk_loses_nothing_and_passes(published, tmp_path, monkeyp
 async def test_more_transactions_than_descriptors(published, tmp_path):
     """40 transactions are spilled at once where 20 more files can be opened; all of them arrive, and nothing reconnects."""
     await published.create_slot()
-    source = dataclasses.replace(published.source(), streaming="on", waiting_bytes=20_000, spool=tmp_path)
+    source = dataclasses.replace(
+        published.source(), streaming="on", transaction_buffer_bytes=20_000, spill_dir=tmp_path
+    )
     sink = MemorySink()
     name = await published.connection.fetchval("SELECT current_database()")
     await published.execute(f"ALTER DATABASE \"{name}\" SET logical_decoding_work_mem = '64kB'")

@@ -11,7 +11,7 @@ async def test_more_than_a_round_behind_an_undecided_prepare(published, monkeypa
     """The slot stays before the PREPARE, so rounds grow until they reach COMMIT PREPARED."""
     monkeypatch.setattr(sql, "_ROUND", 20)
     sink = MemorySink()
-    source = published.source(source="sql", two_phase=True)
+    source = published.source(interface="sql", two_phase=True)
     async with Pipeline(source, [sink], batches=BatchPolicy(flush_seconds=0.1)):
         await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'p'")
         for begin in range(100, 200, 10):

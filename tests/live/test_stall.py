@@ -21,7 +21,7 @@ async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(publishe
     await published.create_slot()
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[hang])
-    async with Pipeline(published.source(), [sink], memory=MEMORY) as pipeline:
+    async with Pipeline(published.source(), [sink], buffer_bytes=MEMORY) as pipeline:
         walsender = await published.walsender()
         for start in range(0, 30_000, 10_000):
             await published.execute(
@@ -30,19 +30,19 @@ async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(publishe
         await hang.reached.wait()
         end = asyncio.get_running_loop().time() + 12.5
         while asyncio.get_running_loop().time() < end:
-            window = pipeline.statistics().windows["source"]
+            window = pipeline.statistics().buffers["source"]
             # A read of the socket may be as large as the inbox: about a megabyte, and its overhead.
             assert window.bytes <= 4 * MEMORY
             assert walsender == await published.walsender()
             await asyncio.sleep(0.2)
-        assert window.held_back
+        assert window.backpressured
         assert 0 == pipeline.statistics().sinks["faulty"].changes
 
         hang.release()
         changes = await memory.wait_for_changes(30_000)
         await published.confirmed_past(await published.wal())
         assert 0 == pipeline.statistics().reconnects
-        assert not pipeline.statistics().windows["source"].held_back
+        assert not pipeline.statistics().buffers["source"].backpressured
     assert list(range(1, 30_001)) == [change.key["id"] for change in changes]
 
 
@@ -50,7 +50,7 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
     """When all is delivered it is empty, whatever went through it."""
     await published.create_slot()
     sink = MemorySink()
-    async with Pipeline(published.source(), [sink], memory=MEMORY) as pipeline:
+    async with Pipeline(published.source(), [sink], buffer_bytes=MEMORY) as pipeline:
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i"
         )
@@ -58,8 +58,8 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
 
         # The end may come behind the last change, and WAL of others at any time.
         await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().windows["source"]),
-            lambda window: (0, 0, False) == (window.bytes, window.slices, window.held_back),
+            lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
+            lambda window: (0, 0, False) == (window.bytes, window.slices, window.backpressured),
         )
 
 
@@ -68,8 +68,8 @@ async def test_a_large_transaction_comes_in_slices(published):
     await published.create_slot()
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[None, None, hang])
-    policy = BatchPolicy(bytes=64 * 1024, flush_seconds=0.1)
-    async with Pipeline(published.source(), [sink], batches=policy, memory=MEMORY) as pipeline:
+    policy = BatchPolicy(max_bytes=64 * 1024, flush_seconds=0.1)
+    async with Pipeline(published.source(), [sink], batches=policy, buffer_bytes=MEMORY) as pipeline:
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 3000) i"
         )
@@ -84,7 +84,7 @@ async def test_a_large_transaction_comes_in_slices(published):
 
     assert list(range(3000)) == [change.ordinal for change in memory.changes]
     assert 1 == len({change.transaction.commit_lsn for change in memory.changes})
-    slices = [part for batch in memory.batches for part in batch.transactions if part.transaction is not None]
+    slices = [part for batch in memory.batches for part in batch.slices if part.transaction is not None]
     assert [True, *[False] * (len(slices) - 1)] == [part.first for part in slices]
     assert [*[False] * (len(slices) - 1), True] == [part.last for part in slices]
 
@@ -93,8 +93,8 @@ async def test_a_transaction_larger_than_memory_and_smaller_than_a_batch(publish
     """It is not waited for until it is whole, which it could not become: it comes in parts."""
     await published.create_slot()
     sink = MemorySink()
-    policy = BatchPolicy(bytes=1024 * MEMORY)
-    async with Pipeline(published.source(), [sink], batches=policy, memory=MEMORY):
+    policy = BatchPolicy(max_bytes=1024 * MEMORY)
+    async with Pipeline(published.source(), [sink], batches=policy, buffer_bytes=MEMORY):
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 10000) i"
         )

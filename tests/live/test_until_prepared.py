@@ -16,12 +16,12 @@ HOW = ["COMMIT", "ROLLBACK"]
 class Preparing(MemorySink):
     """Takes prepared transactions when they are prepared."""
 
-    takes_prepared = True
+    supports_prepared = True
 
     def kinds(self):
         """What came, by its kind; rows with their keys."""
         form = NativeFormat(boundaries=True)
-        events = [json.loads(line) for batch in self.batches for line in form.events(batch.transactions)]
+        events = [json.loads(line) for batch in self.batches for line in form.events(batch.slices)]
         return [event["key"]["id"] if event["kind"] == "insert" else event["kind"] for event in events]
 
 
@@ -34,7 +34,7 @@ async def prepare(published):
 @pytest.mark.parametrize("how", HOW)
 async def test_how_it_ended_is_the_last_record(published, how, route):
     """It is in, by whichever route, and once; what comes behind it is for the next."""
-    source = published.source(two_phase=True, source=route)
+    source = published.source(two_phase=True, interface=route)
     sink = Preparing()
     await Pipeline(source, [sink], until="now").run()
     await prepare(published)
@@ -84,7 +84,7 @@ async def test_held_with_us(published, how):
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_with_a_journal(published, tmp_path, route):
     """What was rolled back at the very end is not kept any longer."""
-    source = published.source(two_phase=True, source=route)
+    source = published.source(two_phase=True, interface=route)
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
     await prepare(published)
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()

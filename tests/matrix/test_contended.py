@@ -63,7 +63,7 @@ async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, r
     await client.execute("INSERT INTO items VALUES (1)")
     assert 4 == await polled(poller)
     with pytest.raises(SlotError, match=r"in use by process \d+") as caught:
-        async with connect(database, slot=slot, publication="p", source=route, reconnect=None):
+        async with connect(database, slot=slot, publication="p", interface=route, reconnect=None):
             pass
     assert caught.value.busy
     second = await SqlConnection.open(database)
@@ -74,7 +74,7 @@ async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, r
 
     await client.execute("INSERT INTO items VALUES (2)")
     await poller.stop()
-    async with connect(database, slot=slot, publication="p", source=route, until="now") as stream:
+    async with connect(database, slot=slot, publication="p", interface=route, until="now") as stream:
         assert [2] == [change.new["id"] async for tx in stream async for change in tx]
 
 
@@ -120,7 +120,7 @@ async def test_moved_before_the_stream_begins(client, database, slot, route, med
         async def write(self, batch):
             pass
 
-    source = Source(database, slot=slot, publication="p", source=route)
+    source = Source(database, slot=slot, publication="p", interface=route)
     with pytest.raises(SlotError, match=r"moved to .* by somebody else"):
         await Pipeline(source, [Slow()], until="now", reconnect=None).run()
 
@@ -130,7 +130,7 @@ async def test_a_publication_that_is_dropped(client, database, slot, route, vers
     """A stream whose publication is dropped ends, and says what to create."""
     with pytest.raises(ConfigurationError, match=r"publication .*p.* does not exist.*CREATE PUBLICATION"):
         async with (
-            connect(database, slot=slot, publication="p", source=route) as stream,
+            connect(database, slot=slot, publication="p", interface=route) as stream,
             asyncio.timeout(DEADLINE),
         ):
             await client.execute("INSERT INTO items VALUES (1)")

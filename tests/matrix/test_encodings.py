@@ -71,7 +71,7 @@ async def test_latin1(latin1, slot_name, version):
             latin1,
             slot=f"{slot_name[:50]}_{number}",
             publication="Öffentlich",
-            source=route,
+            interface=route,
             binary=binary,
             messages=version >= 14,
             create_slot=True,
@@ -102,7 +102,7 @@ async def lines(source):
     """The lines of what is new."""
     sink = MemorySink()
     await Pipeline(source, [sink], until="now").run()
-    return [line for batch in sink.batches for line in NativeFormat().events(batch.transactions)]
+    return [line for batch in sink.batches for line in NativeFormat().events(batch.slices)]
 
 
 class Lines(Sink):
@@ -112,7 +112,7 @@ class Lines(Sink):
         self.events, self._written = [], []
 
     async def write(self, batch):
-        self._written += list(map(json.loads, NativeFormat().events(batch.transactions)))
+        self._written += list(map(json.loads, NativeFormat().events(batch.slices)))
 
     async def flush(self):
         self.events += self._written
@@ -128,7 +128,7 @@ def ascii_source(sql_ascii, slot_name, route, binary, version):
         sql_ascii,
         slot=slot_name,
         publication="Öffentlich",
-        source=route,
+        interface=route,
         binary=binary and version >= 14,
         create_slot=True,
     )

@@ -92,7 +92,7 @@ async def test_an_abort_of_what_was_streamed(database, slot_name, client, other,
 async def test_a_decision_that_comes_alone(database, slot_name, client, end, streaming):
     """Who was given a prepared transaction is told how it ended, though nothing else comes with that."""
     sink = MemorySink()
-    sink.takes_prepared = True
+    sink.supports_prepared = True
     source = Source(
         f"{database}?logical_decoding_work_mem=64kB",
         slot=slot_name,
@@ -112,6 +112,6 @@ async def test_a_decision_that_comes_alone(database, slot_name, client, end, str
         await sink.wait_until_durable(before + 1)
 
     native = NativeFormat(boundaries=True)
-    kinds = [json.loads(line)["kind"] for batch in sink.batches for line in native.events(batch.transactions)]
+    kinds = [json.loads(line)["kind"] for batch in sink.batches for line in native.events(batch.slices)]
     decision = "commit_prepared" if end == "COMMIT" else "rollback_prepared"
     assert ["begin", *["insert"] * 1000, "prepare", decision] == kinds

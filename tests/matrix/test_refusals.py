@@ -42,7 +42,7 @@ async def test_an_option_the_server_lacks(database, slot_name, client, version, 
     for route in ("walsender", "sql"):
         with pytest.raises(ConfigurationError) as caught:
             async with connect(
-                database, slot=slot_name, publication="p", create_slot=True, source=route, **asked
+                database, slot=slot_name, publication="p", create_slot=True, interface=route, **asked
             ):
                 pass
         assert f"{name} needs PostgreSQL {first} or later; this server is {version}" == str(caught.value)
@@ -88,14 +88,14 @@ async def test_an_option_the_version_lacks(database, slot_name, client, asked, n
 async def test_the_best_is_chosen(database, slot_name, client, route, version):
     """Who asks for nothing asks for the server's best version, and reads any publication of any server."""
     await client.execute('CREATE PUBLICATION "a,b ""c"" É\'s" FOR TABLE items')
-    source = Source(database, slot=slot_name, publication='a,b "c" É\'s', create_slot=True, source=route)
+    source = Source(database, slot=slot_name, publication='a,b "c" É\'s', create_slot=True, interface=route)
     assert str(best_version(version)) == source.options().negotiate(version)["proto_version"]
     await Pipeline(source, [MemorySink()], until="now").run()
     await client.execute("INSERT INTO items VALUES (1)")
     sink = MemorySink()
     await Pipeline(source, [sink], until="now").run()
 
-    lines = [line for batch in sink.batches for line in NativeFormat().events(batch.transactions)]
+    lines = [line for batch in sink.batches for line in NativeFormat().events(batch.slices)]
     assert [{"id": 1}] == [json.loads(line)["new"] for line in lines]
 
 

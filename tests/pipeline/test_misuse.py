@@ -37,9 +37,9 @@ class Writeless(Sink):
         ({"sinks": [object()]}, "object is no sink: derive it from aiorepl.Sink"),
         ({"sinks": [Writeless()]}, "Writeless must define write"),
         ({"source": "postgresql://u:s3cret@h/d"}, "not a str"),
-        ({"grace": -1.0}, "grace is"),
-        ({"grace": float("nan")}, "grace is"),
-        ({"memory": 0}, "memory is"),
+        ({"shutdown_timeout": -1.0}, "shutdown_timeout is"),
+        ({"shutdown_timeout": float("nan")}, "shutdown_timeout is"),
+        ({"buffer_bytes": 0}, "buffer_bytes is"),
     ],
 )
 def test_what_is_no_pipeline(given, reason):
@@ -57,8 +57,8 @@ def test_what_is_no_pipeline(given, reason):
         ({"slot": "Orders"}, "cannot be a slot's name"),
         ({"slot": "s" * 64}, "cannot be a slot's name"),
         ({"publication": None}, "name at least one publication"),
-        ({"heartbeat": float("nan")}, "heartbeat is"),
-        ({"heartbeat": float("inf")}, "heartbeat is"),
+        ({"heartbeat_interval": float("nan")}, "heartbeat_interval is"),
+        ({"heartbeat_interval": float("inf")}, "heartbeat_interval is"),
         ({"receive_timeout": float("nan")}, "receive_timeout is"),
     ],
 )
@@ -75,7 +75,7 @@ def test_dead_letters_are_for_a_sink_as_well():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempts": 0}, {"seconds": -1}, {"first": -1}, {"longest": float("nan")}]
+    "wrong", [{"attempts": 0}, {"timeout": -1}, {"wait_initial": -1}, {"wait_max": float("nan")}]
 )
 def test_what_is_no_retry_policy(wrong):
     """It is refused, and named."""
@@ -105,7 +105,7 @@ async def test_a_pipeline_that_never_starts():
         await run
     assert raised.value is told.value
 
-    pipeline = Pipeline(MemorySource(), [FaultySink(open=[Hang()])], grace=0)
+    pipeline = Pipeline(MemorySource(), [FaultySink(open=[Hang()])], shutdown_timeout=0)
     run = asyncio.create_task(pipeline.run())
     pipeline.stop()
     with pytest.raises(RuntimeError, match="before its stream ran"):

@@ -32,7 +32,7 @@ async def test_a_file_and_its_name(tmp_path, source):
     assert await sink.open(source.context) is None
     batch = source.batch([1, 2], [3])
     await sink.write(batch)
-    name = f"{batch.transactions[0].transaction.commit_lsn:016X}.jsonl"
+    name = f"{batch.slices[0].transaction.commit_lsn:016X}.jsonl"
     assert {f"{name}.part": [1, 2, 3]} == ids(tmp_path / "new" / "folder")
     await sink.close()
     assert {name: [1, 2, 3]} == ids(tmp_path / "new" / "folder")

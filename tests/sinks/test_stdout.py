@@ -68,7 +68,9 @@ async def test_a_reader_that_has_gone(source):
 
 def test_prepared_transactions_are_taken_with_boundaries():
     """Which tell how each of them ended; without them rows come when they are committed."""
-    assert [True, False] == [StdoutSink(boundaries=boundaries).takes_prepared for boundaries in (True, False)]
+    assert [True, False] == [
+        StdoutSink(boundaries=boundaries).supports_prepared for boundaries in (True, False)
+    ]
 
 
 def test_other_values_are_refused():
@@ -97,5 +99,5 @@ async def test_other_formats(source):
 
 def test_prepared_transactions_are_taken_where_the_format_tells_of_them():
     """Debezium and wal2json know of no PREPARE."""
-    taken = [name for name in NAMES if StdoutSink(format=name, boundaries=True).takes_prepared]
+    taken = [name for name in NAMES if StdoutSink(format=name, boundaries=True).supports_prepared]
     assert ["native", "cloudevents", "pretty"] == taken

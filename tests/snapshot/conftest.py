@@ -98,7 +98,7 @@ class Published:
         sink = MemorySink()
         await Pipeline(self._source, [sink], journal=str(self._journal), snapshot=True, until="now").run()
         native = NativeFormat()
-        return [json.loads(line) for batch in sink.batches for line in native.events(batch.transactions)]
+        return [json.loads(line) for batch in sink.batches for line in native.events(batch.slices)]
 
     async def load_and_stream(self, *statements: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The events of the initial load, and those of ``statements`` after it, less what tells them apart."""

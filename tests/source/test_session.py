@@ -233,7 +233,7 @@ async def test_own_beats_are_marks(begin):
     """They move the ledger and are not delivered; without a heartbeat, or with contents, they are the user's."""
     beat = build.message(transactional=False, lsn=200, prefix="aiorepl", content=b"")
     theirs = build.message(transactional=False, lsn=210, prefix="aiorepl", content=b"x")
-    session, connection, ledger = await begin(heartbeat=5)
+    session, connection, ledger = await begin(heartbeat_interval=5)
     connection.reads = [[data(200, beat), data(210, theirs)]]
     slices = await session.receive()
     assert [(0, LSN(200)), (1, LSN(210))] == [(len(part.changes), part.end_lsn) for part in slices]

@@ -23,7 +23,7 @@ from aiorepl.testing.messages import Binary, column
 from aiorepl.values.types import ENUM, TypeInfo
 
 QUICK = BatchPolicy(flush_seconds=0.01)
-AT_ONCE = RetryPolicy(first=0.001, longest=0.002)
+AT_ONCE = RetryPolicy(wait_initial=0.001, wait_max=0.002)
 
 
 class Shop:
@@ -124,7 +124,7 @@ async def test_what_was_not_acknowledged_comes_again(shop):
         await shop.source.acknowledged(first)
     shop.order(2)
     lost = FaultySink(flush=[Hang()])
-    async with shop.pipeline(lost, grace=0.01):
+    async with shop.pipeline(lost, shutdown_timeout=0.01):
         await lost.inner.wait_for_changes(1)
     async with shop.pipeline(sink):
         await shop.source.acknowledged()
@@ -174,7 +174,7 @@ async def test_a_slow_sink_holds_the_source_back(shop):
     sink = FaultySink(write=[hang])
     for number in range(2000):
         shop.order(number)
-    async with shop.pipeline(sink, memory=50_000) as pipeline:
+    async with shop.pipeline(sink, buffer_bytes=50_000) as pipeline:
         await hang.reached.wait()
         assert pipeline.statistics().received < shop.stream.lsn
         hang.release()
@@ -218,7 +218,7 @@ async def test_types_messages_and_prepared_transactions():
 def test_there_is_no_server_for_a_heartbeat():
     """Nor anything else that asks for one."""
     with pytest.raises(ConfigurationError, match="heartbeat"):
-        MemorySource(heartbeat=1.0)
+        MemorySource(heartbeat_interval=1.0)
 
 
 async def test_there_are_no_tables_to_load(shop, tmp_path):

@@ -71,7 +71,7 @@ def test_another_name_stops_the_sink(selection, before, after, names, says):
     for _ in range(2):
         with pytest.raises(PermanentError, match=rf"sink s: .*{says}") as stopped:
             described(sieve, before, after, names=names)
-        assert stopped.value.final
+        assert stopped.value.fatal
         assert PLAIN not in str(stopped.value)
 
 

@@ -142,7 +142,7 @@ async def test_damage(bad, expected, together):
     script = [*good, *pause, *half, bad, *transaction(2)[-1:], *transaction(3)]
     async with ScriptedWalsender(script, answers=QUICK) as server:
         with pytest.raises(ProtocolError) as caught:
-            await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+            await pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)).run()
 
     assert expected in str(caught.value)
     assert [100, 101] == ids(sink)[:2]
@@ -159,7 +159,7 @@ async def test_an_error_of_the_server():
     )
     async with ScriptedWalsender([*transaction(1), error], answers=QUICK) as server:
         with pytest.raises(ServerError) as caught:
-            await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+            await pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)).run()
 
     told = caught.value
     assert ("42P01", "detail", "hint", "where", "constraint") == (
@@ -191,7 +191,7 @@ async def test_reconnecting(end):
     again = [*transaction(2, rows=3), *transaction(3)]
     async with (
         ScriptedWalsender([*first, *end], again, answers=QUICK) as server,
-        pipeline(server, sink, reconnect=RetryPolicy(first=0.01)),
+        pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)),
     ):
         await server.status(lambda status: status.flushed == 0x380)
 
@@ -210,7 +210,7 @@ async def test_a_publication_that_the_server_passes_over(before):
     script = [Split([*good, notice, *transaction(2), *transaction(3)], 1 << 20)]
     async with ScriptedWalsender(script, answers=QUICK) as server:
         with pytest.raises(ConfigurationError, match=rf"{message}: it does not exist where"):
-            await pipeline(server, sink, reconnect=RetryPolicy(first=0.01)).run()
+            await pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)).run()
 
     assert [100][:before] == ids(sink)
     assert {status.flushed for status in server.statuses} <= {0, 0x180}

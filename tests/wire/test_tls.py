@@ -99,7 +99,7 @@ async def walsender(dsn):
 
 
 async def sql(dsn):
-    await Source(dsn, slot="s", publication="p", source="sql").open()
+    await Source(dsn, slot="s", publication="p", interface="sql").open()
 
 
 async def beside(dsn):
@@ -235,7 +235,7 @@ async def test_check_warns_of_tls_that_is_not_verified(relay, ca, source, mode, 
     """Unless both the certificate and the name in it are verified, with what to set."""
     async with listening(relay.listener):
         options = {"sslmode": mode} | ({"sslrootcert": ca} if mode != "prefer" else {})
-        found = await told(relay(**options), source=source)
+        found = await told(relay(**options), interface=source)
     assert expected is None or "warning" == found[0][0]
     assert ([] if expected is None else [True]) == [
         expected in text and "sslmode=verify-full and sslrootcert" in text for _, text in found
@@ -246,19 +246,19 @@ async def test_check_warns_of_tls_that_is_not_verified(relay, ca, source, mode, 
 @pytest.mark.parametrize("source", ["walsender", "sql"])
 async def test_check_warns_of_plain_text(database, source):
     """A connection without TLS to another machine."""
-    ((level, text),) = await told(database, source=source)
+    ((level, text),) = await told(database, interface=source)
     assert ("warning", True) == (level, NOT_ENCRYPTED in text)
 
 
 @pytest.mark.parametrize("source", ["walsender", "sql"])
 async def test_check_says_nothing_of_this_machine(server, database, source):
     """Neither of a loopback address nor of a Unix socket."""
-    assert [] == await told(database, source=source)
+    assert [] == await told(database, interface=source)
     parts = urlsplit(database)
     socket = (
         f"postgresql://{parts.username}:{parts.password}@{parts.path}?host={server.folder}&port={parts.port}"
     )
-    assert [] == await told(socket, source=source)
+    assert [] == await told(socket, interface=source)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from aiorepl.testing.conformance.story import Scenario
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
 
-AGAIN: Final = RetryPolicy(first=0.001, longest=0.01)
+AGAIN: Final = RetryPolicy(wait_initial=0.001, wait_max=0.01)
 
 
 class Engine(Conformance):
@@ -33,7 +33,7 @@ class Engine(Conformance):
         """Through more than fits in memory at once, twice started: what is acknowledged is there."""
         story = Scenario()
         source = MemorySource(stream=story.stream)
-        batches = BatchPolicy(bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
+        batches = BatchPolicy(max_bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
 
         async def work() -> None:
             for _ in range(5):
@@ -46,7 +46,9 @@ class Engine(Conformance):
 
         async def life() -> None:
             delivery = Delivery(self.make_sink(), batches=batches)
-            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
+            pipeline = Pipeline(
+                source, [delivery], buffer_bytes=20_000, reconnect=AGAIN, shutdown_timeout=self.seconds
+            )
             await beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
 
@@ -88,8 +90,10 @@ class Engine(Conformance):
             made = fault()
             assert made is not None
             failing = _FailsAt(call, self.new_sink(), made)
-            delivery = Delivery(failing, batches=BatchPolicy(bytes=3000, flush_seconds=0.02))
-            pipeline = Pipeline(source, [delivery], memory=20_000, reconnect=AGAIN, grace=self.seconds)
+            delivery = Delivery(failing, batches=BatchPolicy(max_bytes=3000, flush_seconds=0.02))
+            pipeline = Pipeline(
+                source, [delivery], buffer_bytes=20_000, reconnect=AGAIN, shutdown_timeout=self.seconds
+            )
             try:
                 await beside(pipeline, work(failing))
             finally:
@@ -113,7 +117,7 @@ class Engine(Conformance):
             # Its own batches: a sink may ask for others than the pipeline's.
             batches = BatchPolicy(flush_seconds=0.02)
             delivery = Delivery(self.make_sink(), schema_changes=True, batches=batches)
-            await beside(Pipeline(source, [delivery], grace=self.seconds), work())
+            await beside(Pipeline(source, [delivery], shutdown_timeout=self.seconds), work())
             await self.expect(story.stream.again(), after="schema changes were delivered, too")
 
         for _ in range(2):
@@ -124,7 +128,7 @@ class _FailsAt(Sink):
     """A sink whose target has a fault from the n-th write of a part of a transaction on, until a call has failed."""
 
     def __init__(self, call: int, sink: Sink, fault: AbstractContextManager[object]) -> None:
-        self.takes_prepared = sink.takes_prepared
+        self.supports_prepared = sink.supports_prepared
         self._sink = sink
         self._writes = call
         self._fault = fault
@@ -140,7 +144,7 @@ class _FailsAt(Sink):
         return await self._sink.open(context)
 
     async def write(self, batch: Batch) -> None:
-        self._writes -= not batch.transactions[-1].last
+        self._writes -= not batch.slices[-1].last
         if self._writes == 0:
             # Some targets cannot be taken away from under what is not flushed.
             await self._sink.flush()

@@ -23,7 +23,7 @@ class _Failed:
     """A call that raised TransientError."""
 
     call: str
-    resend: bool
+    rewind: bool
 
 
 class Failures(Conformance):
@@ -43,7 +43,7 @@ class Failures(Conformance):
                     await sink.flush()
                     return self._without(poisoned, batch, permanent)
                 # As the engine does: each transaction by itself.
-                for part in batch.transactions:
+                for part in batch.slices:
                     error = await self.refuse(sink, Batch((part,)))
                     if part in poisoned:
                         self._permanent(error)
@@ -100,7 +100,7 @@ class Failures(Conformance):
             sink = self.new_sink()
             try:
                 failed = await unheard(sink)
-                if failed.resend:
+                if failed.rewind:
                     held = await sink.open(story.context)
                     await self.write(sink, self.missing(story, held, confirmed))
                 else:
@@ -204,7 +204,7 @@ class Failures(Conformance):
             call = "flush"
             await sink.flush()
         except TransientError as error:
-            return _Failed(call, error.resend)
+            return _Failed(call, error.rewind)
         except Exception as error:
             raise ContractBroken(
                 f"when the target's answer was lost, {call} raised {type(error).__name__}",

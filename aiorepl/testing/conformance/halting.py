@@ -68,9 +68,12 @@ class Halting(Conformance):
         self.live(lambda: look("a start behind dead letters"))
 
     async def _halt(self, source: MemorySource, limit: int, start: str) -> None:
-        batches = BatchPolicy(bytes=limit, flush_seconds=0.02)
+        batches = BatchPolicy(max_bytes=limit, flush_seconds=0.02)
         pipeline = Pipeline(
-            source, [Delivery(self.make_sink(), batches=batches)], reconnect=AGAIN, grace=self.seconds
+            source,
+            [Delivery(self.make_sink(), batches=batches)],
+            reconnect=AGAIN,
+            shutdown_timeout=self.seconds,
         )
         try:
             await beside(pipeline, _all_of(source))
@@ -79,14 +82,16 @@ class Halting(Conformance):
         raise ContractBroken(f"{start} did not stop at a change that the target refuses", KEEPS_BACK)
 
     async def _deliver(self, source: MemorySource, letters: MemorySink | None) -> None:
-        batches = BatchPolicy(bytes=ONE_BATCH, flush_seconds=0.02)
+        batches = BatchPolicy(max_bytes=ONE_BATCH, flush_seconds=0.02)
         delivery = Delivery(
             self.make_sink(),
             batches=batches,
             on_error="halt" if letters is None else "dead_letter",
             dead_letters=letters,
         )
-        await beside(Pipeline(source, [delivery], reconnect=AGAIN, grace=self.seconds), _all_of(source))
+        await beside(
+            Pipeline(source, [delivery], reconnect=AGAIN, shutdown_timeout=self.seconds), _all_of(source)
+        )
 
 
 async def _all_of(source: MemorySource) -> None:

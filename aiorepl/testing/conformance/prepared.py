@@ -1,4 +1,4 @@
-"""For sinks that set ``takes_prepared``: transactions that are prepared now and decided later."""
+"""For sinks that set ``supports_prepared``: transactions that are prepared now and decided later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Prepared(Conformance):
     @pytest.mark.parametrize("decision", ["commit", "rollback"])
     def test_a_prepared_transaction(self, decision: str) -> None:
         """Prepared, flushed, and decided by another process, with other transactions between."""
-        skip_without(self.new_sink().takes_prepared, "that its sink takes prepared transactions")
+        skip_without(self.new_sink().supports_prepared, "that its sink takes prepared transactions")
         story = Scenario()
         before = story.items(1)
         story.stream.prepare("conformance 'gid'", story.item("prepared"), story.item("prepared"))

@@ -79,11 +79,11 @@ class Step:
 
 def steps(batch: Batch) -> Iterator[Step]:
     """The batch in stretches of whole transactions, and parts."""
-    if batch.refusal is not None:
+    if batch.rejection is not None:
         # Dead letters: whatever there is of a transaction is all that will come.
-        yield Step(True, batch.transactions, batch.end_lsn)
+        yield Step(True, batch.slices, batch.end_lsn)
         return
-    units = ((whole, list(unit)) for whole, unit in map(_judged, _transactions(batch.transactions)))
+    units = ((whole, list(unit)) for whole, unit in map(_judged, _transactions(batch.slices)))
     for whole, run in groupby(units, key=lambda unit: unit[0]):
         if whole:
             slices = list(chain.from_iterable(unit for _, unit in run))

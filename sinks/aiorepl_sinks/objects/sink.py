@@ -47,20 +47,20 @@ class ObjectSink(SyncSink):
         layout: str,
         object_bytes: int,
         memory_bytes: int,
-        spool_bytes: int,
-        spool: str | Path | None,
+        spill_bytes: int,
+        spill_dir: str | Path | None,
     ) -> None:
-        if not 0 < object_bytes <= spool_bytes:
-            raise ConfigurationError("object_bytes has to be at most spool_bytes: objects are gathered there")
+        if not 0 < object_bytes <= spill_bytes:
+            raise ConfigurationError("object_bytes has to be at most spill_bytes: objects are gathered there")
         if memory_bytes < 0:
             raise ConfigurationError("memory_bytes is 0, or more")
         self._store = store
         self._encoding = encoding
         self._layout = Layout(layout)
-        self._sizes = object_bytes, spool_bytes
+        self._sizes = object_bytes, spill_bytes
         self._gathering = Gathering(*self._sizes)
         self._memory_bytes = memory_bytes
-        self._spool = Spool(None if spool is None else Path(spool))
+        self._spool = Spool(None if spill_dir is None else Path(spill_dir))
         self._manifest: ManifestWriter | None = None
         self._named = 0
         self._source: Position | None = None
@@ -91,7 +91,7 @@ class ObjectSink(SyncSink):
 
     def replay(self, batch: Batch) -> None:
         """Gather the events of a dead letter. The position stays where it is."""
-        self._gather([Step(True, batch.transactions, batch.end_lsn)])
+        self._gather([Step(True, batch.slices, batch.end_lsn)])
 
     def flush(self) -> None:
         """Write all objects of whole transactions, then the entry that lists them; or the position alone."""

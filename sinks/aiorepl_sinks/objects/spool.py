@@ -73,7 +73,7 @@ class Spool:
                 ) from None
             if transient(error):
                 raise TransientError(self._says(f"cannot be written: {reason(error)}")) from None
-            raise PermanentError(self._says(f"cannot be written: {reason(error)}"), final=True) from None
+            raise PermanentError(self._says(f"cannot be written: {reason(error)}"), fatal=True) from None
         return Extent(blocks, sizes)
 
     def read(self, extent: Extent) -> Iterator[memoryview]:
@@ -128,9 +128,9 @@ class Spool:
         try:
             read = os.preadv(self._file, [into], at)
         except OSError as error:
-            raise PermanentError(self._says(f"cannot be read: {reason(error)}"), final=True) from None
+            raise PermanentError(self._says(f"cannot be read: {reason(error)}"), fatal=True) from None
         if not read:
-            raise PermanentError(self._says("is shorter than what was written to it"), final=True)
+            raise PermanentError(self._says("is shorter than what was written to it"), fatal=True)
         return read
 
     def _says(self, what: str) -> str:

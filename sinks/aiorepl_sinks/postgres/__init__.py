@@ -84,7 +84,7 @@ class PostgresSink(Sink):
             raise ConfigurationError(
                 f"settings: {wrong} has to be what the source's texts are written in: leave it out"
             )
-        self.takes_prepared = two_phase
+        self.supports_prepared = two_phase
         self._choices = Choices(dsn, schema, replica, origin, settings, two_phase, timeout)
         self._rules = Rules(TableNames(tables or {}), mode, transactions, replica, messages, cascade)
         self._context: SinkContext | None = None
@@ -131,16 +131,16 @@ class PostgresSink(Sink):
             async with liveness.watching():
                 await self._write(writer, batch, replay=replay)
         except AioreplError as error:
-            if liveness.lost is None or (isinstance(error, TransientError) and error.resend):
+            if liveness.lost is None or (isinstance(error, TransientError) and error.rewind):
                 raise
             raise TransientError(f"postgres: {liveness.lost}") from None
 
     async def _write(self, writer: Writer, batch: Batch, *, replay: bool) -> None:
         try:
             if replay:
-                await writer.replay(batch.transactions)
+                await writer.replay(batch.slices)
             else:
-                await writer.write(batch.transactions)
+                await writer.write(batch.slices)
         except (StepFailed, *ERRORS) as error:
             raise await self._failed(writer, error) from None
         except PermanentError:
@@ -168,7 +168,7 @@ class PostgresSink(Sink):
             self._drop()
             raise TransientError(
                 f"postgres: the target had everything up to {self._had}, and now stands at {held.lsn}",
-                resend=True,
+                rewind=True,
             )
 
     async def _failed(self, writer: Writer, failure: Exception) -> Exception:

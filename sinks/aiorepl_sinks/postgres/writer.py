@@ -130,7 +130,7 @@ class Writer:
             raise TransientError(
                 f"postgres: the connection to the target was lost in the middle of the transaction at {header.commit_lsn}, "
                 "which is larger than a batch: what was applied of it is rolled back",
-                resend=True,
+                rewind=True,
             )
         if header.prepared:
             await self._prepared(part, header)

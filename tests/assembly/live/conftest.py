@@ -239,9 +239,9 @@ def deliver(database: str, tmp_path: Path):
 
     async def deliver(slot: str, **options: Any) -> list[Slice]:
         sink = MemorySink()
-        options = {"messages": True, "waiting_bytes": 100_000, "spool": tmp_path} | options
+        options = {"messages": True, "transaction_buffer_bytes": 100_000, "spill_dir": tmp_path} | options
         await Pipeline(Source(database, slot=slot, publication="p", **options), [sink], until="now").run()
-        return [part for batch in sink.batches for part in batch.transactions]
+        return [part for batch in sink.batches for part in batch.slices]
 
     return deliver
 

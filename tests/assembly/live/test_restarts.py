@@ -17,7 +17,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 
-SOON = RetryPolicy(seconds=None, first=0.01, longest=0.2)
+SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.2)
 
 
 @pytest.mark.parametrize("server", [16, 18], indirect=True)
@@ -41,8 +41,8 @@ async def test_cut_at_random(
         streaming=streaming,
         two_phase=True,
         messages=True,
-        waiting_bytes=50_000,
-        spool=tmp_path,
+        transaction_buffer_bytes=50_000,
+        spill_dir=tmp_path,
     )
     sink = MemorySink()
     pipeline = Pipeline(source, [sink], reconnect=SOON)
@@ -64,7 +64,7 @@ async def test_cut_at_random(
         async with asyncio.timeout(90):
             await sink.wait_for_changes(len(expected))
 
-    assert expected == events(part for batch in sink.batches for part in batch.transactions), f"seed {seed}"
+    assert expected == events(part for batch in sink.batches for part in batch.slices), f"seed {seed}"
 
 
 class Scenario:
@@ -113,7 +113,7 @@ class Scenario:
             publication="p",
             streaming=self._streaming,
             two_phase=True,
-            waiting_bytes=1,
+            transaction_buffer_bytes=1,
         )
         self._pipeline = Pipeline(
             source, [self.sink], reconnect=SOON, batches=BatchPolicy(flush_seconds=0.05)

@@ -13,7 +13,7 @@ from aiorepl.journal import JournalReader
 from aiorepl.source.gaps import Gap
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
-QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 ANOTHER = "restored from a backup, or (is|of) another promoted standby"
 
@@ -28,9 +28,9 @@ async def test_a_transaction_that_was_received_in_part(published, pair, route):
     """The promoted server never had it: nothing that comes later ends it, and the pipeline says so."""
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[None, None, hang])
-    source = published.source(pair.dsn, failover=True, source=route)
-    small = BatchPolicy(bytes=100_000, flush_seconds=0.1)
-    pipeline = Pipeline(source, {"s": sink}, reconnect=QUICK, batches=small, memory=500_000)
+    source = published.source(pair.dsn, failover=True, interface=route)
+    small = BatchPolicy(max_bytes=100_000, flush_seconds=0.1)
+    pipeline = Pipeline(source, {"s": sink}, reconnect=QUICK, batches=small, buffer_bytes=500_000)
     work = asyncio.create_task(pipeline.run())
     await pipeline.started()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -50,7 +50,7 @@ async def test_a_transaction_that_was_received_in_part(published, pair, route):
         SlotError, match=r"received a part of the transaction that commits at .* Start again to"
     ):
         await work
-    begun = [part for batch in memory.batches for part in batch.transactions if part.changes][1:]
+    begun = [part for batch in memory.batches for part in batch.slices if part.changes][1:]
     assert begun
     assert 1 == len({part.transaction.commit_lsn for part in begun})
     assert not any(part.last for part in begun)
@@ -187,7 +187,7 @@ class Backup:
 async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, route):
     """It counts on from the same LSNs on the same timeline: what it has written since is not what was delivered."""
     sink = MemorySink(keeps_position=True)
-    source = published.source(source=route)
+    source = published.source(interface=route)
     options = {"journal": str(tmp_path / "journal"), "batches": SOON} if journal else {"batches": SOON}
     async with Pipeline(source, [sink], **options):
         await published.execute("INSERT INTO items VALUES (1)")
@@ -223,7 +223,9 @@ async def test_a_restart_with_what_the_slot_was_not_told(published, primary, tmp
     nothing in that.
     """
     sink, hang = MemorySink(keeps_position=True), Hang()
-    async with Pipeline(published.source(), [FaultySink(sink, flush=[None, hang])], batches=SOON, grace=0):
+    async with Pipeline(
+        published.source(), [FaultySink(sink, flush=[None, hang])], batches=SOON, shutdown_timeout=0
+    ):
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1, durable=True)
         await published.execute("INSERT INTO items VALUES (2)")

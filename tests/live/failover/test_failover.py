@@ -34,7 +34,7 @@ async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
     await connection.close()
     published.slot = f"{published.slot[:50]}_own"
     sink = MemorySink()
-    async with Pipeline(published.source(standby.dsn, heartbeat=0.05), [sink]) as pipeline:
+    async with Pipeline(published.source(standby.dsn, heartbeat_interval=0.05), [sink]) as pipeline:
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1)
         beats = await published.until(

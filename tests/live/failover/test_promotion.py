@@ -13,7 +13,7 @@ from aiorepl.journal import Cursors, JournalReader
 from aiorepl.source.gaps import Gap
 from aiorepl.testing.faults import MemorySink
 
-QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 
 
@@ -46,7 +46,7 @@ async def under_load(pair, sink):
 async def test_a_promotion(published, pair, route):
     """Killed under load: what the promoted server has is delivered once and in order, and nothing that it has not."""
     sink = MemorySink()
-    source = published.source(pair.dsn, failover=True, source=route)
+    source = published.source(pair.dsn, failover=True, interface=route)
     async with AsyncExitStack() as stack:
         pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
         await stack.enter_async_context(pipeline)
@@ -227,7 +227,12 @@ async def test_open_streamed_transactions(published, pair, tmp_path, route, jour
         await connection.execute("SELECT pg_reload_conf()")
     sink = MemorySink(keeps_position=True)
     source = published.source(
-        pair.dsn, failover=True, source=route, streaming="on", waiting_bytes=100_000, spool=tmp_path
+        pair.dsn,
+        failover=True,
+        interface=route,
+        streaming="on",
+        transaction_buffer_bytes=100_000,
+        spill_dir=tmp_path,
     )
     options = {"journal": str(tmp_path / "journal")} if journal else {}
     rows = "INSERT INTO items SELECT i, repeat('x', 300) FROM generate_series({}, {}) i"

@@ -14,7 +14,7 @@ from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 
-QUICK = RetryPolicy(seconds=None, first=0.05, longest=0.2)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 
 

@@ -77,7 +77,7 @@ class Stage:
             two_phase=way.prepared != "no",
             messages=self.version >= 14,
             origin=way.origin,
-            source=way.route,
+            interface=way.route,
             **options,
         )
 
@@ -94,7 +94,7 @@ class Stage:
         if way not in self._read:
             await Pipeline(self.source(way), [sink], until=self.end).run()
         native = NativeFormat(boundaries=way.prepared == "told")
-        return [line for batch in sink.batches for line in native.events(batch.transactions)]
+        return [line for batch in sink.batches for line in native.events(batch.slices)]
 
     async def peek(self, options: dict[str, str]) -> list[bytes]:
         """What the server itself decodes, from a slot that stays where it is."""
@@ -179,7 +179,7 @@ class Stage:
 def sink_for(way: Any) -> MemorySink:
     """A sink that takes prepared transactions when the way is to be told of them."""
     sink = MemorySink()
-    sink.takes_prepared = way.prepared == "told"
+    sink.supports_prepared = way.prepared == "told"
     return sink
 
 

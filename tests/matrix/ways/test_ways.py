@@ -49,7 +49,7 @@ async def test_tail(stage, tail_way):
         "until": stage.end,
         "proto-version": source.proto_version,
         "streaming": source.streaming,
-        "source": source.source,
+        "interface": source.interface,
     }
     flags = [f"--{name}={value}" for name, value in given.items()]
     flags += [f"--publication={name}" for name in source.publication]

@@ -96,7 +96,9 @@ async def test_a_huge_transaction_exactly_once(items, broker, name):
     """Larger than any batch, streamed: one Kafka transaction, seen when it is whole, each key in one partition."""
     await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 10000) g")
     sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
-    await items.deliver(sink, source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000)
+    await items.deliver(
+        sink, source={"streaming": "on"}, batches=BatchPolicy(max_bytes=100_000), buffer_bytes=300_000
+    )
     assert list(range(1, 10001)) == sorted(await ids(broker, name))
 
 
@@ -127,7 +129,7 @@ async def test_too_large_in_a_transaction_on_disk(items, broker, name, tmp_path,
         "INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 1000) g;"
         "INSERT INTO items VALUES (2000, repeat('y', 20000))",
     )
-    spooled = {"source": {"streaming": "on", "waiting_bytes": 10_000}}
+    spooled = {"source": {"streaming": "on", "transaction_buffer_bytes": 10_000}}
     with pytest.raises(PermanentError, match="larger than max_event_bytes"):
         await items.deliver(sink(), **spooled)
     letters = tmp_path / "letters"

@@ -38,13 +38,13 @@ async def test_parts_of_a_large_transaction(items, broker, name, tmp_path, journ
     )
     pipeline = Pipeline(
         items.source(),
-        {"sink": Delivery(sink, retry=RetryPolicy(first=0.02, longest=0.2))},
+        {"sink": Delivery(sink, retry=RetryPolicy(wait_initial=0.02, wait_max=0.2))},
         until="now",
-        batches=BatchPolicy(bytes=100_000),
-        memory=300_000,
+        batches=BatchPolicy(max_bytes=100_000),
+        buffer_bytes=300_000,
         journal=str(tmp_path) if journal else None,
     )
     await pipeline.run()
-    assert 0 < sink.lost == pipeline.statistics().sinks["sink"].resends
+    assert 0 < sink.lost == pipeline.statistics().sinks["sink"].rewinds
     found = [json.loads(record.value)["new"]["id"] for record in await broker.read(name)]
     assert [*range(-10, 0), *range(1, 10001)] == sorted(found)

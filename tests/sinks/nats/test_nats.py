@@ -119,8 +119,8 @@ async def test_a_huge_transaction(items, target, name):
     await items.deliver(
         sink(target, name, outstanding=100),
         source={"streaming": "on"},
-        batches=BatchPolicy(bytes=100_000),
-        memory=300_000,
+        batches=BatchPolicy(max_bytes=100_000),
+        buffer_bytes=300_000,
     )
     assert list(range(1, 10001)) == await ids(target, name)
 

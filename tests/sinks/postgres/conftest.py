@@ -15,7 +15,7 @@ from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, Source
 from aiorepl_sinks.postgres import PostgresSink
 
 SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3", "IntervalStyle": "postgres"}
-QUICK = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
 
 class Pair:

@@ -20,7 +20,7 @@ from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject
 
 WORKER = Path(__file__).with_name("worker.py")
 LOG = "CREATE TABLE log (id int, line text)"
-SMALL = BatchPolicy(bytes=20_000)
+SMALL = BatchPolicy(max_bytes=20_000)
 
 
 class Load:

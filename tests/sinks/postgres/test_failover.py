@@ -11,8 +11,8 @@ from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, SlotError
 from aiorepl.testing import EmbeddedServer
 
 LOG = "CREATE TABLE log (id int, line text)"
-SMALL = BatchPolicy(bytes=20_000, flush_seconds=0.05)
-PATIENT = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+SMALL = BatchPolicy(max_bytes=20_000, flush_seconds=0.05)
+PATIENT = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])

@@ -18,8 +18,8 @@ from aiorepl.testing import CuttingProxy, EmbeddedServer
 from aiorepl.testing.faults import FaultySink, MemorySink
 
 LOG = "CREATE TABLE log (id int, line text)"
-SMALL = BatchPolicy(bytes=20_000, flush_seconds=0.05)
-PATIENT = RetryPolicy(seconds=None, first=0.02, longest=0.2)
+SMALL = BatchPolicy(max_bytes=20_000, flush_seconds=0.05)
+PATIENT = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
 
 async def sever(pair, name="mirror"):
@@ -47,7 +47,7 @@ class Severed(FaultySink):
         self._places = places
         self._name = name
         self.within = 0
-        self.takes_prepared = self.inner.takes_prepared
+        self.supports_prepared = self.inner.supports_prepared
 
     async def write(self, batch):
         if self.is_within:
@@ -121,7 +121,7 @@ async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
     await pair.source.execute(pair.kilobytes(1, "y"))
     # A slice is what one read brings, or a megabyte of what was spooled or is in the journal.
     sink = Severed(pair, 1, 2, 4, 7, 13, 15, 40)
-    source = {"plain": {}, "streamed": {"streaming": "on"}, "sql": {"source": "sql"}}[way]
+    source = {"plain": {}, "streamed": {"streaming": "on"}, "sql": {"interface": "sql"}}[way]
     if way == "streamed":
         await pair.source.execute(
             f"ALTER DATABASE \"{pair.source_dsn.rpartition('/')[2]}\" SET logical_decoding_work_mem = '64kB'"
@@ -131,7 +131,7 @@ async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
         pipeline = await pair.deliver(
             Delivery(sink, retry=PATIENT), batches=SMALL, source=source, journal=kept
         )
-    assert pipeline.statistics().sinks["mirror"].resends > 3
+    assert pipeline.statistics().sinks["mirror"].rewinds > 3
     await pair.require_equal("log")
     assert 16006 == await pair.target.fetchval("SELECT count(*) FROM log")
 
@@ -163,7 +163,7 @@ async def test_cut_anywhere(pair, server, seed):
         )
         async with pipeline:
             number = 0
-            while number < 20 or not pipeline.statistics().sinks["mirror"].resends:
+            while number < 20 or not pipeline.statistics().sinks["mirror"].rewinds:
                 number += 1
                 proxy.cut_after(chance.randrange(1, 2000))
                 await asyncio.sleep(chance.uniform(0.02, 0.2))
@@ -173,7 +173,7 @@ async def test_cut_anywhere(pair, server, seed):
             async with asyncio.timeout(120):
                 while await pair.position() < end:
                     await asyncio.sleep(0.02)
-        assert 0 == pipeline.statistics().sinks["beside"].resends
+        assert 0 == pipeline.statistics().sinks["beside"].rewinds
     await pair.require_equal("log")
     identities = [(change.transaction.commit_lsn, change.ordinal) for change in beside.changes]
     assert len(set(identities)) == len(identities) == await pair.target.fetchval("SELECT count(*) FROM log")
@@ -202,7 +202,7 @@ async def test_two_targets_are_lost_in_turns(pairs):
     async with watched(pair), asyncio.timeout(120):
         await pipeline.run()
     found = pipeline.statistics()
-    assert (4, 4) == (found.sinks["mirror"].resends, found.sinks["second"].resends)
+    assert (4, 4) == (found.sinks["mirror"].rewinds, found.sinks["second"].rewinds)
     assert (0, None) == (found.reconnects, found.last_error)
     await pair.require_equal("log")
     assert await pair.rows(pair.source, "log") == await other.rows(other.target, "log")
@@ -231,7 +231,7 @@ async def test_the_target_restarts(pairs):
         restarting = []
         pipeline = await pair.deliver(Delivery(Restarted(pair, 3, 6), retry=PATIENT), batches=SMALL)
         await asyncio.gather(*restarting)
-        assert 2 == pipeline.statistics().sinks["mirror"].resends
+        assert 2 == pipeline.statistics().sinks["mirror"].rewinds
         setting = await asyncpg.connect(target.dsn)
         assert await pair.rows(pair.source, "log") == await pair.rows(setting, "log")
         await setting.close()
@@ -249,7 +249,7 @@ async def test_an_initial_load(pair, tmp_path):
         source={"create_slot": True},
         batches=SMALL,
     )
-    assert 3 == pipeline.statistics().sinks["mirror"].resends
+    assert 3 == pipeline.statistics().sinks["mirror"].rewinds
     await pair.source.execute(pair.kilobytes(10, "y"))
     await pair.deliver(journal=str(tmp_path / "journal"))
     await pair.require_equal("log")
@@ -279,14 +279,14 @@ async def test_beside_a_journal_nobody_else_notices(pair, tmp_path):
     )
     async with asyncio.timeout(120):
         await pipeline.run()
-    assert 4 == pipeline.statistics().sinks["mirror"].resends
+    assert 4 == pipeline.statistics().sinks["mirror"].rewinds
     assert count == len(beside.changes)
     await pair.require_equal("log")
 
 
-@pytest.mark.parametrize("takes_prepared", [True, False], ids=["prepared", "held"])
+@pytest.mark.parametrize("supports_prepared", [True, False], ids=["prepared", "held"])
 @pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
-async def test_within_a_prepared_transaction(pair, takes_prepared, decision):
+async def test_within_a_prepared_transaction(pair, supports_prepared, decision):
     """Before its PREPARE on the target, at it, and before its end."""
     await pair.both(LOG)
     await pair.slotted(two_phase=True)
@@ -295,12 +295,12 @@ async def test_within_a_prepared_transaction(pair, takes_prepared, decision):
     await pair.source.execute(pair.kilobytes(5, "y"))
     await pair.source.execute(f"{decision} PREPARED '{gid}'")
     await pair.source.execute(pair.kilobytes(4000, "z"))
-    sink = Severed(pair, 1, 3, 6, 10, 14, two_phase=takes_prepared)
+    sink = Severed(pair, 1, 3, 6, 10, 14, two_phase=supports_prepared)
     async with watched(pair):
         pipeline = await pair.deliver(
             Delivery(sink, retry=PATIENT), batches=SMALL, source={"two_phase": True}
         )
-    assert pipeline.statistics().sinks["mirror"].resends in (4, 5)
+    assert pipeline.statistics().sinks["mirror"].rewinds in (4, 5)
     await pair.require_equal("log")
     assert 0 == await pair.target.fetchval(
         "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
@@ -325,9 +325,9 @@ async def test_stopped_while_the_target_is_away(pair):
 
     pipeline = Pipeline(
         Source(pair.source_dsn, slot=pair.slot, publication="p"),
-        {"mirror": Delivery(Away(pair, 2), retry=RetryPolicy(seconds=None, first=0.02, longest=0.2))},
+        {"mirror": Delivery(Away(pair, 2), retry=RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2))},
         batches=SMALL,
-        grace=1,
+        shutdown_timeout=1,
     )
     async with asyncio.timeout(60), pipeline:
         await pair.source.execute(pair.kilobytes(3000))
@@ -349,7 +349,9 @@ async def test_patience_ends(pair):
     sink = Severed(pair, *range(2, 10000, 2))
     async with watched(pair):
         with pytest.raises(TransientError, match="in the middle of the transaction at"):
-            await pair.deliver(Delivery(sink, retry=RetryPolicy(attempts=4, first=0.01)), batches=SMALL)
+            await pair.deliver(
+                Delivery(sink, retry=RetryPolicy(attempts=4, wait_initial=0.01)), batches=SMALL
+            )
     assert before == await pair.position()
     assert 10 == await pair.target.fetchval("SELECT count(*) FROM log")
     await pair.deliver()
@@ -367,6 +369,6 @@ async def test_poison_behind_a_large_transaction(pair):
     pipeline = await pair.deliver(Delivery(pair.sink(), on_error="skip", retry=PATIENT), batches=SMALL)
     assert (1, 0) == (
         pipeline.statistics().sinks["mirror"].skipped,
-        pipeline.statistics().sinks["mirror"].resends,
+        pipeline.statistics().sinks["mirror"].rewinds,
     )
     assert 1031 == await pair.target.fetchval("SELECT count(*) FROM log")

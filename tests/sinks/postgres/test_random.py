@@ -104,6 +104,6 @@ async def test_a_random_workload(pairs, seed, versions, options, source, batch):
     await pair.slotted()
     for _ in range(4):
         await work(pair.source, chance, 60)
-        await pair.deliver(batches=BatchPolicy(bytes=batch), source=source, **options)
+        await pair.deliver(batches=BatchPolicy(max_bytes=batch), source=source, **options)
         await pair.require_equal(*TABLES)
     assert 100 < await pair.target.fetchval("SELECT count(*) FROM log")

@@ -58,7 +58,7 @@ async def test_prepared_then_committed_or_rolled_back(pair, streaming):
 
 async def test_a_large_one_in_slices(pair):
     """Prepared whole, though it came in many batches."""
-    small = BatchPolicy(bytes=10_000)
+    small = BatchPolicy(max_bytes=10_000)
     await pair.both(ITEMS)
     await pair.slotted(two_phase=True)
     await prepare(
@@ -133,9 +133,7 @@ async def test_the_answer_to_a_decision_is_lost(pair, kind, done, monkeypatch):
     write = sink.write
 
     async def losing(batch):
-        ends = any(
-            isinstance(part.two_phase, CommitPrepared | RollbackPrepared) for part in batch.transactions
-        )
+        ends = any(isinstance(part.two_phase, CommitPrepared | RollbackPrepared) for part in batch.slices)
         if ends and not lost:
             lost.append(True)
             if done:

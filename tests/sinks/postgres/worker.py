@@ -16,7 +16,7 @@ async def main() -> None:
     pipeline = Pipeline(
         Source(source, slot=slot, publication="p"),
         {"mirror": PostgresSink(target, transactions=transactions)},
-        batches=BatchPolicy(bytes=20_000),
+        batches=BatchPolicy(max_bytes=20_000),
     )
     async with pipeline:
         print("started", flush=True)

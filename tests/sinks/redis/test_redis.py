@@ -118,7 +118,7 @@ async def test_a_schema_change_in_a_batch_of_its_own(items, target):
         "ALTER TABLE items ADD n int",
         "INSERT INTO items VALUES (3, 'c', 1), (4, 'd', 1)",
     )
-    await items.deliver(Delivery(RedisSink(target.url), schema_changes=True), batches=BatchPolicy(rows=1))
+    await items.deliver(Delivery(RedisSink(target.url), schema_changes=True), batches=BatchPolicy(max_rows=1))
     assert [("a", ["schema"]), ("b", []), ("c", ["schema"]), ("d", [])] == told(target, "public.items")
 
 
@@ -188,7 +188,10 @@ async def test_a_huge_transaction(items, target):
                 await asyncio.sleep(0.001)
     await items.killed(process)
     await items.deliver(
-        RedisSink(target.url), source={"streaming": "on"}, batches=BatchPolicy(bytes=100_000), memory=300_000
+        RedisSink(target.url),
+        source={"streaming": "on"},
+        batches=BatchPolicy(max_bytes=100_000),
+        buffer_bytes=300_000,
     )
     assert list(range(1, 30001)) == ids(target)
 
@@ -259,7 +262,7 @@ async def test_a_redis_that_forgets_under_way(items, target, tmp_path, journal):
         pipeline.stop()
         await running
         assert [0, 1, 2, 3, 4, 5] == ids(target)
-        assert 1 == pipeline.statistics().sinks["sink"].resends
+        assert 1 == pipeline.statistics().sinks["sink"].rewinds
     else:
         with pytest.raises(SlotError, match="its target has lost what came between"):
             await running

@@ -54,7 +54,7 @@ class TestFolder(Objects):
 
     def make_sink(self):
         return S3Sink(
-            self.folder.as_uri(), compression="gzip", object_bytes=4000, memory_bytes=2000, spool_bytes=20000
+            self.folder.as_uri(), compression="gzip", object_bytes=4000, memory_bytes=2000, spill_bytes=20000
         )
 
     def read(self):
@@ -81,7 +81,7 @@ class TestBucket(Objects):
 
     def make_sink(self):
         return self.bucket.sink(
-            endpoint=self.layer.endpoint, object_bytes=4000, memory_bytes=2000, spool_bytes=20000
+            endpoint=self.layer.endpoint, object_bytes=4000, memory_bytes=2000, spill_bytes=20000
         )
 
     def read(self):
@@ -102,7 +102,7 @@ class TestParquet(Objects):
         return names_unheard()
 
     def make_sink(self):
-        return ParquetSink(self.folder, object_bytes=4000, memory_bytes=2000, spool_bytes=20000)
+        return ParquetSink(self.folder, object_bytes=4000, memory_bytes=2000, spill_bytes=20000)
 
     def read(self):
         """The rows of the files in the manifest, a key that changed put together again."""

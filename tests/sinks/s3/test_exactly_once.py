@@ -89,8 +89,8 @@ class Sink(ObjectSink):
             layout=layout,
             object_bytes=2500,
             memory_bytes=1000,
-            spool=None,
-            spool_bytes=5000,
+            spill_dir=None,
+            spill_bytes=5000,
         )
 
 

@@ -43,7 +43,7 @@ class Life:
             "region": "us-east-1",
             "object_bytes": 20_000,
             "memory_bytes": 10_000,
-            "spool_bytes": 60_000,
+            "spill_bytes": 60_000,
         }
         command = [sys.executable, str(WORKER), json.dumps(options), str(seed)]
         self.process = subprocess.Popen(command)

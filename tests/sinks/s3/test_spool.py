@@ -46,7 +46,7 @@ def test_it_has_no_name(tmp_path):
 
 def test_a_disk_that_is_full(bucket, read, source, tmp_path, monkeypatch):
     """Is a transient error that says which; the batch comes again, and everything is there once."""
-    sink = bucket.sink(memory_bytes=0, spool=tmp_path)
+    sink = bucket.sink(memory_bytes=0, spill_dir=tmp_path)
     first, second = source.batch([1, 2]), source.batch([3])
     sink.open(source.context)
     sink.write(first)
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full(bucket, read, source, tmp_path, monkeypatch):
 
 def test_a_disk_that_loses_what_it_was_given(source, bucket, read, tmp_path, monkeypatch):
     """Stops the sink: what was gathered is gone, and comes again from the source."""
-    sink = bucket.sink(memory_bytes=0, spool=tmp_path)
+    sink = bucket.sink(memory_bytes=0, spill_dir=tmp_path)
     sink.open(source.context)
     first, second = source.batch([1, 2]), source.batch([3])
     sink.write(first)
@@ -72,6 +72,6 @@ def test_a_disk_that_loses_what_it_was_given(source, bucket, read, tmp_path, mon
         broken.setattr(os, "preadv", lambda *_: 0)
         with pytest.raises(PermanentError, match="is shorter than what was written to it") as stopped:
             sink.flush()
-    assert stopped.value.final
+    assert stopped.value.fatal
     sink.close()
     assert [] == read.data(bucket)

@@ -27,7 +27,7 @@ def test_objects_and_a_manifest(bucket, read, life, source):
     life(bucket.sink(), source, batch)
 
     (name,) = read.listed(bucket)
-    first = batch.transactions[0].transaction
+    first = batch.slices[0].transaction
     date = first.commit_time.date()
     named = f"{first.commit_lsn:016X}-0000000000-00000001-00000001.jsonl.zst"
     assert f"schema=public/table=items/date={date}/{named}" == name
@@ -35,7 +35,7 @@ def test_objects_and_a_manifest(bucket, read, life, source):
     claim, entry = read.entries(bucket)
     assert [] == claim["objects"]
     assert (2, 1, str(batch.end_lsn)) == (entry["sequence"], entry["epoch"], entry["position"]["lsn"])
-    last = batch.transactions[-1].transaction.commit_lsn
+    last = batch.slices[-1].transaction.commit_lsn
     assert [
         {
             "path": name,
@@ -233,7 +233,7 @@ def test_no_credentials(store, says):
         ("s3://bucket/x", {"layout": "{schema}-_{table}"}, "two tables into one folder"),
         ("s3://bucket/x", {"layout": "{schema}/{table:.3}"}, "write it plainly"),
         ("s3://bucket/x", {"layout": "{schema}/{table!r}"}, "write it plainly"),
-        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most spool_bytes"),
+        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most spill_bytes"),
     ],
 )
 def test_mistakes(url, options, says):
@@ -250,7 +250,7 @@ def test_dead_letters_of_another_sink(bucket, read, source):
     parts = source.parts([1, 2, 3])
     sink = bucket.sink()
     sink.open(SinkContext("s", source.context.position))
-    sink.write(Batch(tuple(part for batch in parts[1:2] for part in batch.transactions), refusal))
+    sink.write(Batch(tuple(part for batch in parts[1:2] for part in batch.slices), refusal))
     sink.flush()
     sink.close()
 

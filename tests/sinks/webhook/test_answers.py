@@ -151,10 +151,10 @@ async def test_gone(receiver, source, sink):
     receiver.answers += [204, 410]
     with pytest.raises(PermanentError, match="410: the receiver wants no more") as failed:
         await sink.write(source.batch([1, 2, 3, 4, 5]))
-    assert failed.value.final
+    assert failed.value.fatal
     with pytest.raises(PermanentError, match="410") as failed:
         await sink.write(source.batch([6]))
-    assert failed.value.final
+    assert failed.value.fatal
     assert 2 == len(receiver.requests)
     await sink.close()
     await sink.open(source.context)

@@ -14,7 +14,7 @@ import pytest
 from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, SinkError, Source
 from aiorepl_sinks.webhook import WebhookSink
 
-QUICK = RetryPolicy(first=0.01, longest=0.05)
+QUICK = RetryPolicy(wait_initial=0.01, wait_max=0.05)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_several_batches_at_once(database, slot_name, sql, receiver):
     """Over several connections; the changes of a key stay in order."""
     hook = Delivery(WebhookSink(receiver.url, request_events=5), concurrency=4)
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
-    async with Pipeline(source, {"hook": hook}, batches=BatchPolicy(bytes=20_000)):
+    async with Pipeline(source, {"hook": hook}, batches=BatchPolicy(max_bytes=20_000)):
         await sql.execute("INSERT INTO items SELECT g, '0' FROM generate_series(0, 99) g")
         for number in range(1, 6):
             await sql.execute("UPDATE items SET note = $1", str(number))

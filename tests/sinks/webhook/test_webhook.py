@@ -31,7 +31,7 @@ async def test_a_batch(receiver, source):
     await sink.close()
 
     (request,) = receiver.requests
-    assert list(map(json.loads, NativeFormat().events(batch.transactions))) == request.events
+    assert list(map(json.loads, NativeFormat().events(batch.slices))) == request.events
     assert "/hook?token=1" == request.path
     assert "application/json" == request.headers["content-type"]
     assert re.fullmatch(r"aiorepl/\d.*", request.headers["user-agent"])
@@ -159,7 +159,7 @@ async def test_a_batch_of_the_same_changes_has_the_same_names(receiver, source):
             with pytest.raises(TransientError):
                 await sink.write(batch)
         else:
-            await sink.write(Batch(batch.transactions))
+            await sink.write(Batch(batch.slices))
         await sink.close()
 
     names = [request.id for request in receiver.requests]
@@ -171,7 +171,7 @@ async def test_a_batch_of_the_same_changes_has_the_same_names(receiver, source):
 async def test_one_event_a_request_has_the_events_name(receiver, source):
     """However the batches are cut."""
     batch = source.batch([1, 2], [3])
-    for parts in ([batch], [Batch((part,)) for part in batch.transactions]):
+    for parts in ([batch], [Batch((part,)) for part in batch.slices]):
         sink = await opened(source, receiver.url, body="event")
         for part in parts:
             await sink.write(part)

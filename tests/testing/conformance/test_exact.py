@@ -15,7 +15,7 @@ from aiorepl.testing.conformance import Event, SinkConformance
 class Exact(Sink):
     """Exactly once and atomic: rows, the position and what is prepared are replaced in one step."""
 
-    takes_prepared = True
+    supports_prepared = True
 
     def __init__(self, target):
         self.target = target
@@ -31,7 +31,7 @@ class Exact(Sink):
 
     async def write(self, batch):
         await asyncio.sleep(0)
-        for part in batch.transactions:
+        for part in batch.slices:
             if part.first:
                 self.aside = []
             self.aside += [self.target.event(change) for change in part.changes]
@@ -94,7 +94,7 @@ class TestExactOnly(TestExact):
 
     def make_sink(self):
         sink = super().make_sink()
-        sink.takes_prepared = False
+        sink.supports_prepared = False
         return sink
 
     def lost_answer(self):
@@ -104,7 +104,7 @@ class TestExactOnly(TestExact):
 class Transactional(Exact):
     """Writes slices in a transaction of the target's, which is lost with it."""
 
-    takes_prepared = False
+    supports_prepared = False
     held = False
 
     async def open(self, context):
@@ -119,13 +119,13 @@ class Transactional(Exact):
             self.aside, self.held = [], False
         self.target.check()
         if self.lost(batch):
-            raise TransientError("the transaction was lost", resend=True)
+            raise TransientError("the transaction was lost", rewind=True)
         await super().write(batch)
-        self.held = not batch.transactions[-1].last
+        self.held = not batch.slices[-1].last
 
     def lost(self, batch):
         """Whether slices were written that are not there any more."""
-        return bool(batch.transactions) and not batch.transactions[0].first and not self.held
+        return bool(batch.slices) and not batch.slices[0].first and not self.held
 
 
 class TestTransactional(TestExact):
@@ -161,7 +161,7 @@ class TestRefusing(TestExact):
 class Naming(Refusing):
     """Takes all but what it names, and knows that again when it comes again; the position stays."""
 
-    takes_prepared = False
+    supports_prepared = False
 
     async def open(self, context):
         self.aside, self.ready, self.end = [], [], None
@@ -169,7 +169,7 @@ class Naming(Refusing):
 
     async def write(self, batch):
         poison = self.poison_of(batch)
-        rest = [replaced(part, poison) for part in batch.transactions]
+        rest = [replaced(part, poison) for part in batch.slices]
         await Exact.write(self, type(batch)(rest))
         if poison:
             self.end = None
@@ -213,7 +213,7 @@ class SlicesAtOnce(Exact):
     """Shows slices before the last."""
 
     async def write(self, batch):
-        for part in batch.transactions:
+        for part in batch.slices:
             self.ready += [self.target.event(change) for change in part.changes]
             self.end = part.end_lsn or self.end
 
@@ -226,7 +226,7 @@ class KeepsSlicesOfBefore(Exact):
 
     async def write(self, batch):
         kept = self.target.rows.setdefault("aside", [])
-        for part in batch.transactions:
+        for part in batch.slices:
             kept += [self.target.event(change) for change in part.changes]
             if part.last:
                 self.ready += kept
@@ -274,7 +274,7 @@ class PositionOnlyWithChanges(Exact):
     async def write(self, batch):
         end = self.end
         await super().write(batch)
-        if all(part.first and not part.changes and part.two_phase is None for part in batch.transactions):
+        if all(part.first and not part.changes and part.two_phase is None for part in batch.slices):
             self.end = end
 
 
@@ -342,7 +342,7 @@ class AsksForTheBatchAlone(Transactional):
         try:
             await super().write(batch)
         except TransientError as error:
-            raise PermanentError(str(error)) if error.resend else error from None
+            raise PermanentError(str(error)) if error.rewind else error from None
 
 
 def case_of(sink: type, base: type) -> type:
