@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -193,6 +194,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         grouped = vars(item).get("_nodeid")
         if grouped is not None and grouped != item.nodeid:
             item._id = type(item._id).parse(grouped)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was skipped, by what is missing: a reason up to where it says what to do about it."""
+    reasons = (report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    missing = Counter(re.split(r" here\b| \(|: ", reason.removeprefix("Skipped: "))[0] for reason in reasons)
+    if missing:
+        terminalreporter.section("skipped")
+    for what, tests in missing.most_common():
+        terminalreporter.line(f"{what}: {tests} test{'s' * (tests > 1)}")
 
 
 class DocumentedRole:
