@@ -47,7 +47,12 @@ class Engine(Conformance):
         async def life() -> None:
             delivery = Delivery(self.make_sink(), batches=batches)
             pipeline = Pipeline(
-                source, [delivery], buffer_bytes=20_000, reconnect=AGAIN, shutdown_timeout=self.seconds
+                source,
+                [delivery],
+                buffer_bytes=20_000,
+                reconnect=AGAIN,
+                retry=AGAIN,
+                shutdown_timeout=self.seconds,
             )
             await beside(pipeline, work())
             await self.expect(story.stream.again(), after="a pipeline ended")
@@ -92,7 +97,12 @@ class Engine(Conformance):
             failing = _FailsAt(call, self.new_sink(), made)
             delivery = Delivery(failing, batches=BatchPolicy(max_bytes=3000, flush_seconds=0.02))
             pipeline = Pipeline(
-                source, [delivery], buffer_bytes=20_000, reconnect=AGAIN, shutdown_timeout=self.seconds
+                source,
+                [delivery],
+                buffer_bytes=20_000,
+                reconnect=AGAIN,
+                retry=AGAIN,
+                shutdown_timeout=self.seconds,
             )
             try:
                 await beside(pipeline, work(failing))

@@ -73,6 +73,7 @@ class Halting(Conformance):
             source,
             [Delivery(self.make_sink(), batches=batches)],
             reconnect=AGAIN,
+            retry=AGAIN,
             shutdown_timeout=self.seconds,
         )
         try:
@@ -90,7 +91,8 @@ class Halting(Conformance):
             dead_letters=letters,
         )
         await beside(
-            Pipeline(source, [delivery], reconnect=AGAIN, shutdown_timeout=self.seconds), _all_of(source)
+            Pipeline(source, [delivery], reconnect=AGAIN, retry=AGAIN, shutdown_timeout=self.seconds),
+            _all_of(source),
         )
 
 
