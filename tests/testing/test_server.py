@@ -16,7 +16,8 @@ import asyncpg
 import pytest
 
 from aiorepl.errors import ConfigurationError, ConnectionFailed
-from aiorepl.testing import EmbeddedServer, installation
+from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.server import installation
 
 OWNER = """
 import signal, sys

@@ -21,8 +21,8 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from aiorepl.errors import ConfigurationError, ConnectionFailed
-from aiorepl.testing import guardian
-from aiorepl.testing.installation import (
+from aiorepl.testing.server import guardian
+from aiorepl.testing.server.installation import (
     Installation,
     from_folder,
     from_wheel,
