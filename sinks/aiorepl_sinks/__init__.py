@@ -1,4 +1,4 @@
-"""The built-in sinks, one a file, registered by entry points as anyone's are.
+"""The sinks that come with aiorepl: one module or package for each, registered by entry points like any other sink.
 
-They import the contract, the formats and their client library, nothing else of aiorepl.
+They import the contract of sinks, the formats and their client libraries, and nothing else of aiorepl.
 """

@@ -20,9 +20,9 @@ from aiorepl import Batch, ConfigurationError, Position, SinkContext, SyncSink
 from aiorepl_sinks.objects.buffer import Gathering, Piece, Step, partitioned, steps
 from aiorepl_sinks.objects.encodings import Encoding
 from aiorepl_sinks.objects.manifest import Layout, listing
+from aiorepl_sinks.objects.manifest_writer import ManifestWriter
 from aiorepl_sinks.objects.spool import Extent, Spool
 from aiorepl_sinks.objects.store import Store
-from aiorepl_sinks.objects.writer import ManifestWriter
 
 # Small objects are written several at once, for each waits for answers; large ones one by one, for each takes memory.
 _AT_ONCE: Final = 8

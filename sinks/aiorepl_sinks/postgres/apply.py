@@ -15,9 +15,9 @@ import asyncpg
 from aiorepl import PermanentError
 from aiorepl.errors import printable
 from aiorepl_sinks.postgres import statements
-from aiorepl_sinks.postgres.diagnosis import told
 from aiorepl_sinks.postgres.plan import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.rows import arrays, complete, copied
+from aiorepl_sinks.postgres.step_errors import told
 from aiorepl_sinks.postgres.target import Target
 
 _log = logging.getLogger("aiorepl.sink")

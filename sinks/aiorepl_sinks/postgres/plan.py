@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from aiorepl import UNCHANGED, Delete, Insert, PermanentError, RowChange, Truncate, Update
-from aiorepl_sinks.postgres.names import Name
+from aiorepl_sinks.postgres.identifiers import Name
 from aiorepl_sinks.postgres.rows import Row, Value, complete, new_row, old_row
 from aiorepl_sinks.postgres.target import Target
 

@@ -14,7 +14,7 @@ import asyncpg
 from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError
 from aiorepl_sinks.postgres.errors import unreachable
 from aiorepl_sinks.postgres.liveness import Liveness
-from aiorepl_sinks.postgres.state import Books
+from aiorepl_sinks.postgres.state import MirrorState
 
 # The form of the source's texts, in the startup packet, where it beats ALTER DATABASE and ALTER ROLE.
 _TEXT: Final = {
@@ -83,7 +83,7 @@ class Choices:
 class Session:
     """A connection that holds the lock of its sink and slot; ``position`` is what the target has."""
 
-    def __init__(self, connection: Any, books: Books, origin: str | None) -> None:
+    def __init__(self, connection: Any, books: MirrorState, origin: str | None) -> None:
         self.connection = connection
         self.books = books
         self.position = LSN(0)
@@ -118,7 +118,7 @@ class Session:
             )
         except Exception as error:  # noqa: BLE001 - every one is explained
             raise unreachable(error) from None
-        session = cls(connection, Books(connection, choices.schema, context), choices.origin)
+        session = cls(connection, MirrorState(connection, choices.schema, context), choices.origin)
         try:
             async with asyncio.timeout(choices.timeout + _LOCK_SECONDS):
                 position = await session._set_up(choices, context, predecessor)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl import LSN, PermanentError, Position, SinkContext
-from aiorepl_sinks.postgres.names import quoted
+from aiorepl_sinks.postgres.identifiers import quoted
 
 # IF NOT EXISTS needs CREATE on the database even if the schema exists.
 _SCHEMA: Final = "CREATE SCHEMA {schema};"
@@ -44,7 +44,7 @@ class Prepared:
     committed: bool
 
 
-class Books:
+class MirrorState:
     """The tables ``positions`` and ``prepared`` in a schema of our own, for one sink and slot."""
 
     def __init__(self, connection: Any, schema: str, context: SinkContext) -> None:

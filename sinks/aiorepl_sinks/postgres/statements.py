@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from aiorepl_sinks.postgres.names import qualified, quoted
+from aiorepl_sinks.postgres.identifiers import qualified, quoted
 from aiorepl_sinks.postgres.target import Target, TargetColumn
 
 

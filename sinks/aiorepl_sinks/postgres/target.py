@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from aiorepl import PermanentError, Relation
-from aiorepl_sinks.postgres.names import Name, qualified, quoted
+from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
 
 # A partitioned table's triggers, constraints and indexes may be its partitions' own, so all of them are looked at.
 _TABLE: Final = """

@@ -25,7 +25,7 @@ from aiorepl import (
     Truncate,
 )
 from aiorepl_sinks.postgres.apply import Applier
-from aiorepl_sinks.postgres.names import TableNames
+from aiorepl_sinks.postgres.identifiers import TableNames
 from aiorepl_sinks.postgres.plan import Plan
 from aiorepl_sinks.postgres.session import Session
 from aiorepl_sinks.postgres.target import Target, find

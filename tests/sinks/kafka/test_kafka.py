@@ -19,7 +19,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl_sinks.kafka import KafkaSink
-from aiorepl_sinks.kafka_errors import problem
+from aiorepl_sinks.kafka.errors import problem
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

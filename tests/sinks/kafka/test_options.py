@@ -8,8 +8,8 @@ import pytest
 
 from aiorepl import ConfigurationError
 from aiorepl_sinks.kafka import KafkaSink
-from aiorepl_sinks.kafka_cluster import topic_name
-from aiorepl_sinks.kafka_login import Login
+from aiorepl_sinks.kafka.auth import Login
+from aiorepl_sinks.kafka.cluster import topic_name
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from aiorepl.testing import LossyProxy
 from aiorepl.testing.conformance import TABLES, MirrorConformance, Table
 from aiorepl_sinks.postgres import PostgresSink
-from aiorepl_sinks.postgres.names import quoted
+from aiorepl_sinks.postgres.identifiers import quoted
 
 POISON = "a poisoned note"
 SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3"}

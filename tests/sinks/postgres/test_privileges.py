@@ -10,7 +10,7 @@ import pytest
 
 from aiorepl import SinkContext, SinkError
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.postgres.state import Books
+from aiorepl_sinks.postgres.state import MirrorState
 
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, note text)",
@@ -174,7 +174,9 @@ async def test_two_sinks_at_once(pair, mirror):
     connections = [await asyncpg.connect(role.dsn) for _ in range(4)]
     try:
         context = SinkContext("s", Stream().position)
-        await asyncio.gather(*(Books(connection, "aiorepl", context).open() for connection in connections))
+        await asyncio.gather(
+            *(MirrorState(connection, "aiorepl", context).open() for connection in connections)
+        )
     finally:
         for connection in connections:
             await connection.close()

@@ -16,7 +16,7 @@ from aiorepl import (
 )
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.postgres.state import Books
+from aiorepl_sinks.postgres.state import MirrorState
 
 TWO_PHASE = {"two_phase": True}
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
@@ -94,7 +94,7 @@ async def test_the_process_ends_before_a_step(pair, commits, step, nth, monkeypa
     await pair.source.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED 'one'")
     await pair.source.execute("INSERT INTO log VALUES (3000, 'after')")
     calls = 0
-    real = getattr(Books, step)
+    real = getattr(MirrorState, step)
 
     async def ending(self, *arguments, **options):
         nonlocal calls
@@ -104,7 +104,7 @@ async def test_the_process_ends_before_a_step(pair, commits, step, nth, monkeypa
         return await real(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Books, step, ending)
+        patch.setattr(MirrorState, step, ending)
         with pytest.raises(SinkError, match="ProcessKilled"):
             await pair.deliver(two_phase=True, source=TWO_PHASE)
     assert nth == calls

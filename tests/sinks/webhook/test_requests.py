@@ -17,7 +17,7 @@ from standardwebhooks import WebhookVerificationError
 
 from aiorepl import Batch, ConfigurationError, SinkContext
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.webhook_requests import (
+from aiorepl_sinks.webhook.requests import (
     Event,
     Verdict,
     cut,

@@ -18,7 +18,7 @@ from nats.js.api import StreamConfig
 from aiorepl import Change, ConfigurationError, PermanentError, TransientError
 from aiorepl_sinks import tls
 from aiorepl_sinks.cancellation import cancellable
-from aiorepl_sinks.nats_login import Login
+from aiorepl_sinks.nats.auth import Login
 
 _EXPECTED: Final = "Nats-Expected-Last-Msg-Id"
 _MOMENT: Final = 1.0

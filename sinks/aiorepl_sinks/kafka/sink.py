@@ -1,12 +1,4 @@
-"""``kafka``: each change a record, keyed by its row, so that a row's changes are read in order.
-
-``write`` returns when all in-sync replicas have every record. The producer is idempotent, and a partition's next batch
-leaves when the one before is acknowledged: neither its own retries nor a broker's restart repeat or reorder records.
-
-Guarantee: at least once. After a crash what was not confirmed comes again; the header ``event_id`` tells. With
-``exactly_once`` records and the position are written in one Kafka transaction, which holds whole database transactions:
-consumers that read committed see each of them once, and whole. The position is kept in a compacted topic.
-"""
+"""The sink ``kafka``: changes to records, batches to Kafka transactions."""
 
 from __future__ import annotations
 
@@ -32,8 +24,8 @@ from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
-from aiorepl_sinks.kafka_cluster import Cluster, Record, topic_name
-from aiorepl_sinks.kafka_login import Login
+from aiorepl_sinks.kafka.auth import Login
+from aiorepl_sinks.kafka.cluster import Cluster, Record, topic_name
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 

@@ -1,21 +1,4 @@
-"""``redis``: each change an entry of a Redis stream, once.
-
-An entry's ID is the change's identity, ``<commit LSN as a number>-<ordinal>``, so IDs grow as the source committed, and
-reading a stream is reading the table's history. Its fields are ``key``, the row's key where it has one, and ``value``,
-the event; ``schema`` before them, if asked for, is the event of a schema change that this row is the first to show
-(``schema-2`` … are further ones since the table's last row). Formats that make several events of one change (debezium,
-wal2json) have 65536 numbers for each ordinal. A replayed dead letter is behind all entries, under an ID right before the
-position.
-
-Guarantee: exactly once, into streams that nobody else writes to. One script adds the entries and moves the position,
-which a hash beside the streams holds, so that both are there or neither; a script that finds the position elsewhere
-than expected, since an answer was lost, adds nothing. Of a transaction larger than a batch, entries are there before its
-last ones are, and never twice.
-
-Durable is what Redis makes of it: with ``appendfsync always`` the disk of one machine, with ``everysec`` all but the last
-second, and ``replicas`` waits until so many others have it. A Redis that lost what it had taken is told from the position
-at the next start, which then refuses to go on over a gap.
-"""
+"""The sink ``redis``: changes to stream entries."""
 
 from __future__ import annotations
 
@@ -50,8 +33,8 @@ from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks import tls
 from aiorepl_sinks.cancellation import cancellable
-from aiorepl_sinks.redis_errors import problem
-from aiorepl_sinks.redis_scripts import APPEND, REPLAY
+from aiorepl_sinks.redis.errors import problem
+from aiorepl_sinks.redis.scripts import APPEND, REPLAY
 
 _log = logging.getLogger("aiorepl.sinks.redis")
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl_sinks.postgres.names import quoted
+from aiorepl_sinks.postgres.identifiers import quoted
 from aiorepl_sinks.postgres.plan import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.rows import arrays
 

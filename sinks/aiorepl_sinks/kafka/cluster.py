@@ -22,8 +22,8 @@ from aiokafka.conn import create_conn
 from aiokafka.partitioner import DefaultPartitioner
 
 from aiorepl import Change, ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks.kafka_errors import not_hung_up, problem, told
-from aiorepl_sinks.kafka_login import Login
+from aiorepl_sinks.kafka.auth import Login
+from aiorepl_sinks.kafka.errors import not_hung_up, problem, told
 
 _CODECS: Final = {
     "gzip": codec.has_gzip,

@@ -1,15 +1,4 @@
-"""``nats``: each change a message in a JetStream stream.
-
-Messages carry the change's identity in ``Nats-Msg-Id``, so the stream itself drops what comes twice within its
-``duplicate_window``. ``write`` returns when the stream has acknowledged every message: it is durable then, as the
-stream's storage and replicas make it.
-
-Order: messages are sent without waiting for each other, but each names the one before it in
-``Nats-Expected-Last-Msg-Id``, so that one which does not arrive (the stream changed its leader, it was full) takes those
-behind it along, and all are sent again in order. Others may publish into the stream; it costs a repetition now and then.
-
-Guarantee: at least once, exactly once within the duplicate window.
-"""
+"""The sink ``nats``: changes to messages."""
 
 from __future__ import annotations
 
@@ -31,8 +20,8 @@ from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
-from aiorepl_sinks.nats_login import Login
-from aiorepl_sinks.nats_stream import Message, Stream
+from aiorepl_sinks.nats.auth import Login
+from aiorepl_sinks.nats.stream import Message, Stream
 
 
 class NatsSink(Sink):

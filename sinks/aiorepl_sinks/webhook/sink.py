@@ -1,19 +1,4 @@
-"""``webhook``: events as HTTP requests, signed as https://www.standardwebhooks.com has it.
-
-Guarantee: at least once, and in order. A change is durable when a request with it was answered by 2xx, and the next
-request of a batch is sent when that is so. What was not answered by 2xx is sent again or reported, never passed over.
-
-**Names.** ``webhook-id`` is made of the cluster, the slot, the sink's name and the identities ``(commit_lsn, ordinal)``
-of exactly the events in the request. It is the same at every attempt. After a restart batches may be cut otherwise,
-and a request of other events has another name: a receiver that wants each event once remembers the events' identities,
-or is sent one event a request (``body = "event"``), whose ``webhook-id`` is that event's, for good.
-
-**Answers.** 2xx: done. 408, 425, 429, 5xx, no answer, half of one: sent again, no sooner than Retry-After says. 413 to
-several events: sent in smaller requests from then on. 410 stops the sink until it is opened again, whatever its policy
-for errors. Redirects are not followed; they, and what is said of our credentials, path or headers (401, 404 …), refuse all that is left of the batch.
-Any other status refuses events: several are sent again in halves until those that are refused stand alone, and all
-others are sent. When a hundred in a row are refused, so is what is left of the batch.
-"""
+"""The sink ``webhook``: changes to requests, and what follows from their responses."""
 
 from __future__ import annotations
 
@@ -41,8 +26,8 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl.formats.events import Events
-from aiorepl_sinks.webhook_network import PrivateAddress, pool, reason, shown, target, trust
-from aiorepl_sinks.webhook_requests import (
+from aiorepl_sinks.webhook.network import PrivateAddress, pool, reason, shown, target, trust
+from aiorepl_sinks.webhook.requests import (
     Event,
     Request,
     Verdict,
