@@ -52,10 +52,10 @@ BESIDE = {"cli", "testing", "__init__"}
 PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
     *("journal/format.py", "journal/sealed.py", "journal/records.py", "journal/index.py", "journal/chain.py"),
-    *("journal/builder.py", "source/ledger.py", "source/feedback.py", "delivery/batching.py"),
+    *("journal/builder.py", "source/ledger.py", "source/feedback/schedule.py", "delivery/batching.py"),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
-    *("source/liveness.py", "source/timelines.py", "source/gaps.py"),
-    *("source/continuity.py", "source/received.py"),
+    *("source/feedback/liveness.py", "source/catalog/tables.py"),
+    *("source/continuity.py", "source/progress.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}

@@ -16,8 +16,8 @@ from aiorepl.cli.tail import names
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
-    from aiorepl.source.diagnose import Look
-    from aiorepl.source.finding import Finding
+    from aiorepl.source.diagnose.check import Look
+    from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
     from aiorepl.transforms.selection import Selection
 
@@ -70,7 +70,7 @@ def check(
 def _of_file(file: Path) -> list[Finding]:
     from aiorepl.cli.loop import run
     from aiorepl.cli.run import load
-    from aiorepl.source.finding import Finding
+    from aiorepl.source.diagnose.finding import Finding
 
     try:
         configured = load(file)
@@ -93,8 +93,8 @@ async def _found(
     snapshot: bool = False,
     selections: Mapping[str, Selection] | None = None,
 ) -> list[Finding]:
-    from aiorepl.source.diagnose import check
-    from aiorepl.source.finding import Finding
+    from aiorepl.source.diagnose.check import check
+    from aiorepl.source.diagnose.finding import Finding
 
     findings: list[Any] = []
     further: dict[str, Look] = {}

@@ -19,7 +19,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.sink import Batch, RoutingKey
-from aiorepl.source.table_catalog import TableCatalog
+from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.schema_changes import SchemaChange

@@ -20,8 +20,8 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.retry import Rewinds
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import commits
-from aiorepl.source.table_catalog import TableCatalog
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.transaction import Slice
 from aiorepl.transforms.filter import StreamFilter

@@ -23,7 +23,7 @@ from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, T
 from aiorepl.formats.format import event_id
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Rejection, Sink, SinkContext
-from aiorepl.source.table_catalog import TableCatalog
+from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
 from aiorepl.transforms.function import Transformer, Untransformed

@@ -13,7 +13,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import FanOut
 from aiorepl.position import Position
 from aiorepl.source.capture import Capture
-from aiorepl.source.gaps import HOW, Gaps
+from aiorepl.source.continuity import GAP_ADVICE, GapPolicy
 from aiorepl.source.ledger import Ledger
 
 _log = logging.getLogger("aiorepl.pipeline")
@@ -25,7 +25,7 @@ class DirectFanOut(FanOut):
     """One window for all sinks, and the slot waits for each of them."""
 
     def __init__(
-        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: Gaps
+        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
     ) -> None:
         super().__init__(capture, sinks, buffer_bytes, gaps)
         # The positions that the sinks returned from ``open``.
@@ -50,7 +50,7 @@ class DirectFanOut(FanOut):
 
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(serve.sink.supports_prepared for serve in self._sinks.values()):
-            self._capture.take_prepared()
+            self._capture.deliver_prepared()
         readied = await self._connect(cleanup)
         begin = readied.position
         for name, serve in self._sinks.items():
@@ -65,7 +65,9 @@ class DirectFanOut(FanOut):
             for name, position in goes_on.items()
             if position is not None and position == self._held[name]
         ]
-        self.ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.refuted)
+        self.ledger = await self._capture.begin(
+            after, self._sinks, claims=claims, refuted=self.gaps.check_refuted
+        )
         window = self._window(SOURCE, self._buffer_bytes)
         runners = [
             self._runner(
@@ -79,7 +81,7 @@ class DirectFanOut(FanOut):
             for name, serve in self._sinks.items()
         ]
         self.started.set()
-        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.go_back)
+        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.rewind)
 
 
 class LedgerProgress:
@@ -96,8 +98,8 @@ class LedgerProgress:
         self._ledger.durable(self._name, end_lsn)
 
     async def stands(self, lsn: LSN) -> None:
-        if not self._ledger.stand(self._name, lsn):
+        if not self._ledger.reset(self._name, lsn):
             raise SlotError(
                 f"sink {self._name} had everything up to {self._ledger.flushed} and now stands at {lsn}: its target has lost "
-                f"what came between, and the slot is confirmed past it; {HOW}"
+                f"what came between, and the slot is confirmed past it; {GAP_ADVICE}"
             )

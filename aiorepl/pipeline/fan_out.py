@@ -30,8 +30,7 @@ from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Sink, SinkContext
 from aiorepl.source.capture import Capture
-from aiorepl.source.continuity import Claim
-from aiorepl.source.gaps import Gaps
+from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.wire.interface import CreatedSlot
@@ -50,7 +49,7 @@ class FanOut(ABC):
     """
 
     def __init__(
-        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: Gaps
+        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
     ) -> None:
         self.ledger = Ledger(LSN(0), ())
         self.buffers: dict[str, SliceBuffer] = {}
@@ -95,7 +94,7 @@ class FanOut(ABC):
     async def _undone(self, created: CreatedSlot) -> None:
         holder = await self._holder(created.consistent_point)
         if holder is None:
-            await self._capture.undo()
+            await self._capture.roll_back()
         elif not self.started.is_set():
             _log.warning(
                 "the start has failed, and slot %s stays, for %s has begun with it: it keeps WAL until the next start",
@@ -189,7 +188,7 @@ class FanOut(ABC):
             context,
             after=after,
             keeps_position=held is not None,
-            lineage=None if self._capture.tables is None else self._capture.tables.lineage,
+            lineage=None if self._capture.tables is None else self._capture.tables.catalog,
         )
 
     async def _lane(

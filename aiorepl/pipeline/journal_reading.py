@@ -15,8 +15,8 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy, Rewinds
+from aiorepl.source.catalog.lookups import TableLookups
 from aiorepl.source.continuity import Claim, Continuity
-from aiorepl.source.table_lookups import TableLookups
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -86,7 +86,7 @@ class JournalFollower:
                     for claim in self._continuity.take(part):
                         await self._refuted(claim, self._continuity.begins)
                 if self._tables is not None:
-                    await self._tables.require(part)
+                    await self._tables.ensure(part)
                 self.window.extend((part,))
                 if part.end_lsn is not None:
                     self._reached = part.end_lsn

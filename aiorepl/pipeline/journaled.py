@@ -36,8 +36,7 @@ from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.source.capture import Capture
-from aiorepl.source.continuity import Claim, Continuity
-from aiorepl.source.gaps import Gaps
+from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.transaction import Slice
 
@@ -52,7 +51,7 @@ class JournaledFanOut(FanOut):
         capture: Capture,
         sinks: Mapping[str, ResolvedDelivery],
         buffer_bytes: int,
-        gaps: Gaps,
+        gaps: GapPolicy,
         *,
         journal: str,
         batches: BatchPolicy,
@@ -88,7 +87,7 @@ class JournaledFanOut(FanOut):
 
         :raises SinkError: a sink failed for good; the others went on to the end.
         """
-        self._capture.take_prepared()
+        self._capture.deliver_prepared()
         readied = await self._connect(
             cleanup,
             snapshot="export" if self._snapshot else "nothing",
@@ -170,7 +169,7 @@ class JournaledFanOut(FanOut):
         return goes_on, []
 
     async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
-        await self.gaps.refuted(claim, begins)
+        await self.gaps.check_refuted(claim, begins)
         # A claim is refuted before anything is written: by the first slice that conflicts with it.
         await self._sink.skip(begins, begin.at(claim.position.lsn))
 
@@ -238,7 +237,7 @@ class JournaledFanOut(FanOut):
             serve.retry,
             self._capture.tables,
             continuity,
-            partial(self.gaps.refuted, source="journal"),
+            partial(self.gaps.check_refuted, source="journal"),
         )
         self._followers.append(follower)
         if self._end is not None:
@@ -262,7 +261,7 @@ class JournaledFanOut(FanOut):
         begins = max(first, chain.manifest.begins) if start.lsn and not truncates else chain.begins
         if start.lsn < begins:
             if not truncates:
-                self.gaps.pruned(f"sink {name}", start.lsn, begins)
+                self.gaps.check_pruned(f"sink {name}", start.lsn, begins)
             return start.at(begins), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)

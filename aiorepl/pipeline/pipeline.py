@@ -26,11 +26,11 @@ from aiorepl.pipeline.fan_out import FanOut, first_of
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.capture import Capture
-from aiorepl.source.gaps import Gaps
+from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.catalog.tables import TableCatalog
+from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
-from aiorepl.source.table_catalog import TableCatalog
-from aiorepl.source.table_lookups import TableLookups
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
@@ -103,7 +103,7 @@ class Pipeline:
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         serving = served(sinks, batches, retry)
         self._capture = Capture(source, retry=reconnect, until=until, tables=_table_lookups(source, serving))
-        gaps = Gaps(accept=accept_gap)
+        gaps = GapPolicy(accept=accept_gap)
         self._lanes: FanOut
         if journal is None:
             self._lanes = DirectFanOut(self._capture, serving, buffer_bytes, gaps)
@@ -208,7 +208,7 @@ class Pipeline:
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
             idle_seconds=self._capture.idle_seconds,
-            waiting=self._capture.waiting,
+            transaction_buffer=self._capture.transaction_buffer,
             buffers={name: window.statistics() for name, window in lanes.buffers.items()},
             sinks=dict(lanes.statistics),
             lags=lanes.lags(),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from aiorepl.delivery.buffer import BufferStatistics
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.lsn import LSN
-from aiorepl.source.gaps import Gap
+from aiorepl.source.continuity import Gap
 from aiorepl.source.heartbeat import HeartbeatStatistics
-from aiorepl.source.statistics import TransactionBufferStatistics
+from aiorepl.source.session import TransactionBufferStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class PipelineStatistics:
     :param received: how far the server has sent; then what every sink has taken, and what the slot is confirmed with.
     :param reconnects: how often the connection was lost and made again; ``last_error`` is why, or why it cannot be.
     :param idle_seconds: seconds since the server's last sign of life; ``None`` without a stream, and with ``interface="sql"``.
-    :param waiting: what cannot be delivered yet.
+    :param transaction_buffer: memory and spool for transactions that are in progress or prepared.
     :param buffers: what waits for sinks. One that is held back names the ``slowest`` of its readers.
     :param lags: how far behind every sink is.
     :param gaps: what was missing at the start, and accepted.
@@ -41,7 +41,7 @@ class PipelineStatistics:
     reconnects: int
     last_error: str | None
     idle_seconds: float | None
-    waiting: TransactionBufferStatistics
+    transaction_buffer: TransactionBufferStatistics
     buffers: Mapping[str, BufferStatistics]
     sinks: Mapping[str, SinkStatistics]
     lags: Mapping[str, Lag]

@@ -16,18 +16,15 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolErr
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.retry import RetryPolicy, may_pass
-from aiorepl.source.continuity import Claim, Continuity
-from aiorepl.source.gaps import refutation
+from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.continuity import Claim, Continuity, refutation, require_history
 from aiorepl.source.ledger import Ledger
-from aiorepl.source.preflight import PreflightResult, make_failover, ready
-from aiorepl.source.received import HOLDER, Received
-from aiorepl.source.session import Session
-from aiorepl.source.slot_cleanup import drop
+from aiorepl.source.preflight import PreflightResult, make_failover, preflight
+from aiorepl.source.progress import HOLDER, CaptureProgress
+from aiorepl.source.server.slot_cleanup import drop
+from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
+from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
-from aiorepl.source.standby import StandbyWatch, TimelineChanged
-from aiorepl.source.statistics import TransactionBufferStatistics
-from aiorepl.source.table_lookups import TableLookups
-from aiorepl.source.timelines import require_history
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
@@ -67,7 +64,7 @@ class Capture:
         self._ledger = Ledger(LSN(0), ())
         # Shared by all connections: slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
-        self._received = Received(LSN(0))
+        self._received = CaptureProgress(LSN(0))
         self._claims: list[Claim] = []
         self._refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
         self._continuity: Continuity | None = None
@@ -81,7 +78,7 @@ class Capture:
         self.reconnects = 0
         self.last_error: str | None = None
 
-    def take_prepared(self) -> None:
+    def deliver_prepared(self) -> None:
         """Everyone downstream keeps prepared transactions: give them out when they are prepared."""
         self.source = replace(self.source, deliver_prepared=True)
 
@@ -93,13 +90,9 @@ class Capture:
         return self._session.idle_seconds()
 
     @property
-    def waiting(self) -> TransactionBufferStatistics:
-        """What has been received and cannot be given out yet."""
-        return (
-            TransactionBufferStatistics()
-            if self._session is None
-            else TransactionBufferStatistics(*self._session.waiting)
-        )
+    def transaction_buffer(self) -> TransactionBufferStatistics:
+        """The size of the transactions that cannot be delivered yet."""
+        return TransactionBufferStatistics() if self._session is None else self._session.transaction_buffer
 
     async def connect(
         self, *, snapshot: str = "nothing", replace: bool = False, kept: Position | None = None
@@ -112,7 +105,7 @@ class Capture:
         """
         self._connection = await self.source.open()
         try:
-            self._readied = await ready(
+            self._readied = await preflight(
                 self._connection,
                 self.source,
                 create=self.source.create_slot or replace,
@@ -162,7 +155,7 @@ class Capture:
         self._ledger = Ledger(start, sinks)
         self._claims = list(claims)
         lasts = [claim.position.last for claim in self._claims if claim.position.lsn == after]
-        self._received = Received(after, next(iter(lasts), None))
+        self._received = CaptureProgress(after, next(iter(lasts), None))
         self._refuted = refuted or _refuse
         await self._start(connection, readied)
         return self._ledger
@@ -205,7 +198,7 @@ class Capture:
             del self._refutations[0]
         if self._continuity is not None and not self._continuity.open:
             self._continuity, self._claims = None, []
-            self._ledger.prove(None)
+            self._ledger.confirm_at_most(None)
         self._received.remember(self._fresh)
         slices, self._fresh = self._fresh, None
         return slices
@@ -222,7 +215,7 @@ class Capture:
         if session is not None:
             await session.abandon()
 
-    async def go_back(self, lsn: LSN) -> None:
+    async def rewind(self, lsn: LSN) -> None:
         """Have everything behind ``lsn`` received once more: somebody downstream has lost it. Not during ``receive``.
 
         :raises SlotError: where the slot would not outlive that.
@@ -232,7 +225,7 @@ class Capture:
                 f"what a sink has lost cannot be read again: slot {self.source.slot!r} is temporary and would be gone with "
                 "its connection; use one that stays, or a journal"
             )
-        self._received.go_back(lsn)
+        self._received.rewind(lsn)
         self._going_back = True
         await self._abandon()
 
@@ -248,7 +241,7 @@ class Capture:
         elif connection is not None:
             await connection.close()
 
-    async def undo(self) -> None:
+    async def roll_back(self) -> None:
         """Stop, and drop the slot if ``connect`` has created it, after a failed start in which nothing was delivered."""
         try:
             await self.stop()
@@ -273,7 +266,7 @@ class Capture:
         until = self._until if isinstance(self._until, LSN) else None
         continuity = Continuity(self._claims, readied.position.lsn)
         # Before the session's timer starts: the next start cannot compare what a status has confirmed.
-        self._ledger.prove(readied.position.lsn if continuity.open else None)
+        self._ledger.confirm_at_most(readied.position.lsn if continuity.open else None)
         session = Session(
             connection,
             self.source,
@@ -315,7 +308,7 @@ class Capture:
             connection = await self.source.open()
             try:
                 followed = before.position.at(self._received.furthest)
-                readied = await ready(connection, self.source, create=False, followed=followed)
+                readied = await preflight(connection, self.source, create=False, followed=followed)
                 readied = self._same_stream(before, readied)
                 await self._start(connection, readied)
             except BaseException:

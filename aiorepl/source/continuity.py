@@ -1,21 +1,121 @@
-"""Whether a slot continues the stream that a position was taken from. Pure.
+"""Whether the stream continues where a sink, a journal or this process left off. Pure.
 
 Neither the LSN of a position nor its timeline proves that. A server that was restored from a backup reuses the same LSNs on
-the same timeline, and two promoted standbys of one primary get the same timeline number, perhaps at the same LSN. But the
-server still has every transaction that the slot has not confirmed. So the last transaction before the position is requested
-again and must be identical. If the slot has confirmed that transaction, no transaction may come between the slot's
-position and the claimed one.
+the same timeline, and two promoted standbys of one primary get the same timeline number, perhaps at the same LSN. So a
+position is compared in three steps:
+
+1. Timelines: the server's history must contain the position.
+2. The slot and the end of WAL: the slot must not be past the position, and the server's WAL must reach it.
+3. The last transaction before the position: the server still has every transaction that the slot has not confirmed, so
+   this transaction is requested again and must be identical (``Continuity``). If the slot has confirmed it, no
+   transaction may come between the slot's position and the claimed one.
+
+A position that fails is a gap. ``GapPolicy`` refuses gaps, or accepts them if the user has asked for that.
+
+Source: "Continuous Archiving and Point-in-Time Recovery", timelines; ``readTimeLineHistory`` in timeline.c.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
+from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.messages import CommitPrepared
-from aiorepl.position import Commit, Position
+from aiorepl.position import Commit, Position, Timelines
 from aiorepl.transactions.transaction import Slice, Transaction
+
+_log = logging.getLogger("aiorepl.gaps")
+
+GAP_ADVICE: Final = (
+    "start with an empty one, load the tables again into a journal (resnapshot=True, on the command line --resnapshot), "
+    "or continue without them (accept_gap=True, --accept-gap)"
+)
+
+_Branches = tuple[tuple[int, LSN | None], ...]
+"""Timelines, the oldest first, each with the LSN where the next one branched off; ``None`` for the last one."""
+
+
+def parse_history(content: str | None, current: int) -> Timelines:
+    """Read a timeline history file.
+
+    :param content: the file of the timeline ``current``; ``None`` if it could not be read.
+    """
+    lines = (line.split() for line in (content or "").splitlines())
+    ancestors = [
+        (int(words[0]), LSN.parse(words[1])) for words in lines if len(words) >= 2 and words[0].isdigit()
+    ]
+    return Timelines(current, ancestors, known=current == 1 or bool(ancestors))
+
+
+def divergence(position: Position, timelines: Timelines) -> LSN | None:
+    """The LSN before ``position`` where the server's history left that of the position; ``None`` if it did not.
+
+    :raises SlotError: the two histories have no timeline in common.
+    """
+    server = timelines.history(timelines.current)
+    if server is None:
+        return None
+    history = position.history
+    if history is None:
+        # Only the number of the position's timeline is known.
+        history = tuple(ancestor for ancestor in server if ancestor[0] < position.timeline)
+    lsn = _diverged((*history, (position.timeline, None)), (*server, (timelines.current, None)))
+    if lsn == 0:
+        raise SlotError(
+            f"this server is on timeline {timelines.current}, which does not descend from {position.timeline}, the "
+            "timeline of the delivered data: the server was restored from an earlier state; point the DSN at the right one"
+        )
+    return lsn if lsn is not None and lsn < position.lsn else None
+
+
+def _diverged(history: _Branches, server: _Branches) -> LSN | None:
+    """The LSN where two histories diverge; 0 if they have nothing in common, ``None`` if they do not diverge."""
+    common = LSN(0)
+    for (timeline, end), (server_timeline, server_end) in zip(history, server, strict=False):
+        if timeline != server_timeline:
+            return common
+        if end != server_end:
+            return min(lsn for lsn in (end, server_end) if lsn is not None)
+        common = end or common
+    return None
+
+
+def _is_ancestor(position: Position, timelines: Timelines) -> bool:
+    """Whether the position's timeline is an ancestor of the server's, judged by its number."""
+    ancestors = timelines.history(timelines.current) or ()
+    return any(timeline == position.timeline for timeline, _ in ancestors)
+
+
+def require_history(received: Position, timelines: Timelines, partial: LSN | None = None) -> None:
+    """Check after a reconnect that the server's history contains everything that was received.
+
+    :param received: the end of the received data.
+    :param partial: the commit LSN of a transaction that was received in part, if ``received`` is the end of that part.
+    :raises SlotError: the server has lost some of it.
+    """
+    lsn = divergence(received, timelines)
+    if lsn is None:
+        return
+    server = (
+        f"the promoted server left timeline {received.timeline} at {lsn}"
+        if _is_ancestor(received, timelines)
+        else f"the server's history left timeline {received.timeline} at {lsn}"
+    )
+    if partial is not None:
+        raise SlotError(
+            f"{server}, but this pipeline has received a part of the transaction that commits at {partial}: the server has "
+            "lost that transaction. Sinks that keep no position may have written rows of it; the others roll it back. Start "
+            "again to continue without it (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
+        )
+    raise SlotError(
+        f"{server}, but this pipeline has received up to {received.lsn}: the server has lost the last transactions, and the "
+        "sinks have them. Start with empty sinks, or start again with resnapshot=True (--resnapshot, with a journal) or "
+        "accept_gap=True (--accept-gap) (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +138,7 @@ class Continuity:
             (claim for claim in claims if claim.position.last is not None and claim.position.lsn > begins),
             key=lambda claim: claim.position.lsn,
         )
-        self._found: Commit | None = None
+        self._last: Commit | None = None
 
     @property
     def open(self) -> list[Claim]:
@@ -53,21 +153,169 @@ class Continuity:
     def take(self, part: Slice) -> list[Claim]:
         """Take the next received slice and return the claims that it refutes."""
         header = part.transaction
-        at = part.end_lsn if header is None else header.commit_lsn
+        lsn = part.end_lsn if header is None else header.commit_lsn
         refuted = []
-        while self._open and at is not None and self._open[0].position.lsn <= at:
+        while self._open and lsn is not None and self._open[0].position.lsn <= lsn:
             claim = self._open.pop(0)
-            if not self._holds(claim.position):
+            if not self._proven(claim.position):
                 refuted.append(claim)
         if header is not None and commits(part, header):
-            self._found = Commit.of(header)
+            self._last = Commit.of(header)
         return refuted
 
-    def _holds(self, position: Position) -> bool:
+    def _proven(self, position: Position) -> bool:
         assert position.last is not None
-        return self._found == (position.last if position.last.commit_lsn >= self.begins else None)
+        return self._last == (position.last if position.last.commit_lsn >= self.begins else None)
 
 
 def commits(part: Slice, header: Transaction) -> bool:
     """Whether the slice belongs to a committed transaction, not to a PREPARE or ROLLBACK PREPARED."""
     return not header.prepared or isinstance(part.two_phase, CommitPrepared)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Transactions that ``holder`` never received: they committed after ``after`` and ended at or before ``until``.
+
+    If a promotion lost transactions that ``holder`` has, ``after`` is where the two histories diverge, and ``holder`` keeps
+    the old server's transactions from there on.
+    """
+
+    holder: str
+    after: LSN
+    until: LSN
+
+
+class GapPolicy:
+    """Refuses or accepts the gaps that a start finds.
+
+    :param accept: continue after a gap instead of refusing it.
+    """
+
+    def __init__(self, *, accept: bool) -> None:
+        self._accept = accept
+        self.accepted: list[Gap] = []
+
+    def check(self, holder: str, position: Position | None, slot: Position, wal_end: LSN) -> Position | None:
+        """Where ``holder`` continues: at its own position, or where the slot begins if a gap was accepted.
+
+        :param position: the position that ``holder`` keeps; ``None`` if it keeps none.
+        :param slot: where the slot begins.
+        :param wal_end: the end of the server's WAL.
+        :raises SlotError: the slot was confirmed past the position, or the server lacks transactions before it.
+        """
+        if position is None:
+            return None
+        diverged = None if slot.timelines is None else divergence(position, slot.timelines)
+        if diverged is not None:
+            return self._check_diverged(holder, position, diverged, slot, wal_end)
+        if position.lsn > wal_end:
+            raise SlotError(
+                f"{holder} stands at {position.lsn}, but the server's WAL ends at {wal_end}: the server lost its last "
+                f"transactions, by a failover or a restore, and its new ones would be mistaken for them; start {holder} "
+                "empty"
+            )
+        if position.lsn >= slot.lsn:
+            return position
+        if not self._accept:
+            raise SlotError(
+                f"{holder} stands at {position.lsn}, but slot {slot.slot!r} begins at {slot.lsn}: the slot no longer has "
+                f"the transactions between them; {GAP_ADVICE}"
+            )
+        self.accepted.append(Gap(holder, position.lsn, slot.lsn))
+        _log.warning(
+            "%s continues at %s: transactions committed after %s are missing, as accepted",
+            *(holder, slot.lsn, position.lsn),
+        )
+        return slot
+
+    def _check_diverged(
+        self, holder: str, position: Position, diverged: LSN, slot: Position, wal_end: LSN
+    ) -> Position:
+        """Handle a promoted server that never had the last transactions of ``holder``.
+
+        ``holder`` does not continue at ``diverged``: it knows the LSNs from there on as other transactions.
+        """
+        assert slot.timelines is not None
+        server = (
+            f"which the promoted server left at {diverged}"
+            if _is_ancestor(position, slot.timelines)
+            else f"which the server's history left at {diverged}"
+        )
+        lost = (
+            f"{holder} stands at {position.lsn} of timeline {position.timeline}, {server}: transactions between them are "
+            f"lost on the server and not in {holder}"
+        )
+        if position.lsn > wal_end:
+            raise SlotError(
+                f"{lost}, and the server's WAL ends at {wal_end}, so new transactions would be mistaken for them; start "
+                f"{holder} empty, or first move the server's WAL past {position.lsn} (SELECT pg_switch_wal())"
+            )
+        until = max(position.lsn, slot.lsn)
+        if not self._accept:
+            raise SlotError(
+                f"{lost}, and the server's transactions since then, up to {until}, would be mistaken for them; {GAP_ADVICE}"
+            )
+        self.accepted.append(Gap(holder, diverged, until))
+        _log.warning(
+            "%s continues at %s of timeline %s: transactions committed there after %s are missing, as accepted; it keeps "
+            "transactions of timeline %s alone, up to %s",
+            *(holder, until, slot.timeline, diverged, position.timeline, position.lsn),
+        )
+        return slot.at(until)
+
+    def check_pruned(self, holder: str, lsn: LSN, begins: LSN) -> None:
+        """Refuse, or accept, that ``holder`` needs transactions that the journal no longer has.
+
+        :param lsn: the position of ``holder``; 0 if it is new.
+        :param begins: the journal begins after this LSN.
+        :raises SlotError: gaps are not accepted. Otherwise the gap is logged and ``holder`` continues at ``begins``.
+        """
+        if not self._accept:
+            state = f"stands at {lsn}" if lsn else "is new"
+            raise SlotError(
+                f"{holder} {state}, but the journal begins at {begins}: earlier transactions were pruned, or belong to "
+                f"another journal; {GAP_ADVICE}"
+            )
+        self.accepted.append(Gap(holder, lsn, begins))
+        _log.warning("%s continues at %s: earlier transactions are missing, as accepted", holder, begins)
+
+    async def check_refuted(
+        self, claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot"
+    ) -> None:
+        """Refuse, or accept, a claim that the stream refutes; called before any later transaction is delivered.
+
+        :param begins: where the stream began.
+        :param source: where the stream comes from.
+        :raises SlotError: gaps are not accepted. Otherwise the gap is logged and the holder continues after its claim.
+        """
+        if not self._accept:
+            raise SlotError(refutation(claim, begins, source))
+        position, until = claim.position, claim.position.lsn
+        self.accepted.append(Gap(claim.holder, begins, until))
+        if position.trail is not None:
+            # Its last transaction is not in this stream.
+            position.trail.begin(replace(position, last=None))
+        _log.warning(
+            "%s continues at %s of a %s that does not contain its last transaction: transactions committed there after %s "
+            "are missing, as accepted",
+            *(claim.holder, until, source, begins),
+        )
+
+
+def refutation(claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot") -> str:
+    """The message for a refuted claim: the reason, and what to do."""
+    position = claim.position
+    last = position.last
+    assert last is not None
+    difference = (
+        f"its last transaction, xid {last.xid} at {last.commit_lsn}, is not in the {source}"
+        if last.commit_lsn >= begins
+        else f"after its last transaction, xid {last.xid} at {last.commit_lsn}, the {source} has more"
+    )
+    server = "this server" if source == "slot" else "the journal's server"
+    return (
+        f"{claim.holder} stands at {position.lsn}, but {difference}: {server} was restored from a backup, or is another "
+        f"promoted standby, and its transactions up to there would be mistaken for those that {claim.holder} has; "
+        f"{GAP_ADVICE}. If only the publications or options of this source were changed, start once with the old ones"
+    )

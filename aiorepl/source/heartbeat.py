@@ -30,7 +30,7 @@ SELECT CASE WHEN NOT pg_catalog.pg_is_in_recovery()
 """
 
 
-def is_beat(part: Slice) -> bool:
+def is_heartbeat(part: Slice) -> bool:
     """Whether this is one of ours, and nothing of the user's."""
     if part.transaction is not None or not part.changes:
         return False

@@ -65,7 +65,7 @@ class Ledger:
         if lsn > self._received:
             self._received = LSN(lsn)
 
-    def ended(self, end_lsn: LSN) -> None:
+    def complete(self, end_lsn: LSN) -> None:
         """A slice that completes everything up to ``end_lsn`` was received."""
         if end_lsn > self._end:
             # Held back by a sink, ``flushed`` does not move with the end: so with every transaction under load.
@@ -86,20 +86,20 @@ class Ledger:
             self._durable[sink] = end_lsn
             self._advance()
 
-    def tell(self) -> LSN:
+    def confirm(self) -> LSN:
         """``flushed``, which the server is told: what ended by then may never come again."""
         told = self._flushed if self._unproven is None else min(self._flushed, self._unproven)
         self._told = max(self._told, told)
         return told
 
-    def prove(self, begins: LSN | None) -> None:
+    def confirm_at_most(self, begins: LSN | None) -> None:
         """Confirm no more than ``begins`` to the server until the next call, with ``None``.
 
         A start that is refused must not move the slot, or the next start would find nothing to compare.
         """
         self._unproven = begins
 
-    def stand(self, sink: str, lsn: LSN) -> bool:
+    def reset(self, sink: str, lsn: LSN) -> bool:
         """``sink`` was opened again and holds everything up to ``lsn``, be it more or less than it has said before.
 
         :returns: whether the server still has what lies behind.

@@ -9,10 +9,10 @@ from typing import Final
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.source.slot_cleanup import drop
+from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.continuity import parse_history
+from aiorepl.source.server.slot_cleanup import drop
 from aiorepl.source.source import Source
-from aiorepl.source.table_lookups import TableLookups
-from aiorepl.source.timelines import parse
 from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import Connection, CreatedSlot
@@ -51,7 +51,7 @@ class PreflightResult:
     holds_prepared: bool = False
 
 
-async def ready(
+async def preflight(
     connection: Connection,
     source: Source,
     *,
@@ -137,7 +137,7 @@ async def ready(
         begin = require_usable(found, source, system.database)
         if create and source.create_slot:
             _log.warning("slot %s exists: using it from %s", source.slot, begin)
-    timelines = parse(history, system.timeline)
+    timelines = parse_history(history, system.timeline)
     position = Position(
         system.system_identifier, system.timeline, source.slot, begin, timelines, system.database
     )

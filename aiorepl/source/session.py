@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.source.heartbeat import is_beat
+from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.catalog.types import TypeWatch
+from aiorepl.source.feedback.status_updates import StatusUpdates
+from aiorepl.source.heartbeat import is_heartbeat
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.source import Source
-from aiorepl.source.status_updates import StatusUpdates
-from aiorepl.source.table_lookups import TableLookups
-from aiorepl.source.type_changes import TypeWatch
 from aiorepl.transactions.assembler import Assembler, Resume
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice, TwoPhase
@@ -33,6 +33,18 @@ from aiorepl.wire.server_errors import missing_publication
 _log = logging.getLogger("aiorepl.session")
 
 _IDLE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionBufferStatistics:
+    """Transactions that are in progress or prepared, and so cannot be delivered yet.
+
+    :param memory: their bytes in memory.
+    :param spooled: their bytes on disk.
+    """
+
+    memory: int = 0
+    spooled: int = 0
 
 
 class Session:
@@ -145,7 +157,7 @@ class Session:
             await self._look_up(self._missing)
             self._missing = set()
         if self._described and self._tables is not None:
-            await self._tables.learn(self._described)
+            await self._tables.refresh(self._described)
             self._described = set()
         self._waiting = await self._watch.settle(self._assembler, self._waiting)
         self._types = self._assembler.layouts.types
@@ -153,9 +165,10 @@ class Session:
         return slices
 
     @property
-    def waiting(self) -> tuple[int, int]:
-        """Bytes of transactions in progress and prepared ones: in memory, and spooled."""
-        return self._assembler.waiting.memory, self._assembler.waiting.spooled
+    def transaction_buffer(self) -> TransactionBufferStatistics:
+        """The size of the transactions that cannot be delivered yet."""
+        waiting = self._assembler.waiting
+        return TransactionBufferStatistics(waiting.memory, waiting.spooled)
 
     def idle_seconds(self) -> float:
         """Seconds since the last sign of life."""
@@ -215,7 +228,7 @@ class Session:
                 self._decide(part.two_phase)
             if part.end_lsn is not None:
                 self._ended_at(part.end_lsn)
-                if self._source.heartbeat_interval and is_beat(part):
+                if self._source.heartbeat_interval and is_heartbeat(part):
                     downstream.append(Slice(None, (), True, part.end_lsn, 0))
                     continue
             if part.changes or part.end_lsn is not None:
@@ -258,7 +271,7 @@ class Session:
 
     def _ended_at(self, lsn: LSN) -> None:
         self._end = max(self._end, lsn)
-        self._ledger.ended(lsn)
+        self._ledger.complete(lsn)
 
     def _beyond(self, part: Slice) -> bool:
         if self._until is None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.secret import Secret
-from aiorepl.source.table_catalog import CatalogTable, of_oids, parse, published
+from aiorepl.source.catalog.tables import CatalogTable, of_oids, parse, published
 from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES
 from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo

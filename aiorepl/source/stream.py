@@ -92,7 +92,7 @@ class ReplicationStream:
             readied = await self._capture.connect()
             self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
         except BaseException:
-            await self._capture.undo()
+            await self._capture.roll_back()
             raise
         return self
 

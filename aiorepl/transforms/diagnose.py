@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.source.finding import Finding, error_found
+from aiorepl.source.catalog.tables import TableCatalog
+from aiorepl.source.diagnose.finding import Finding, error_found
 from aiorepl.source.source import Source
-from aiorepl.source.table_catalog import TableCatalog
 from aiorepl.transforms.selection import Selection
 from aiorepl.wire.interface import Connection
 

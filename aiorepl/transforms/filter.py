@@ -10,7 +10,7 @@ from typing import Any, overload
 from aiorepl.errors import PermanentError
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.secret import Secret
-from aiorepl.source.table_catalog import CatalogTable, Name, TableCatalog
+from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
 from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.transaction import Slice

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.secret import Secret
-from aiorepl.source.table_catalog import TableCatalog
+from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transforms.patterns import Patterns, written
 from aiorepl.transforms.table_selection import Rules, look
 

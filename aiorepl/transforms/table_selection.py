@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aiorepl.source.table_catalog import Name
+from aiorepl.source.catalog.tables import Name
 from aiorepl.transforms.patterns import Names, Patterns, written
 
 

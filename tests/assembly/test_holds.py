@@ -17,7 +17,7 @@ def ledger() -> Ledger:
 def ended(ledger: Ledger, *ends: int, durable: bool = True) -> None:
     """Transactions were received up to these ends, and perhaps are durable."""
     for end in ends:
-        ledger.ended(LSN(end))
+        ledger.complete(LSN(end))
         if durable:
             ledger.durable("sink", LSN(end))
 

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 
 from aiorepl import BatchPolicy, Pipeline, Source
-from aiorepl.source.status_updates import StatusUpdates
+from aiorepl.source.feedback.status_updates import StatusUpdates
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 dsn, slot, folder, journal, moment, count = sys.argv[1:]

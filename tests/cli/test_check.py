@@ -113,7 +113,7 @@ async def test_a_file(check, published, tmp_path):
     await Pipeline(source, [MemorySink()], until="now").run()
     code, found = await check(str(file))
     assert (3, "error") == (code, found["journal"][0])
-    assert "is gone from the slot" in found["journal"][1]
+    assert "the slot no longer has" in found["journal"][1]
 
     write("another", "create_slot = true")
     code, found = await check(str(file))

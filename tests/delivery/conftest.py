@@ -71,7 +71,7 @@ class Lane:
         slices = self.stream.slices(at_once)
         for part in slices:
             if part.end_lsn is not None:
-                self.ledger.ended(part.end_lsn)
+                self.ledger.complete(part.end_lsn)
         self.window.extend(slices)
         return end
 
@@ -89,7 +89,7 @@ class Lane:
         slices = assembler.feed([decoder.decode(payload) for payload in block])
         assert all(isinstance(part.changes, SpooledChanges) for part in slices)
         end = LSN(commit_lsn + 0x30)
-        self.ledger.ended(end)
+        self.ledger.complete(end)
         self.window.extend(slices)
         return end
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aiorepl import LSN, Slice
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.pipeline.direct import DirectFanOut
-from aiorepl.source.gaps import Gaps
+from aiorepl.source.continuity import GapPolicy
 
 LIMIT = 100
 
@@ -162,7 +162,7 @@ async def test_what_was_delivered_last_is_not_kept():
     capture, window = Capture(), SliceBuffer(100)
     cursor = window.cursor("s")
     kept = weakref.ref(capture.waiting[0].changes)
-    reading = asyncio.create_task(DirectFanOut(capture, {}, 100, Gaps(accept=False))._read(window))
+    reading = asyncio.create_task(DirectFanOut(capture, {}, 100, GapPolicy(accept=False))._read(window))
     await capture.asked.wait()
     assert cursor.take() is not None
     cursor.release(1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aiorepl import Batch, ConfigurationError, Delivery, PermanentError, Routing, Sink
 from aiorepl.delivery.partitioning import order, stages
-from aiorepl.source.table_catalog import CatalogTable, TableCatalog
+from aiorepl.source.catalog.tables import CatalogTable, TableCatalog
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -204,7 +204,7 @@ def test_a_table_that_nobody_knows_any_more(partitions):
     lineage = TableCatalog(
         [CatalogTable(one.oid, "public", "one", parents=(1,)), CatalogTable(1, "public", "t")]
     )
-    lineage.learn([], [two.oid])
+    lineage.add([], [two.oid])
     stream.transaction(
         *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
         one.delete("1", None, "1"),

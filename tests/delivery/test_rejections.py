@@ -151,7 +151,7 @@ async def test_a_transaction_that_went_on_after_a_reconnect_is_one(lane, ids):
     end = lane.stream.transaction(*(lane.table.insert(str(number), "x") for number in (2, 3, 4)))
     first, *_ = lane.stream.slices(2)
     _, _, *rest = lane.stream.again(2)
-    lane.ledger.ended(end)
+    lane.ledger.complete(end)
     lane.window.extend([first, *rest])
     await lane.finish()
     assert [1] == flat(ids(sink))

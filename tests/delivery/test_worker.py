@@ -256,7 +256,7 @@ async def test_a_full_window_is_not_waited_on(lane, ids):
     end = lane.stream.transaction(*(lane.table.insert(str(number), "x") for number in range(10)))
     for part in lane.stream.slices(1):
         if part.end_lsn is not None:
-            lane.ledger.ended(part.end_lsn)
+            lane.ledger.complete(part.end_lsn)
         lane.window.extend([part])
         await asyncio.wait_for(lane.window.room(), 60)
     await lane.finish()

@@ -180,11 +180,12 @@ async def test_statistics_of_what_waits(published):
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 2000) i"
         )
         waiting = await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().waiting),
+            lambda: asyncio.sleep(0, pipeline.statistics().transaction_buffer),
             lambda waiting: waiting.memory > 1_000_000,
         )
         assert 0 == waiting.spooled
         await transaction.rollback()
         await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().waiting), lambda waiting: not waiting.memory
+            lambda: asyncio.sleep(0, pipeline.statistics().transaction_buffer),
+            lambda waiting: not waiting.memory,
         )

@@ -19,7 +19,7 @@ from aiorepl import (
     Update,
 )
 from aiorepl.journal.reader import JournalReader
-from aiorepl.source.gaps import Gap
+from aiorepl.source.continuity import Gap
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 
@@ -82,7 +82,8 @@ async def test_a_gap_that_is_accepted(published, caplog):
         await pipeline.run()
     assert (Gap("sink s", held, begin),) == pipeline.statistics().gaps
     assert (
-        f"sink s goes on at {begin}: what committed behind {held} is missing, as accepted" in caplog.messages
+        f"sink s continues at {begin}: transactions committed after {held} are missing, as accepted"
+        in caplog.messages
     )
     await published.execute("INSERT INTO items VALUES (4)")
     await deliver(published, sink)

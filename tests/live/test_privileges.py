@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline
-from aiorepl.source.diagnose import check
+from aiorepl.source.diagnose.check import check
 from aiorepl.testing import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)

@@ -70,7 +70,7 @@ async def test_more_transactions_than_descriptors(published, tmp_path):
                 )
 
             async def spooled():
-                return pipeline.statistics().waiting.spooled
+                return pipeline.statistics().transaction_buffer.spooled
 
             await published.until(spooled, lambda size: size > 40 * 500 * 200)
             for writer in writers:

@@ -14,7 +14,7 @@ import pytest
 from aiorepl import Delivery, Pipeline, Sink, Source
 from aiorepl.errors import DataError
 from aiorepl.formats.native import NativeFormat
-from aiorepl.source.diagnose import check
+from aiorepl.source.diagnose.check import check
 from aiorepl.testing.faults import MemorySink
 
 TABLE = {"schema": "public", "table": "Ärger"}

@@ -7,7 +7,7 @@ import pytest
 from aiorepl import BatchPolicy, Pipeline, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.lsn import LSN
-from aiorepl.source.gaps import Gap
+from aiorepl.source.continuity import Gap
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 

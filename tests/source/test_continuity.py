@@ -10,7 +10,7 @@ from aiorepl import LSN, Position, SlotError
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Commit, Timelines, Trail
 from aiorepl.source.continuity import Claim, Continuity
-from aiorepl.source.received import Received
+from aiorepl.source.progress import CaptureProgress
 from aiorepl.transactions.transaction import Slice, Transaction
 
 FIRST, SECOND, THIRD = (Commit(LSN(100 * n + 50), 700 + n, n) for n in (1, 2, 3))
@@ -149,7 +149,7 @@ def test_an_incomplete_position(field):
 
 def test_a_transaction_goes_on_as_another():
     """Of a transaction that was given out in part the rest has to follow."""
-    received = Received(LSN(100))
+    received = CaptureProgress(LSN(100))
     begun = whole(SECOND)
     received.remember([replace(begun, end_lsn=None)])
     assert (LSN(250), LSN(251)) == (received.begun, received.furthest)
@@ -161,7 +161,7 @@ def test_a_transaction_goes_on_as_another():
 
 def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
     """A server whose WAL ends there has all of it."""
-    received = Received(LSN(100))
+    received = CaptureProgress(LSN(100))
     header = Transaction(9, LSN(260), 1, gid="g", prepared=True)
     received.remember([Slice(header, (), True, LSN(260), 0, RollbackPrepared(240, 260, 1, 1, 9, "g"))])
     assert (None, LSN(260)) == (received.begun, received.furthest)
@@ -169,8 +169,8 @@ def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
 
 def test_what_was_begun_is_known_after_going_back():
     """A transaction of which some sink has a part has to be on the server, also where the stream is read again."""
-    received = Received(LSN(100))
+    received = CaptureProgress(LSN(100))
     received.remember([whole(FIRST), replace(whole(SECOND), end_lsn=None)])
-    received.go_back(LSN(100))
+    received.rewind(LSN(100))
     assert (LSN(100), LSN(250), LSN(251)) == (received.after, received.begun, received.furthest)
     assert FIRST == received.claim(HELD).position.last

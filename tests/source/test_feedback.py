@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl import LSN
-from aiorepl.source.feedback import Feedback
+from aiorepl.source.feedback.schedule import StatusSchedule
 
 
 @given(st.floats(0.1, 600), st.lists(st.tuples(st.floats(0, 5), st.integers(0, 5)), max_size=50))
 def test_never_later_than_half_of_the_timeout(timeout, moments):
     """However ``flushed`` moves, and whenever one looks, the next status is due soon enough."""
     now, sent_at = 0.0, 0.0
-    feedback = Feedback(timeout, now)
+    feedback = StatusSchedule(timeout, now)
     for pause, flushed in moments:
         now += pause
         wait = feedback.wait(now, LSN(flushed))
@@ -27,12 +27,12 @@ def test_never_later_than_half_of_the_timeout(timeout, moments):
 @pytest.mark.parametrize(("timeout", "interval"), [(60, 10), (0, 10), (3, 1), (0.3, 0.1)])
 def test_interval(timeout, interval):
     """Ten seconds, or a third of ``wal_sender_timeout`` where that is less; 0 means it is off."""
-    assert interval == pytest.approx(Feedback(timeout, 0.0).interval)
+    assert interval == pytest.approx(StatusSchedule(timeout, 0.0).interval)
 
 
 def test_due_soon_after_flushed_moved():
     """Within a second, but no more often than once in a second."""
-    feedback = Feedback(60, 100.0)
+    feedback = StatusSchedule(60, 100.0)
     feedback.sent(100.0, LSN(1))
     assert 9.5 == feedback.wait(100.5, LSN(1))
     assert 0.5 == feedback.wait(100.5, LSN(2))
@@ -44,4 +44,4 @@ def test_due_soon_after_flushed_moved():
 
 def test_the_first_status_is_due_soon():
     """The server has not heard anything yet."""
-    assert 1 == Feedback(60, 100.0).wait(100.0, LSN(1))
+    assert 1 == StatusSchedule(60, 100.0).wait(100.0, LSN(1))

@@ -8,8 +8,7 @@ import pytest
 
 from aiorepl import LSN, Position, SlotError
 from aiorepl.position import Timelines
-from aiorepl.source.gaps import Gap, Gaps
-from aiorepl.source.timelines import parse, parted, require_history
+from aiorepl.source.continuity import Gap, GapPolicy, divergence, parse_history, require_history
 
 BEGIN = Position("1", 1, "s", LSN(100))
 END = LSN(1000)
@@ -19,7 +18,7 @@ HISTORY = "1\t0/C8\tno recovery target specified\n\n2\t0/190\tno recovery target
 @pytest.mark.parametrize("held", [None, BEGIN, BEGIN.at(LSN(500)), BEGIN.at(END)])
 def test_no_gap(held):
     """Who holds nothing has no gap, nor who is at the slot's begin or ahead of it."""
-    gaps = Gaps(accept=False)
+    gaps = GapPolicy(accept=False)
     assert held == gaps.check("sink x", held, BEGIN, END)
     assert [] == gaps.accepted
 
@@ -28,8 +27,8 @@ def test_a_gap():
     """Refused, or noted and passed over."""
     held = BEGIN.at(LSN(99))
     with pytest.raises(SlotError, match=r"sink x stands at 0/63, but slot 's' begins at 0/64"):
-        Gaps(accept=False).check("sink x", held, BEGIN, END)
-    gaps = Gaps(accept=True)
+        GapPolicy(accept=False).check("sink x", held, BEGIN, END)
+    gaps = GapPolicy(accept=True)
     assert BEGIN == gaps.check("sink x", held, BEGIN, END)
     assert [Gap("sink x", LSN(99), LSN(100))] == gaps.accepted
 
@@ -37,7 +36,7 @@ def test_a_gap():
 def test_beyond_the_end_of_wal():
     """No gap, and nothing that could be accepted."""
     with pytest.raises(SlotError, match="WAL ends at 0/3E8"):
-        Gaps(accept=True).check("sink x", BEGIN.at(LSN(1001)), BEGIN, END)
+        GapPolicy(accept=True).check("sink x", BEGIN.at(LSN(1001)), BEGIN, END)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +45,8 @@ def test_beyond_the_end_of_wal():
 )
 def test_the_history_of_a_timeline(timeline, expected):
     """Its ancestors, as the history file of a later one has them; unknown where there is no file."""
-    assert expected == parse(HISTORY, 3).history(timeline)
-    assert (() if timeline == 1 else None) == parse(None, 3).history(timeline)
+    assert expected == parse_history(HISTORY, 3).history(timeline)
+    assert (() if timeline == 1 else None) == parse_history(None, 3).history(timeline)
 
 
 @pytest.mark.parametrize(("lsn", "expected"), [(0, 1), (0xC8, 1), (0xC9, 2), (0x190, 2), (0x191, 3)])
@@ -56,7 +55,7 @@ def test_the_timeline_of_a_position(lsn, expected):
     timelines = Timelines(1)
     begin = Position("1", 1, "s", LSN(0), timelines)
     assert 1 == begin.at(LSN(lsn)).timeline
-    timelines.grow(parse(HISTORY, 3))
+    timelines.grow(parse_history(HISTORY, 3))
     assert expected == begin.at(LSN(lsn)).timeline
     assert begin.at(LSN(lsn)) == Position.from_json(begin.at(LSN(lsn)).to_json())
 
@@ -68,13 +67,13 @@ def test_a_stream_is_of_its_latest_timeline():
     kept = Position("1", 3, "s", LSN(0x191))
     with pytest.raises(SlotError, match="of timeline 3, this server is on 1"):
         kept.require_same_source(begin, "sink x")
-    timelines.grow(parse(HISTORY, 3))
+    timelines.grow(parse_history(HISTORY, 3))
     kept.require_same_source(begin, "sink x")
 
 
 def test_what_is_known_has_to_be_in_the_history():
     """Up to the very point; behind it, or of no ancestor, it is refused. Of unknown history nothing can be said."""
-    timelines = parse(HISTORY, 3)
+    timelines = parse_history(HISTORY, 3)
     require_history(BEGIN.at(LSN(0xC8)), timelines)
     with pytest.raises(
         SlotError, match=r"left timeline 1 at 0/C8, but this pipeline has received up to 0/C9"
@@ -82,7 +81,7 @@ def test_what_is_known_has_to_be_in_the_history():
         require_history(BEGIN.at(LSN(0xC9)), timelines)
     with pytest.raises(SlotError, match="does not descend from 1"):
         require_history(BEGIN, Timelines(3, [(2, LSN(0x190))]))
-    require_history(BEGIN, parse(None, 3))
+    require_history(BEGIN, parse_history(None, 3))
 
 
 @pytest.mark.parametrize(
@@ -102,27 +101,27 @@ def test_what_is_known_has_to_be_in_the_history():
 def test_where_two_histories_part(timeline, history, expected):
     """A timeline is told by its ancestors and not by its number alone."""
     held = Position("1", timeline, "s", LSN(900), history=history)
-    assert expected == parted(held, parse(HISTORY, 3))
-    assert None is parted(held, parse(None, 3))
+    assert expected == divergence(held, parse_history(HISTORY, 3))
+    assert None is divergence(held, parse_history(None, 3))
     if expected is not None:
-        assert None is parted(replace(held, lsn=expected), parse(HISTORY, 3))
+        assert None is divergence(replace(held, lsn=expected), parse_history(HISTORY, 3))
 
 
 def test_another_timeline_of_the_same_number():
     """The server's history parted from that of the holder, which is told, and what may be done."""
     held = Position("1", 3, "s", LSN(500), history=((1, LSN(0xC8)), (2, LSN(0x180))))
-    with pytest.raises(SlotError, match="of timeline 3, from which the server's history parted at 0/180: "):
-        Gaps(accept=False).check("sink x", held, PROMOTED, END)
-    with pytest.raises(SlotError, match="history parted from that of timeline 3 at 0/180, but"):
-        require_history(held, parse(HISTORY, 3))
-    gaps = Gaps(accept=True)
+    with pytest.raises(SlotError, match="of timeline 3, which the server's history left at 0/180: "):
+        GapPolicy(accept=False).check("sink x", held, PROMOTED, END)
+    with pytest.raises(SlotError, match="history left timeline 3 at 0/180, but"):
+        require_history(held, parse_history(HISTORY, 3))
+    gaps = GapPolicy(accept=True)
     assert PROMOTED.at(LSN(500)) == gaps.check("sink x", held, PROMOTED, END)
     assert [Gap("sink x", LSN(0x180), LSN(500))] == gaps.accepted
 
 
 def test_a_part_of_a_transaction_is_known():
     """What was begun has to be in the history as well; the error names it."""
-    timelines = parse(HISTORY, 3)
+    timelines = parse_history(HISTORY, 3)
     require_history(BEGIN.at(LSN(0xC8)), timelines, LSN(0xC7))
     with pytest.raises(
         SlotError, match=r"received a part of the transaction that commits at 0/C8: the server has lost"
@@ -130,14 +129,14 @@ def test_a_part_of_a_transaction_is_known():
         require_history(BEGIN.at(LSN(0xC9)), timelines, LSN(0xC8))
 
 
-PROMOTED = Position("1", 3, "s", LSN(100), parse(HISTORY, 3))
+PROMOTED = Position("1", 3, "s", LSN(100), parse_history(HISTORY, 3))
 
 
 @pytest.mark.parametrize(("timeline", "lsn"), [(1, 0xC8), (2, 0x190), (3, 900)])
 def test_what_the_promoted_server_has(timeline, lsn):
     """Whoever is no further than where his timeline was left goes on from there."""
     held = Position("1", timeline, "s", LSN(lsn))
-    assert held == Gaps(accept=False).check("sink x", held, PROMOTED, END)
+    assert held == GapPolicy(accept=False).check("sink x", held, PROMOTED, END)
 
 
 @pytest.mark.parametrize(("begin", "until"), [(100, 500), (600, 600)])
@@ -148,8 +147,8 @@ def test_what_the_promoted_server_never_had(begin, until):
         SlotError,
         match=r"sink x stands at 0/1F4 of timeline 1, .* left at 0/C8: .* lost on the server and not in sink x",
     ):
-        Gaps(accept=False).check("sink x", held, begin, END)
-    gaps = Gaps(accept=True)
+        GapPolicy(accept=False).check("sink x", held, begin, END)
+    gaps = GapPolicy(accept=True)
     assert begin.at(LSN(until)) == gaps.check("sink x", held, begin, END)
     assert [Gap("sink x", LSN(0xC8), LSN(until))] == gaps.accepted
 
@@ -158,4 +157,4 @@ def test_what_the_promoted_server_has_still_to_write():
     """The server has to come past it before anything can be accepted."""
     held = Position("1", 1, "s", LSN(END + 1))
     with pytest.raises(SlotError, match=r"WAL ends at 0/3E8.*pg_switch_wal"):
-        Gaps(accept=True).check("sink x", held, PROMOTED, END)
+        GapPolicy(accept=True).check("sink x", held, PROMOTED, END)

@@ -14,7 +14,7 @@ START = LSN(100)
 steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ["receive", "ended", *(f"{call} {sink}" for call in ("accept", "durable") for sink in SINKS)]
+            ["receive", "complete", *(f"{call} {sink}" for call in ("accept", "durable") for sink in SINKS)]
         ),
         st.integers(0, 300).map(LSN),
     ),
@@ -53,7 +53,7 @@ def test_flushed_is_the_least_durable_position_of_what_was_received(steps):
         call, _, sink = what.partition(" ")
         if call == "durable":
             durable[sink] = max(durable[sink], lsn)
-        elif call == "ended":
+        elif call == "complete":
             end = max(end, lsn)
         assert min(*durable.values(), end) == ledger.flushed
         assert ledger.flushed <= ledger.accepted <= ledger.end <= ledger.received
@@ -62,7 +62,7 @@ def test_flushed_is_the_least_durable_position_of_what_was_received(steps):
 def test_accepted_is_not_durable():
     """What sinks have taken confirms nothing."""
     ledger = Ledger(START, ["a", "b"])
-    ledger.ended(LSN(200))
+    ledger.complete(LSN(200))
     ledger.accept("a", LSN(200))
     ledger.accept("b", LSN(150))
     assert (LSN(150), START) == (ledger.accepted, ledger.flushed)
@@ -71,8 +71,8 @@ def test_accepted_is_not_durable():
 def test_quiet_wal_waits_for_the_sinks_like_a_transaction():
     """An end without changes is confirmed when every sink has let it pass, not before."""
     ledger = Ledger(START, ["a"])
-    ledger.ended(LSN(200))
-    ledger.ended(LSN(300))
+    ledger.complete(LSN(200))
+    ledger.complete(LSN(300))
     ledger.durable("a", LSN(200))
     assert LSN(200) == ledger.flushed
     ledger.durable("a", LSN(300))
@@ -84,28 +84,28 @@ def test_a_sink_ahead_of_the_stream_confirms_nothing_that_did_not_come():
     ledger = Ledger(START, ["a"])
     ledger.durable("a", LSN(500))
     assert START == ledger.flushed
-    ledger.ended(LSN(200))
+    ledger.complete(LSN(200))
     assert LSN(200) == ledger.flushed
 
 
 def test_without_sinks_what_ends_is_flushed():
     """Nobody's word is needed."""
     ledger = Ledger(START, [])
-    ledger.ended(LSN(200))
+    ledger.complete(LSN(200))
     assert LSN(200) == ledger.accepted == ledger.flushed
 
 
 def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
     """From the end before the PREPARE, and it has to be sent again from there after a reconnect."""
     ledger = Ledger(START, ["a"])
-    ledger.ended(LSN(150))
+    ledger.complete(LSN(150))
     ledger.hold("gid", LSN(200))
-    ledger.ended(LSN(200))
-    ledger.ended(LSN(300))
+    ledger.complete(LSN(200))
+    ledger.complete(LSN(300))
     ledger.durable("a", LSN(300))
     assert (LSN(150), LSN(150)) == (ledger.flushed, ledger.resend_from)
     ledger.release("gid", LSN(400))
-    ledger.ended(LSN(400))
+    ledger.complete(LSN(400))
     assert LSN(150) == ledger.flushed
     ledger.durable("a", LSN(400))
     assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
@@ -114,18 +114,18 @@ def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
 def test_a_sink_that_lost_what_it_had():
     """What the server has not heard of is not told; what it has heard of stays, and the loss is known."""
     ledger = Ledger(LSN(10), ["a", "b"])
-    ledger.ended(LSN(50))
+    ledger.complete(LSN(50))
     ledger.durable("a", LSN(40))
     ledger.durable("b", LSN(50))
-    assert ledger.stand("a", LSN(10))
+    assert ledger.reset("a", LSN(10))
     assert LSN(10) == ledger.flushed
     ledger.durable("a", LSN(40))
-    assert (LSN(40), True) == (ledger.tell(), ledger.stand("b", LSN(40)))
-    assert (False, LSN(40)) == (ledger.stand("a", LSN(30)), ledger.tell())
+    assert (LSN(40), True) == (ledger.confirm(), ledger.reset("b", LSN(40)))
+    assert (False, LSN(40)) == (ledger.reset("a", LSN(30)), ledger.confirm())
     ledger.durable("b", LSN(50))
     assert LSN(40) == ledger.flushed
     ledger.durable("a", LSN(60))
-    assert LSN(50) == ledger.tell()
+    assert LSN(50) == ledger.confirm()
 
 
 @given(
@@ -141,27 +141,27 @@ def test_what_is_told_is_durable_and_never_moves_back(steps):
     ledger, held, told = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
     for step, sink, number in steps:
         if step == "end":
-            ledger.ended(LSN(ledger.end + number))
+            ledger.complete(LSN(ledger.end + number))
         elif step == "durable":
             held[sink] = min(LSN(held[sink] + number), ledger.end)
             ledger.durable(sink, held[sink])
         elif step == "stand":
             lost = max(LSN(0), LSN(held[sink] - number) if held[sink] >= number else LSN(0))
-            if not ledger.stand(sink, lost):
+            if not ledger.reset(sink, lost):
                 assert lost < told
                 return
             assert lost >= told
             held[sink] = lost
         else:
-            before, told = told, ledger.tell()
+            before, told = told, ledger.confirm()
             assert before <= told <= min(held.values())
 
 
 def test_an_unproven_position_is_not_told():
     """Until the server's stream is compared with what the sinks hold, no status confirms more than the server began with."""
     ledger = Ledger(LSN(200), ("a",))
-    ledger.prove(LSN(100))
-    assert LSN(100) == ledger.tell()
+    ledger.confirm_at_most(LSN(100))
+    assert LSN(100) == ledger.confirm()
 
-    ledger.prove(None)
-    assert LSN(200) == ledger.tell()
+    ledger.confirm_at_most(None)
+    assert LSN(200) == ledger.confirm()

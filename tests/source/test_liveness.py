@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl.source.liveness import LivenessMonitor, Sign, limit
+from aiorepl.source.feedback.liveness import LivenessMonitor, Sign, limit
 
 
 def test_asked_after_half_and_lost_after_the_other():

@@ -9,7 +9,7 @@ import pytest
 from aiorepl import ConnectionLost, DataError
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
-from aiorepl.source.type_changes import Snapshot, TypeWatch
+from aiorepl.source.catalog.types import Snapshot, TypeWatch
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.pending import SpooledChanges

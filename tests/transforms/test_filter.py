@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from aiorepl import PermanentError, Selection
-from aiorepl.source.table_catalog import CatalogTable, TableCatalog
+from aiorepl.source.catalog.tables import CatalogTable, TableCatalog
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transforms.filter import StreamFilter
@@ -172,7 +172,7 @@ def test_a_partition_is_its_partitioned_table(parent):
 def test_a_partition_that_was_dropped():
     """A table that the catalog has no more and that looks like a partition is masked as one; where it is, is asked."""
     lineage = TableCatalog([PARTITIONED])
-    lineage.learn([], [16385])
+    lineage.add([], [16385])
     columns = [[ID, EMAIL, NOTE]]
     (change,) = described(StreamFilter(masking(), "s", lineage), *columns, names=("leaf",))
     assert PLAIN not in change.new["email"]
@@ -211,7 +211,7 @@ def test_partitions_that_get_the_name_of_their_table(selection, says):
 def test_a_partition_that_is_detached():
     """Rows from before may still come, so it stays one for as long as the pipeline runs."""
     lineage = TableCatalog([PARTITIONED, CatalogTable(16385, "public", "leaf", (), (1,))])
-    lineage.learn([CatalogTable(16385, "public", "leaf")], [16385])
+    lineage.add([CatalogTable(16385, "public", "leaf")], [16385])
     (change,) = described(StreamFilter(masking(), "s", lineage), [ID, EMAIL], names=("leaf",))
     assert PLAIN not in change.new["email"]
 

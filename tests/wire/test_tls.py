@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from aiorepl import AioreplError, ConfigurationError, ConnectionFailed, SinkContext, Source
-from aiorepl.source.diagnose import check
+from aiorepl.source.diagnose.check import check
 from aiorepl.testing.listener import Listener
 from aiorepl.testing.stream import Stream
 from aiorepl.wire import opening

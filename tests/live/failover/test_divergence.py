@@ -10,7 +10,7 @@ import pytest
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
 from aiorepl.journal import JournalReader
-from aiorepl.source.gaps import Gap
+from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)

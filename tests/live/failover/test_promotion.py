@@ -10,7 +10,7 @@ import pytest
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
 from aiorepl.journal import Cursors, JournalReader
-from aiorepl.source.gaps import Gap
+from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import MemorySink
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
@@ -127,7 +127,7 @@ async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journ
         await work
     await pair.there.execute("INSERT INTO items VALUES (2)")
     if journal:
-        with pytest.raises(SlotError, match=r"what lies between is gone from the slot.*--accept-gap"):
+        with pytest.raises(SlotError, match=r"the slot no longer has the transactions.*--accept-gap"):
             await Pipeline(source, [sink], until="now", **options).run()
         await Pipeline(source, [sink], resnapshot=True, until="now", **options).run()
         kinds = [change.kind for change in sink.changes]
@@ -256,7 +256,7 @@ async def test_open_streamed_transactions(published, pair, tmp_path, route, jour
         expected = await pair.rows()
         await pair.there.execute(rows.format(50_000, 51_999))
         await sink.wait_for_changes(4001)
-        waiting = pipeline.statistics().waiting
+        waiting = pipeline.statistics().transaction_buffer
     assert sorted([*expected, *range(50_000, 52_000)]) == sorted(keys(sink))
     assert 2001 == len(expected)
     # The SQL route peeks again at what is not confirmed yet.

@@ -8,15 +8,14 @@ from dataclasses import replace
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Commit, Header, Position
-from aiorepl.source.continuity import Claim, commits
-from aiorepl.source.gaps import HOW
+from aiorepl.source.continuity import GAP_ADVICE, Claim, commits
 from aiorepl.transactions.assembler import Resume
 from aiorepl.transactions.transaction import Slice
 
 HOLDER = "this pipeline"
 
 
-class Received:
+class CaptureProgress:
     """The progress of this process in the stream.
 
     :param after: where the stream began.
@@ -65,7 +64,7 @@ class Received:
                 if self._partial is not None and self._partial[0] != header.commit_lsn:
                     raise SlotError(
                         f"the server goes on with the transaction that commits at {header.commit_lsn}, but of the one at "
-                        f"{self._partial[0]} only a part has come: the server lost it, by a failover or a restore; {HOW}"
+                        f"{self._partial[0]} only a part has come: the server lost it, by a failover or a restore; {GAP_ADVICE}"
                     )
                 if end is None or header.commit_lsn < end:
                     # A ROLLBACK PREPARED is identified by the end of its record.
@@ -81,7 +80,7 @@ class Received:
                 self.after = max(self.after, end)
                 self._end = max(self._end, end)
 
-    def go_back(self, lsn: LSN) -> None:
+    def rewind(self, lsn: LSN) -> None:
         """Receive everything behind ``lsn`` again."""
         # An earlier go_back may not have reached ``lsn`` yet.
         self.after = min(self.after, lsn)

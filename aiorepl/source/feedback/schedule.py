@@ -13,7 +13,7 @@ _LONGEST = 10.0
 _SOONEST = 1.0
 
 
-class Feedback:
+class StatusSchedule:
     """The timetable of one connection. Times are seconds of any monotonic clock.
 
     :param wal_sender_timeout: the server's setting in seconds; 0 when it is off.

@@ -9,12 +9,11 @@ from typing import Final
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.source import access
-from aiorepl.source.finding import Finding, error_found
-from aiorepl.source.gaps import Gaps
+from aiorepl.source.continuity import GapPolicy, parse_history
+from aiorepl.source.diagnose import access
+from aiorepl.source.diagnose.finding import Finding, error_found
 from aiorepl.source.preflight import find_slot, require_publications, require_usable
 from aiorepl.source.source import Source
-from aiorepl.source.timelines import parse
 from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.interface import Connection, System
 
@@ -210,7 +209,7 @@ async def _journal(connection: Connection, source: Source, held: Position) -> Fi
         begin = await _begin(connection, system, source, found)
         held.require_same_source(begin, "the journal")
         if found is not None and held.lsn:
-            Gaps(accept=False).check("the journal", held, begin, max(system.xlogpos, begin.lsn))
+            GapPolicy(accept=False).check("the journal", held, begin, max(system.xlogpos, begin.lsn))
     except AioreplError as error:
         return error_found("journal", error)
     return Finding("ok", "journal", f"is of this slot and stands at {held.lsn}")
@@ -221,7 +220,7 @@ async def _begin(
 ) -> Position:
     history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
     lsn = LSN.parse((found or {}).get("confirmed_flush_lsn") or "0/0")
-    timelines = parse(history, system.timeline)
+    timelines = parse_history(history, system.timeline)
     return Position(system.system_identifier, system.timeline, source.slot, lsn, timelines)
 
 

@@ -109,12 +109,12 @@ class TableCatalog:
         self._partitioned: list[CatalogTable] = []
         self._parents: dict[int, dict[int, None]] = {}
         self._unknown: set[int] = set()
-        self.learn(tables, ())
+        self.add(tables, ())
 
     def __iter__(self) -> Iterator[CatalogTable]:
         return iter(self._tables.values())
 
-    def learn(self, tables: Iterable[CatalogTable], asked: Iterable[int]) -> None:
+    def add(self, tables: Iterable[CatalogTable], asked: Iterable[int]) -> None:
         """Add the result of a look-up.
 
         :param asked: the oids that were looked up.

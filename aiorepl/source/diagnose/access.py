@@ -6,7 +6,7 @@ from typing import Final
 
 from aiorepl.errors import ConnectionFailed, ServerError
 from aiorepl.snapshot.privileges import unreadable
-from aiorepl.source.finding import Finding, error_found
+from aiorepl.source.diagnose.finding import Finding, error_found
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 from aiorepl.wire.opening import translated

@@ -7,8 +7,8 @@ from typing import Final
 
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.retry import RetryPolicy
+from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.source import Source
-from aiorepl.source.table_catalog import TableCatalog
 from aiorepl.transactions.changes import RowChange, Truncate
 from aiorepl.transactions.transaction import Slice
 
@@ -23,7 +23,7 @@ class TableLookups:
     """
 
     def __init__(self, source: Source, verify: Callable[[TableCatalog], None] | None = None) -> None:
-        self.lineage = TableCatalog()
+        self.catalog = TableCatalog()
         self._source = source
         self._verify = verify
 
@@ -34,24 +34,24 @@ class TableLookups:
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         if self._verify is not None:
-            self.lineage.learn(await self._source.published_tables(), ())
-            self._verify(self.lineage)
+            self.catalog.add(await self._source.published_tables(), ())
+            self._verify(self.catalog)
 
-    async def learn(self, oids: Iterable[int]) -> None:
+    async def refresh(self, oids: Iterable[int]) -> None:
         """Look up tables that were described, because their ancestors may have changed.
 
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         asked = sorted(oids)
-        self.lineage.learn(await self._source.look_up_tables(asked), asked)
+        self.catalog.add(await self._source.look_up_tables(asked), asked)
 
-    async def require(self, part: Slice) -> None:
+    async def ensure(self, part: Slice) -> None:
         """Look up the tables of a slice that are not known yet; retry while the source is away."""
-        missing = {oid for oid in _oids(part) if not self.lineage.asked(oid)}
+        missing = {oid for oid in _oids(part) if not self.catalog.asked(oid)}
         if missing:
             async for attempt in _FOR_EVER.connection():
                 with attempt:
-                    await self.learn(missing)
+                    await self.refresh(missing)
 
 
 def _oids(part: Slice) -> set[int]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from aiorepl.errors import ConnectionLost
-from aiorepl.source.feedback import Feedback
+from aiorepl.source.feedback.liveness import LivenessMonitor, Sign, limit
+from aiorepl.source.feedback.schedule import StatusSchedule
 from aiorepl.source.ledger import Ledger
-from aiorepl.source.liveness import LivenessMonitor, Sign, limit
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 
@@ -34,7 +34,7 @@ class StatusUpdates:
         self._ledger = ledger
         # Kept, for statistics may be asked for by another thread.
         self._loop = asyncio.get_running_loop()
-        self._feedback = Feedback(wal_sender_timeout, self._loop.time())
+        self._feedback = StatusSchedule(wal_sender_timeout, self._loop.time())
         self._silence = LivenessMonitor(limit(source.receive_timeout, wal_sender_timeout), self._loop.time())
         connection.on_reply_request(self.report)
         self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {source.slot}")
@@ -43,7 +43,7 @@ class StatusUpdates:
     def report(self) -> None:
         """Send a status update now."""
         reply, self.wants_keepalive = self.wants_keepalive, False
-        flushed = self._ledger.tell()
+        flushed = self._ledger.confirm()
         self._connection.send_status(self._ledger.received, flushed, flushed, reply=reply)
         self._feedback.sent(self._loop.time(), flushed)
 
