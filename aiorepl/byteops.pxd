@@ -1,4 +1,4 @@
-# byteops.py in C, for the modules that are compiled. Lengths were compared by the caller.
+# byteops.py in C, for compiled modules. The caller has compared lengths.
 
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING,
@@ -75,7 +75,7 @@ cdef inline object integer(bytes data):
     return integer_in(data, 0, PyBytes_GET_SIZE(data))
 
 
-# Python's own for what is not a sign and up to 18 digits.
+# Python parses all text other than a sign and up to 18 digits.
 cdef inline object integer_in(bytes data, Py_ssize_t start, Py_ssize_t end):
     cdef const char* text = PyBytes_AS_STRING(data)
     cdef bint negative = start < end and text[start] == c'-'
@@ -90,7 +90,7 @@ cdef inline object integer_in(bytes data, Py_ssize_t start, Py_ssize_t end):
     return -number if negative else number
 
 
-# What a hexadecimal digit says, or -1. Without a branch, which would be taken for every other digit, and never foreseen.
+# The value of a hexadecimal digit, or -1. Without a branch, because the CPU could not predict it.
 cdef inline int nibble(unsigned char digit) noexcept nogil:
     cdef int known = (<unsigned char>(digit - c'0') < 10) | (<unsigned char>((digit | 0x20) - c'a') < 6)
     return ((digit & 15) + 9 * (digit >> 6)) | (known - 1)
@@ -115,8 +115,8 @@ cdef inline object hex128(bytes data):
     return <object>high << 64 | low
 
 
-# Digits that make an integer below 2^53, over a power of ten that a float8 has exactly: their quotient is rounded as a reader
-# would round the decimal. All else is Python's.
+# Digits that make an integer below 2^53, over a power of ten that a float8 has exactly: their quotient is rounded as
+# reading the decimal would. Python parses all other text.
 cdef inline double decimal(bytes data, Py_ssize_t start, Py_ssize_t end) except? -1:
     cdef const char* text = PyBytes_AS_STRING(data)
     cdef bint negative = start < end and text[start] == c'-'
@@ -137,7 +137,7 @@ cdef inline double decimal(bytes data, Py_ssize_t start, Py_ssize_t end) except?
         if at == end and number < 1ULL << 53:
             value = number / power
             return -value if negative else value
-    # Not float(...), for which Cython has a function of its own that takes underscores where Python's takes none.
+    # Not float(...): Cython's own function accepts underscores that Python's refuses.
     return PyFloat_FromString(PyBytes_FromStringAndSize(text + start, end - start))
 
 
@@ -183,7 +183,7 @@ cdef inline bytes cut(const unsigned char* data, Py_ssize_t start, Py_ssize_t en
     return PyBytes_FromStringAndSize(<const char*>data + start, end - start)
 
 
-# Bytes that nobody else has seen yet.
+# New bytes, without other references, may be written to.
 cdef inline bytes blank(Py_ssize_t size):
     return PyBytes_FromStringAndSize(NULL, size)
 
@@ -204,7 +204,7 @@ cdef inline str text(bytearray out):
     return PyUnicode_DecodeUTF8(PyByteArray_AS_STRING(out), PyByteArray_GET_SIZE(out), NULL)
 
 
-# ``out`` grows by an eighth more than is needed each time, so appending costs a comparison and a copy.
+# ``out`` grows by an eighth more than needed, so that most appends are a comparison and a copy.
 cdef inline char* more(bytearray out, Py_ssize_t count) except NULL:
     cdef Py_ssize_t size = PyByteArray_GET_SIZE(out)
     PyByteArray_Resize(out, size + count)
@@ -234,7 +234,7 @@ cdef inline int put_framed(bytearray out, bytes data, Py_ssize_t start, Py_ssize
     return 0
 
 
-# All from ``start`` on, where it stands.
+# Converts in place, from ``start`` on.
 cdef inline int enclose(bytearray out, Py_ssize_t start) except -1:
     cdef Py_ssize_t size = PyByteArray_GET_SIZE(out) - start
     cdef char* place = more(out, 2) - size
@@ -359,7 +359,7 @@ cdef inline bytes unhex(bytes data, Py_ssize_t start):
 
 
 # No two decimals of up to 15 digits are the same float8. So one that reads back as ``value`` is the only one, hence the
-# shortest; and a quotient of two integers below 2^53 is rounded as a reader would round the decimal.
+# shortest; and a quotient of two integers below 2^53 is rounded as reading the decimal would.
 cdef inline bint put_short(bytearray out, double value) except -1:
     cdef double size = fabs(value)
     cdef unsigned long long power = 1, scaled
@@ -384,7 +384,7 @@ cdef inline bint is_plain(bytes data) noexcept:
     return is_plain_in(<const unsigned char*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data))
 
 
-# Without a branch in the loop, so that the C compiler looks at many bytes at once.
+# Without a branch in the loop, so that the C compiler vectorizes it.
 cdef inline bint is_plain_in(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
     cdef unsigned char odd = 0, each
     cdef Py_ssize_t at

@@ -1,7 +1,7 @@
-"""The few steps on bytes that the hot path is made of. Pure vocabulary: imports nothing of the project.
+"""Operations on bytes for the hot path. Pure: imports nothing from the project.
 
-Compiled modules use ``byteops.pxd`` beside this file instead: the same names as inline C on pointers. Neither checks its
-arguments; whoever calls has compared lengths.
+Compiled modules use ``byteops.pxd`` instead, which has the same functions as inline C on pointers. Neither checks its
+arguments: the caller has compared lengths.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from binascii import unhexlify
 from typing import Final
 
-Octets = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview
 uint32_layout: Final = struct.Struct(">I").unpack_from
 int64_layout: Final = struct.Struct(">q").unpack_from
 uint64_layout: Final = struct.Struct(">Q").unpack_from
@@ -25,94 +25,94 @@ _BITS: Final = struct.Struct(">I")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 
 
-def uint16(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def uint16(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     return data[at] << 8 | data[at + 1]
 
 
-def uint32(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def uint32(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     number: int = uint32_layout(data, at)[0]
     return number
 
 
-def uint64(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def uint64(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     number: int = uint64_layout(data, at)[0]
     return number
 
 
-def uint128(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def uint128(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     return int.from_bytes(data[at : at + 16], "big")
 
 
-def int64(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def int64(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     number: int = int64_layout(data, at)[0]
     return number
 
 
-def int16(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def int16(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     number: int = int16_layout(data, at)[0]
     return number
 
 
-def int32(data: Octets, at: int) -> int:
-    """The big-endian integer at ``at``."""
+def int32(data: Buffer, at: int) -> int:
+    """Return the big-endian integer at ``at``."""
     number: int = int32_layout(data, at)[0]
     return number
 
 
-def float32(data: Octets, at: int) -> float:
-    """The big-endian float4 at ``at``."""
+def float32(data: Buffer, at: int) -> float:
+    """Return the big-endian float4 at ``at``."""
     number: float = float32_layout(data, at)[0]
     return number
 
 
-def float64(data: Octets, at: int) -> float:
-    """The big-endian float8 at ``at``."""
+def float64(data: Buffer, at: int) -> float:
+    """Return the big-endian float8 at ``at``."""
     number: float = float64_layout(data, at)[0]
     return number
 
 
 def single(value: float) -> float:
-    """The nearest float4.
+    """Return the nearest float4.
 
-    :raises OverflowError: when it would be infinite, and ``value`` is not.
+    :raises OverflowError: it would be infinite, and ``value`` is finite.
     """
     number: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
     return number
 
 
 def single_beside(value: float, step: int) -> float:
-    """Of a positive float4 the neighbour: above for a ``step`` of 1, below for -1."""
+    """Return the neighbour of a positive float4: above for a ``step`` of 1, below for -1."""
     (bits,) = _BITS.unpack(_SINGLE.pack(value))
     number: float = _SINGLE.unpack(_BITS.pack(bits + step))[0]
     return number
 
 
 def integer(data: bytes) -> int:
-    """The integer that this text is.
+    """Parse an integer.
 
-    :raises ValueError: when it is none.
+    :raises ValueError: the text is no integer.
     """
     return int(data)
 
 
 def integer_in(data: bytes, start: int, end: int) -> int:
-    """The integer that a stretch of text is.
+    """Parse the integer ``data[start:end]``.
 
-    :raises ValueError: when it is none.
+    :raises ValueError: the text is no integer.
     """
     return int(data[start:end])
 
 
 def hex128(data: bytes) -> int:
-    """The integer that 32 hexadecimal digits say, wherever there are hyphens between them.
+    """Parse 32 hexadecimal digits, with hyphens anywhere between them.
 
-    :raises ValueError: when these are others.
+    :raises ValueError: the text is something else.
     """
     digits = data.replace(b"-", b"")
     if len(digits) != 32:
@@ -121,134 +121,134 @@ def hex128(data: bytes) -> int:
 
 
 def decimal(data: bytes, start: int, end: int) -> float:
-    """The float8 that a stretch of text is.
+    """Parse the float8 ``data[start:end]``.
 
-    :raises ValueError: when it is none.
+    :raises ValueError: the text is no float.
     """
     return float(data[start:end])
 
 
 def magnitude(number: int) -> int:
-    """The number without its sign."""
+    """Return the absolute value."""
     return abs(number)
 
 
 def has_long_number(data: bytes) -> bool:
-    """Whether there are 19 digits or more without anything between them."""
+    """Return whether there is a run of 19 or more digits."""
     return _LONG_NUMBER.search(data) is not None
 
 
 def has_at(data: bytes, at: int, part: bytes) -> bool:
-    """Whether ``part`` stands at ``at``."""
+    """Return whether ``part`` is at ``at``."""
     return data.startswith(part, at)
 
 
 def zero_at(data: bytes, start: int) -> int:
-    """Where the next zero byte is, or -1."""
+    """Return where the next zero byte is; -1 if there is none."""
     return data.find(0, start)
 
 
 def only_bits(data: bytes) -> bool:
-    """Whether there is nothing but the digits 0 and 1."""
+    """Return whether all bytes are the digits 0 and 1."""
     return not data.strip(b"01")
 
 
-def cut(data: Octets, start: int, end: int) -> bytes:
-    """A copy of a stretch."""
+def cut(data: Buffer, start: int, end: int) -> bytes:
+    """Return a copy of ``data[start:end]``."""
     return bytes(data[start:end])
 
 
 def blank(size: int) -> bytearray:
-    """So many bytes to be set, which ``done`` makes immutable."""
+    """Return ``size`` bytes to be filled; ``done`` makes them immutable."""
     return bytearray(size)
 
 
 def done(blank: bytearray) -> bytes:
-    """What a ``blank`` was filled with."""
+    """Return the content of a filled ``blank``."""
     return bytes(blank)
 
 
 def buffer() -> bytearray:
-    """An empty one, to append to."""
+    """Return an empty buffer."""
     return bytearray()
 
 
 def text_in(data: bytes, start: int, end: int) -> str:
-    """A stretch of UTF-8."""
+    """Decode ``data[start:end]``, which is UTF-8."""
     return data[start:end].decode()
 
 
 def text(out: bytearray) -> str:
-    """All that was appended, which is UTF-8."""
+    """Decode the buffer, which is UTF-8."""
     return out.decode()
 
 
 def put(out: bytearray, data: bytes) -> None:
-    """Append."""
+    """Append ``data``."""
     out += data
 
 
 def put_part(out: bytearray, data: bytes, start: int, end: int) -> None:
-    """Append a stretch."""
+    """Append ``data[start:end]``."""
     out += data[start:end]
 
 
 def put_framed(out: bytearray, data: bytes, start: int, end: int) -> None:
-    """Append what is left of ``data`` without a stretch, behind its length in four bytes, big-endian; all or nothing."""
+    """Append ``data`` without ``data[start:end]``, preceded by its length in four bytes, big-endian; all or nothing."""
     left = data[:start] + data[end:] if end else data
     out += b"%b%b" % (uint32_bytes(len(left)), left)
 
 
 def enclose(out: bytearray, start: int) -> None:
-    """Put double quotes around what was appended from ``start`` on."""
+    """Put double quotes around ``out[start:]``."""
     out[start:] = b'"%b"' % bytes(out[start:])
 
 
 def put_quoted(out: bytearray, data: bytes) -> None:
-    """Append between double quotes."""
+    """Append ``data`` in double quotes."""
     out += b'"%b"' % data
 
 
 def put_quoted_in(out: bytearray, data: bytes, start: int, end: int) -> None:
-    """Append a stretch between double quotes."""
+    """Append ``data[start:end]`` in double quotes."""
     out += b'"%b"' % data[start:end]
 
 
 def put_number(out: bytearray, number: int) -> None:
-    """Append in decimal."""
+    """Append a number in decimal."""
     out += b"%d" % number
 
 
 def put_unsigned(out: bytearray, number: int) -> None:
-    """Append in decimal what is not negative, and may take all of 64 bits."""
+    """Append an unsigned number of up to 64 bits in decimal."""
     out += b"%d" % number
 
 
 def put_padded(out: bytearray, number: int, width: int) -> None:
-    """Append in decimal, with zeros before it."""
+    """Append a number in decimal, padded with zeros."""
     out += b"%0*d" % (width, number)
 
 
 def put_hex(out: bytearray, data: bytes, start: int, end: int) -> None:
-    """Append a stretch in hexadecimal."""
+    """Append ``data[start:end]`` in hexadecimal."""
     out += data[start:end].hex().encode()
 
 
 def put_hex_apart(out: bytearray, data: bytes) -> None:
-    """Append in hexadecimal, with a colon between two bytes."""
+    """Append ``data`` in hexadecimal, with a colon between two bytes."""
     out += data.hex(":").encode()
 
 
 def put_hex_number(out: bytearray, number: int, ten: int) -> None:
-    """Append what is not negative in hexadecimal, as short as it is.
+    """Append a number that is not negative in hexadecimal, without leading zeros.
 
-    :param ten: the letter for 10, which is ``a`` or ``A``.
+    :param ten: the digit for 10, ``a`` or ``A``.
     """
     out += (b"%x" if ten == 0x61 else b"%X") % number
 
 
 def put_bits(out: bytearray, data: bytes, start: int, count: int) -> None:
-    """Append so many bits as 0 and 1, those of the byte at ``start`` first."""
+    """Append ``count`` bits as 0 and 1, from the byte at ``start`` on."""
     size = (count + 7) // 8
     if count:
         number = int.from_bytes(data[start : start + size], "big")
@@ -256,34 +256,34 @@ def put_bits(out: bytearray, data: bytes, start: int, count: int) -> None:
 
 
 def unhex(data: bytes, start: int) -> bytes:
-    """What these hexadecimal digits say, from ``start`` to the end.
+    """Decode the hexadecimal digits from ``start`` to the end.
 
-    :raises ValueError: when some are none, or one is left over.
+    :raises ValueError: a character is no digit, or the number of digits is odd.
     """
     return unhexlify(data[start:])
 
 
 def put_short(out: bytearray, value: float) -> bool:
-    """Append the shortest digits that read back as ``value``, if they are few and take no exponent; says whether it did.
-    Never in Python, where trying takes longer than to ask for any float's.
+    """Append the shortest digits that read back as ``value`` if they are few and need no exponent, and return true; else
+    return false. Always false in Python, where ``repr`` is faster.
     """
     return False
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether this is ASCII of which a JSON string escapes nothing, as far as it is known: looking takes longer in Python
-    than to have the JSON encoder do it, so it never is.
+    """Return true if ``data`` is ASCII without characters to escape in a JSON string. Always false in Python, where the JSON
+    encoder is faster than the check.
     """
     return False
 
 
 def is_plain_in(data: bytes | bytearray, start: int, end: int) -> bool:
-    """The same of a stretch."""
+    """``is_plain`` for ``data[start:end]``."""
     return False
 
 
 def is_one_line(data: bytes, start: int, end: int) -> bool:
-    """Whether a stretch is UTF-8 and has no line end."""
+    """Return whether ``data[start:end]`` is UTF-8 without line ends."""
     return (
         (data.isascii() or is_utf8(data, start, end))
         and data.find(b"\n", start, end) < 0
@@ -292,7 +292,7 @@ def is_one_line(data: bytes, start: int, end: int) -> bool:
 
 
 def is_utf8(data: bytes, start: int, end: int) -> bool:
-    """Whether a stretch is UTF-8."""
+    """Return whether ``data[start:end]`` is UTF-8."""
     try:
         data[start:end].decode()
     except UnicodeDecodeError:

@@ -18,5 +18,5 @@ cdef class Assembler:
     cdef list _fresh, _slices, _gathered
     cdef Py_ssize_t _size, _ordinal, _known
 
-    @cython.locals(row=RowMessage, layout=Layout, swelling=Py_ssize_t)
+    @cython.locals(row=RowMessage, layout=Layout, expansion=Py_ssize_t)
     cpdef list feed(self, object messages)

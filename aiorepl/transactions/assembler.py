@@ -154,10 +154,10 @@ class Assembler:
                     self._ordinal += 1
                     self._size += len(row.payload) + _OVERHEAD
                     if layout.binary:
-                        swelling = layout.swelling(row)
-                        if swelling:
+                        expansion = layout.expansion(row)
+                        if expansion:
                             # What few bytes become is counted, and not gathered until the read ends.
-                            self._size += swelling
+                            self._size += expansion
                             if self._size >= _SLICE_BYTES:
                                 self._emit(None)
                 else:

@@ -223,7 +223,7 @@ class Pending:
             skip = max(0, known - chunk.first)
             if skip < chunk.count:
                 changes = SpooledChanges(chunk, transaction, layout, skip)
-                if any(layout(relation).swells() for relation in chunk.relations):
+                if any(layout(relation).expands() for relation in chunk.relations):
                     yield from _apart(changes)
                 else:
                     yield changes, chunk.size
@@ -247,9 +247,9 @@ class Pending:
             if isinstance(message, RowMessage):
                 if message.relation is not relation:
                     relation, layout = message.relation, layout_of(message.relation)
-                    layout.swells()
+                    layout.expands()
                 part.append(row_change(transaction, ordinal, layout, message))
-                size += layout.swelling(message)
+                size += layout.expansion(message)
             else:
                 part.append(c.change_of(transaction, ordinal, message, layout_of))
             size += len(message.payload) + _OVERHEAD
@@ -375,7 +375,7 @@ def _apart(changes: SpooledChanges) -> Iterator[tuple[Sequence[c.Change], int]]:
         part.append(change)
         size += len(message.payload) + OVERHEAD
         if isinstance(change, c.RowChange):
-            size += change.layout.swelling(message)
+            size += change.layout.expansion(message)
         if size >= SLICE_BYTES:
             yield part, size
             part, size = [], 0

@@ -23,8 +23,8 @@ cdef class Layout:
     @cython.locals(place=Py_ssize_t, values=list, kind="unsigned char", form=Form)
     cpdef list read_all(self, list columns, bytes kinds, tuple places)
 
-    cpdef bint swells(self)
-    cpdef Py_ssize_t swelling(self, RowMessage message) except -1
+    cpdef bint expands(self)
+    cpdef Py_ssize_t expansion(self, RowMessage message) except -1
 
     @cython.locals(
         data="const unsigned char*", size=Py_ssize_t, total=Py_ssize_t, place=Py_ssize_t, kind="unsigned char",

@@ -87,7 +87,7 @@ class Layout:
                 values.append(self.read(place, raw, kind))
         return values
 
-    def swells(self) -> bool:
+    def expands(self) -> bool:
         """Whether text can be very much longer than what was sent, as far as the types are known."""
         if self.binary and self._swelling_version != self.types.version:
             self._swelling_version = self.types.version
@@ -96,8 +96,8 @@ class Layout:
                 self._swelling.pop()
         return len(self._swelling) > 0
 
-    def swelling(self, message: RowMessage) -> int:
-        """By how much the text of a row, or of both rows, is longer than the message, by what ``swells`` found last."""
+    def expansion(self, message: RowMessage) -> int:
+        """By how much the text of a row, or of both rows, is longer than the message, by what ``expands`` found last."""
         total = self._swelling_of(message.payload, message.new_at) if message.new_at else 0
         if message.old_kind:
             total += self._swelling_of(message.payload, message.old_at)
@@ -123,13 +123,13 @@ class Layout:
                 break
             if kind == _BINARY and self._swelling[place] is not None:
                 form: Any = self._swelling[place]
-                total += form.swelling(payload, start, position)
+                total += form.expansion(payload, start, position)
         return total
 
     def _swelling_form(self, column: Column) -> Binary | None:
         # A numeric that is declared with a precision has no more digits than that.
         form = self.types.form(column.type_oid, BINARY) if column.type_modifier < 0 else None
-        return form if isinstance(form, Binary) and form.swells() else None
+        return form if isinstance(form, Binary) and form.expands() else None
 
 
 class Layouts:
@@ -148,7 +148,7 @@ class Layouts:
         layout = self._known.get(relation.oid)
         if layout is None or layout.relation is not relation:
             layout = self._known[relation.oid] = Layout(relation, self.types, binary=self.binary)
-            layout.swells()
+            layout.expands()
         return layout
 
     def __call__(self, relation: Relation) -> Layout:
@@ -159,7 +159,7 @@ class Layouts:
         if self.binary and self._version != self.types.version:
             self._version = self.types.version
             for layout in self._known.values():
-                layout.swells()
+                layout.expands()
 
 
 class _Columns:

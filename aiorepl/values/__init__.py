@@ -1,4 +1,4 @@
-"""Values: (type, text or binary) to Python, to JSON and to PostgreSQL's own text. One file a family of types.
+"""Column values: from a type's text or binary form to Python, to JSON and to PostgreSQL's text. One file per family of types.
 
 Pure: no sockets, no loop, no clock, no catalog look-ups.
 """

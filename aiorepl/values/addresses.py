@@ -1,10 +1,10 @@
-"""Internet addresses as the standard library's objects, made of a number and the length of a mask.
+"""Fast construction of ``ipaddress`` objects from a number and a prefix length.
 
-The library's constructors take 1 to 5 µs, most of it for a network that few ask an interface for. The classes here are the
-library's own, by name as well, but for what is made when somebody asks for it; pickled, they are the library's.
+The constructors of ``ipaddress`` take 1 to 5 µs, most of it for the network of an interface, which is rarely used. The
+subclasses here have the same names and compute the network on demand; they pickle as the standard library's classes.
 
-They know under which private names the library keeps the number and the length. Where it does not any more (``KNOWN``),
-its constructors are used.
+They set private attributes of the standard library's classes. If a Python version names them differently, ``KNOWN`` is
+false and the constructors are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Interface:
 
 
 class IPv4Interface(_Interface, ipaddress.IPv4Interface):  # type: ignore[override]
-    """An address, and the length of its network's mask."""
+    """An address and its prefix length."""
 
     __slots__ = ("_prefixlen",)
 
@@ -38,7 +38,7 @@ class IPv4Interface(_Interface, ipaddress.IPv4Interface):  # type: ignore[overri
 
 
 class IPv6Interface(_Interface, ipaddress.IPv6Interface):  # type: ignore[override]
-    """An address, and the length of its network's mask."""
+    """An address and its prefix length."""
 
     __slots__ = ("_prefixlen",)
 
@@ -62,7 +62,7 @@ class _Network:
 
 
 class IPv4Network(_Network, ipaddress.IPv4Network):  # type: ignore[override]
-    """A network by the number of its address."""
+    """A network, from the number of its address."""
 
     __slots__ = ("_number", "_prefixlen")
 
@@ -75,7 +75,7 @@ class IPv4Network(_Network, ipaddress.IPv4Network):  # type: ignore[override]
 
 
 class IPv6Network(_Network, ipaddress.IPv6Network):  # type: ignore[override]
-    """A network by the number of its address."""
+    """A network, from the number of its address."""
 
     __slots__ = ("_number", "_prefixlen")
 
@@ -88,13 +88,13 @@ class IPv6Network(_Network, ipaddress.IPv6Network):  # type: ignore[override]
 
 
 def _own(network: Any) -> Any:
-    """The library's network, for what it does differently from one length of the mask to another."""
+    """Return the standard library's network, whose methods differ between prefix lengths."""
     made = ipaddress.IPv4Network if network.version == 4 else ipaddress.IPv6Network
     return made((int(network.network_address), network.prefixlen))
 
 
 def interface(family: type, number: int, mask: int) -> Any:
-    """What a constructor of the interfaces above would make of these."""
+    """Return the interface that the constructor of ``family`` would return."""
     value = bare(family)
     set_field(value, "_ip", number)
     set_field(value, "_prefixlen", mask)
@@ -104,7 +104,7 @@ def interface(family: type, number: int, mask: int) -> Any:
 
 
 def network(family: type, number: int, mask: int) -> Any:
-    """What a constructor of the networks above would make of these, whose bits behind the mask are zero."""
+    """Return the network that the constructor of ``family`` would return; the host bits of ``number`` are zero."""
     value = bare(family)
     set_field(value, "_number", number)
     set_field(value, "_prefixlen", mask)
@@ -112,7 +112,7 @@ def network(family: type, number: int, mask: int) -> Any:
 
 
 def _is_known() -> bool:
-    """Whether the library keeps its parts where they are sought."""
+    """Return whether the standard library has the private attributes that are set here."""
     try:
         interfaces: Any = (
             (interface(IPv4Interface, 0x01020304, 24), ipaddress.IPv4Interface("1.2.3.4/24")),

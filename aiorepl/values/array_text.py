@@ -1,6 +1,6 @@
-"""The text of arrays: elements in braces, with a delimiter between them, in quotes where they would be taken for more.
+"""The text form of arrays: elements in braces, separated by a delimiter, quoted where necessary.
 
-It is cut up as bytes, which UTF-8 allows: no byte of a longer character looks like a brace or a quote.
+The text is split as bytes, which is safe in UTF-8: no byte of a multibyte character equals a brace or a quote.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from aiorepl.values.codec import Encoder, Malformed
 from aiorepl.values.forms import AsSent, Form
 from aiorepl.values.styles import Style, put_styled
 
-# A value, bytes or NULL, or a list of these: an array before its elements are read.
+# A value, bytes or NULL, or a list of these: an array before its elements are decoded.
 Tree = list[Any]
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _MAX_DIMENSIONS = 6
 _OPEN, _CLOSE, _QUOTE, _BOUNDS = b'{}"['
 _QUOTED: Final = delimiters.any_of(b'"\\')
@@ -25,7 +25,7 @@ _QUOTED: Final = delimiters.any_of(b'"\\')
 class ArrayText(AsSent):
     """Elements in braces.
 
-    :param style: of the element's JSON, and ``encode`` where that does not do.
+    :param style: the shortcut for the element's JSON; ``encode`` is used where it does not apply.
     """
 
     def __init__(self, element: Form, delimiter: str, style: Style, encode: Encoder) -> None:
@@ -43,17 +43,17 @@ class ArrayText(AsSent):
     def put_json(self, out: bytearray, raw: bytes) -> None:
         self._whole(raw, None, out)
 
-    # Below, elements go to ``values``, or as JSON to ``out``.
+    # The methods below append elements to ``values``, or their JSON to ``out``.
 
     def _whole(self, raw: bytes, values: Tree | None, out: bytearray | None) -> None:
         at = raw.index(b"=") + 1 if raw and raw[0] == _BOUNDS else 0
         if at >= len(raw) or raw[at] != _OPEN:
             raise Malformed("no braces around the elements")
         if self._list(raw, at + 1, 1, values, out) != len(raw):
-            raise Malformed("something follows the last brace")
+            raise Malformed("there is text after the last brace")
 
     def _list(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
-        """From behind an opening brace to behind the one that closes it."""
+        """Read from after an opening brace to after its closing brace, and return that position."""
         data: Any = raw  # a pointer in the compiled form
         size = len(raw)
         if out is not None:
@@ -78,7 +78,7 @@ class ArrayText(AsSent):
         return at
 
     def _item(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
-        """An element, or a list of them, and where it ends."""
+        """Read an element or a nested list, and return where it ends."""
         data: Any = raw  # a pointer in the compiled form
         size = len(raw)
         mark = data[at] if at < size else 0

@@ -2,20 +2,20 @@ cimport cython
 
 from aiorepl cimport byteops
 from aiorepl.values cimport delimiters
-from aiorepl.values.forms cimport AsSent, Binary, Composed
+from aiorepl.values.forms cimport AsSent, Binary, Container
 
 cdef Py_ssize_t _MAX_DIMENSIONS, _HEADER, _DIMENSION, _LENGTH
 cdef bytes _QUOTED
 
 
-cdef class Array(Composed):
+cdef class Array(Container):
     cdef Binary _element
     cdef bytes _delimiter, _needs_quotes
 
     @cython.locals(
         data="const unsigned char*", dimensions=Py_ssize_t, at=Py_ssize_t, total=Py_ssize_t, length=Py_ssize_t,
     )
-    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
+    cpdef Py_ssize_t expansion(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
 
     @cython.locals(
         data="const unsigned char*", inmost=bint, inner=list, length=Py_ssize_t, _=Py_ssize_t
@@ -58,6 +58,6 @@ cdef class Vector(Array):
     pass
 
 
-# As an object its methods are Python's, which know whose they are.
+# Declared as object, so that its methods are bound Python methods.
 @cython.locals(text=object)
 cpdef object vector(object element)

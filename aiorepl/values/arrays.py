@@ -1,9 +1,9 @@
 """Arrays of any element type, and the vectors of the system catalogs (int2vector, oidvector).
 
-Python value: a ``list``, of lists where there are more dimensions; NULL is ``None``; custom lower bounds are
-lost. JSON likewise, of the elements' own JSON. The text keeps the bounds (``[0:1]={a,b}``).
+Python value: a ``list``, nested for more dimensions; NULL is ``None``; custom lower bounds are lost. JSON is
+a list of the elements' JSON. The text keeps the bounds (``[0:1]={a,b}``).
 
-Their text is read next door (``array_text``).
+``array_text`` reads the text form.
 
 Source: ``array_out``, ``array_send``, ``int2vectorout``.
 """
@@ -17,17 +17,17 @@ from aiorepl import byteops
 from aiorepl.values import delimiters
 from aiorepl.values.array_text import ArrayText, Tree
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, require_escapable, string
-from aiorepl.values.forms import AsSent, Binary, Composed, FunctionForm, form_of
+from aiorepl.values.forms import AsSent, Binary, Container, FunctionForm, form_of
 from aiorepl.values.styles import Style
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _MAX_DIMENSIONS = 6
 _HEADER, _DIMENSION, _LENGTH = 12, 8, 4  # sizes
 _QUOTED: Final = delimiters.any_of(b'"\\')
 
 
-class Array(Composed):
-    """Dimensions, each a size and a lower bound, then the elements in a row, each behind its length."""
+class Array(Container):
+    """Dimensions, each a size and a lower bound; then the elements, each preceded by its length."""
 
     def __init__(self, element: Binary, delimiter: str) -> None:
         self._element = element
@@ -53,10 +53,10 @@ class Array(Composed):
         else:
             byteops.put(out, b"[]")
 
-    def swells(self) -> bool:
-        return self._element.swells()
+    def expands(self) -> bool:
+        return self._element.expands()
 
-    def swelling(self, raw: bytes, start: int, end: int) -> int:
+    def expansion(self, raw: bytes, start: int, end: int) -> int:
         if end - start < _HEADER:
             return 0
         data: Any = raw  # a pointer in the compiled form
@@ -71,12 +71,12 @@ class Array(Composed):
             if length > end - at:
                 break
             if length > 0:
-                total += self._element.swelling(raw, at, at + length)
+                total += self._element.expansion(raw, at, at + length)
                 at += length
         return total
 
     def _read_level(self, raw: bytes, at: int, level: int, values: Tree) -> int:
-        """The elements of a dimension, from ``at`` to where they end."""
+        """Read the elements of a dimension from ``at``, and return where they end."""
         data: Any = raw  # a pointer in the compiled form
         inmost = level + 1 == byteops.int32(data, 0)
         for _ in range(byteops.int32(data, _HEADER + _DIMENSION * level)):
@@ -95,7 +95,7 @@ class Array(Composed):
         return at
 
     def _put_level(self, out: bytearray, raw: bytes, at: int, level: int, json: bool) -> int:
-        """As ``_read_level``, to JSON or text."""
+        """Append the elements of a dimension as JSON or text, and return where they end."""
         data: Any = raw  # a pointer in the compiled form
         inmost = level + 1 == byteops.int32(data, 0)
         byteops.put(out, b"[" if json else b"{")
@@ -119,7 +119,7 @@ class Array(Composed):
         return at
 
     def _put_element(self, out: bytearray, raw: bytes) -> None:
-        """In quotes if need be, with a backslash before each quote or backslash of its own."""
+        """Append an element, quoted and escaped if necessary."""
         start = len(out)
         self._element.put(out, raw)
         data: Any = out  # a pointer in the compiled form
@@ -134,13 +134,13 @@ class Array(Composed):
 
 
 def _looks_special(out: bytearray, start: int) -> bool:
-    """Whether what was appended last would not be seen, or taken for NULL."""
+    """Return whether the text from ``start`` on needs quotes: it is empty, NULL, or has special characters."""
     size = len(out) - start
     return not size or (size == 4 and out[start:].upper() == b"NULL")
 
 
 def _count(raw: bytes) -> int:
-    """How many elements there are, by dimensions that fit the bytes."""
+    """Return the number of elements, after verifying the dimensions against the number of bytes."""
     if len(raw) < _HEADER:
         raise Malformed("its header is cut short")
     data: Any = raw  # a pointer in the compiled form
@@ -150,7 +150,7 @@ def _count(raw: bytes) -> int:
     rest = len(raw) - _first(raw)
     if rest < 0:
         raise Malformed("its dimensions are cut short")
-    # Each element has a length at least, so the bytes that are there bound the loop, not the claim.
+    # Each element takes at least the four bytes of its length, so the bytes bound the number of elements.
     most = rest // _LENGTH
     total = 1 if dimensions else 0
     none = False
@@ -171,13 +171,13 @@ def _count(raw: bytes) -> int:
 
 
 def _first(raw: bytes) -> int:
-    """Where the elements begin."""
+    """Return where the elements begin."""
     data: Any = raw  # a pointer in the compiled form
     return _HEADER + _DIMENSION * byteops.int32(data, 0)
 
 
 def _length(raw: bytes, at: int) -> int:
-    """The length that stands at ``at``, -1 for NULL."""
+    """Return the length at ``at``; -1 for NULL."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - at - _LENGTH
     length = byteops.int32(data, at) if rest >= 0 else 0
@@ -192,7 +192,7 @@ def _whole(raw: bytes, end: int) -> None:
 
 
 def _put_bounds(out: bytearray, raw: bytes) -> None:
-    """``[0:1][5:6]=`` where a dimension does not begin with 1."""
+    """Append the bounds (``[0:1][5:6]=``) if a dimension does not begin with 1."""
     data: Any = raw  # a pointer in the compiled form
     dimensions = byteops.int32(data, 0)
     bounds = [
@@ -207,7 +207,7 @@ def _put_bounds(out: bytearray, raw: bytes) -> None:
 
 
 class VectorText(AsSent):
-    """Integers with spaces between them."""
+    """Integers separated by spaces."""
 
     def read(self, raw: bytes) -> Any:
         return [byteops.integer(part) for part in raw.split()]
@@ -217,7 +217,7 @@ class VectorText(AsSent):
 
 
 class Vector(Array):
-    """An array in all but its text."""
+    """A one-dimensional array without NULLs, whose text is integers separated by spaces."""
 
     def put(self, out: bytearray, raw: bytes) -> None:
         for index, value in enumerate(self.read(raw)):
@@ -229,13 +229,13 @@ class Vector(Array):
 
 
 def array(element: Codec, delimiter: str, style: Style) -> Codec:
-    """The codec of an array type; ``style`` is that of the element's JSON."""
+    """Build the codec of an array type; ``style`` is the shortcut for the element's JSON."""
     text = ArrayText(form_of(element.read_text), delimiter, style, element.json_text)
     return form_codec(text, Array(binary_form(element), delimiter), text.json)
 
 
 def vector(element: Codec) -> Codec:
-    """The codec of int2vector and oidvector."""
+    """Build the codec of int2vector or oidvector."""
     text = VectorText()
     return form_codec(text, Vector(binary_form(element), " "), text.json)
 
@@ -246,5 +246,5 @@ def _cutter(delimiter: str) -> ArrayText:
 
 
 def parse(raw: bytes, delimiter: str) -> Tree:
-    """Cut array text into the bytes of its elements, ``None`` for NULL, nested as the braces are."""
+    """Split array text into the bytes of its elements, nested as the braces are; ``None`` for NULL."""
     return _cutter(delimiter).read(raw)  # type: ignore[no-any-return]

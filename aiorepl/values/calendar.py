@@ -1,6 +1,6 @@
-"""Days and microseconds since 2000-01-01, PostgreSQL's epoch, as Python's dates and as ISO text.
+"""Days and microseconds since 2000-01-01, PostgreSQL's epoch, to Python dates and to ISO text.
 
-Compiled modules use ``calendar.pxd`` beside this file instead, as with ``byteops``: the same names as inline C.
+Compiled modules use ``calendar.pxd`` instead, which has the same functions as inline C (as ``byteops``).
 """
 
 from __future__ import annotations
@@ -12,57 +12,60 @@ from typing import Final
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(2000, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
-# The Gregorian calendar repeats itself, so any year is printed by way of one that Python has.
+# The Gregorian calendar repeats every 400 years, so a year beyond Python's range is printed through one within it.
 _YEARS, _DAYS_OF_THEM = 400, 146_097
 
 
-def day(days: int) -> date:
-    """The date.
+def date_of(days: int) -> date:
+    """Return the date.
 
-    :raises ArithmeticError, ValueError: where Python has none.
+    :raises ArithmeticError, ValueError: the date is outside Python's range.
     """
     return date.fromordinal(days + _EPOCH_DAY)
 
 
-def moment(microseconds: int, zone: tzinfo | None) -> datetime:
-    """The time of ``zone``, which is UTC, or ``None``.
+def datetime_of(microseconds: int, zone: tzinfo | None) -> datetime:
+    """Return the timestamp, with tzinfo ``zone`` (UTC or ``None``).
 
-    :raises ArithmeticError, ValueError: where Python has none.
+    :raises ArithmeticError, ValueError: the timestamp is outside Python's range.
     """
     value = _EPOCH + timedelta(microseconds=microseconds)
     return value if zone is None else value.replace(tzinfo=zone)
 
 
-def clock(microseconds: int, zone: tzinfo | None) -> time:
-    """The time of day, which is before 24:00."""
+def time_of(microseconds: int, zone: tzinfo | None) -> time:
+    """Return the time of day, which is before 24:00."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
     return time(hour, minute, second, fraction, zone)
 
 
-def day_of(text: bytes) -> date | None:
-    """The date that is this text, as far as it is known. Never in Python: ``fromisoformat`` is C already."""
+def parse_date(text: bytes) -> date | None:
+    """Parse a plain ISO date; ``None`` for all other text. Always ``None`` in Python, where ``fromisoformat`` is fast."""
     return None
 
 
-def moment_of(text: bytes, zone: tzinfo | None) -> datetime | None:
-    """The time that is this text, as far as it is known. Never in Python."""
+def parse_datetime(text: bytes, zone: tzinfo | None) -> datetime | None:
+    """Parse a plain ISO timestamp; ``None`` for all other text, and always in Python."""
     return None
 
 
-def clock_of(text: bytes) -> time | None:
-    """The time of day that is this text, as far as it is known. Never in Python."""
+def parse_time(text: bytes) -> time | None:
+    """Parse a plain ISO time of day; ``None`` for all other text, and always in Python."""
     return None
 
 
-def zoned_clock_of(text: bytes, zone: Callable[[int], tzinfo]) -> time | None:
-    """The same with an offset from Greenwich, of which ``zone`` makes a zone: so many seconds east. Never in Python."""
+def parse_timetz(text: bytes, zone: Callable[[int], tzinfo]) -> time | None:
+    """Parse a time of day with an offset; ``None`` for all other text, and always in Python.
+
+    :param zone: makes a tzinfo of the seconds east of UTC.
+    """
     return None
 
 
-def put_day(out: bytearray, days: int) -> bool:
-    """Append a date; says whether it is one before Christ."""
+def put_date(out: bytearray, days: int) -> bool:
+    """Append a date, and return whether it is BC."""
     cycles, place = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_THEM)
     value = date.fromordinal(place + 1)
     year = value.year + cycles * _YEARS
@@ -70,17 +73,17 @@ def put_day(out: bytearray, days: int) -> bool:
     return year <= 0
 
 
-def put_moment(out: bytearray, microseconds: int) -> bool:
-    """Append date and time; says whether it is one before Christ."""
+def put_datetime(out: bytearray, microseconds: int) -> bool:
+    """Append date and time, and return whether the date is BC."""
     days, rest = divmod(microseconds, _DAY)
-    before_christ = put_day(out, days)
+    before_christ = put_date(out, days)
     out += b" "
-    put_clock(out, rest)
+    put_time(out, rest)
     return before_christ
 
 
-def put_clock(out: bytearray, microseconds: int) -> None:
-    """Append a time of day or, of an interval, up to 99 hours, with as many places as it needs."""
+def put_time(out: bytearray, microseconds: int) -> None:
+    """Append a time of day, or an interval's hours up to 99, with the fractional digits it needs."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     out += b"%02d:%02d:%02d" % (*divmod(minutes, 60), second)

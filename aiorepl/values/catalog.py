@@ -1,7 +1,7 @@
-"""What to ask the catalog about types, and what its answer means. Asking is the caller's part.
+"""The catalog query for types, and the parser of its result. The caller runs the query.
 
-One query brings everything a type is made of: an array's elements, a domain's base, a composite's fields, a
-range's subtype, all the way down. It works on PostgreSQL 10 and later.
+The query returns each type with all its components: an array's element type, a domain's base type, a composite's field
+types, a range's subtype, recursively. It works on PostgreSQL 10 and later.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 from aiorepl.values.types import TypeInfo
 
 # A true array is a base type that array_out prints (a domain over an array has the same function); typelem alone
-# is also set for point, name and others. pg_range tells the multirange since 14 only, so that column is asked for
-# by way of JSON, where a missing one is NULL. Nothing here scans a catalog: they can hold millions of rows.
+# is also set for point, name and others. pg_range has rngmultitypid since PostgreSQL 14, so it is read through JSON, where
+# a missing column is NULL. The query never scans a catalog, which can hold millions of rows.
 QUERY: Final = """\
 WITH RECURSIVE needed AS (
   SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid
@@ -57,7 +57,7 @@ SELECT t.oid, n.nspname::pg_catalog.text, t.typname::pg_catalog.text,
 
 
 def parse(rows: Iterable[Sequence[Any]]) -> list[TypeInfo]:
-    """The rows of ``QUERY``, as any sequence type. A type that has no row is not in the catalog (any more)."""
+    """Parse the rows of ``QUERY``, as any sequence type. A type without a row does not exist (any more)."""
     return [
         TypeInfo(
             oid=oid,

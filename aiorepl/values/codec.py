@@ -1,11 +1,11 @@
-"""What is known of one type: how its two wire forms are read, printed and turned into JSON.
+"""Codecs: the functions that read, print and JSON-encode the two wire forms of one type.
 
-The families next door fill in ``Codec``s; the registry puts them together and guards them. Nothing here knows
-which types exist, and nothing in this folder opens a socket, reads a clock or asks a catalog.
+Each family of types defines its ``Codec``s; the registry combines and guards them. This module does not know which types
+exist. Nothing in this folder opens a socket, reads a clock or queries a catalog.
 
-Functions of a codec may fail as they like (``ValueError``, ``IndexError``, ``struct.error`` …), for they call
-each other inside arrays and records; ``guard`` is put around the outermost one only. It turns any of these into
-``Malformed``, whose message names the type and what is wrong and never quotes the value.
+A codec's functions may raise ``ValueError``, ``IndexError``, ``struct.error`` and the like, because they call each other
+inside arrays and records. ``guard`` wraps only the outermost function. It converts these errors to ``Malformed``, whose
+message names the type and the problem and never quotes the value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from aiorepl.values.forms import AS_TEXT, Binary, CalledBinary, Form, binary_of
+from aiorepl.values.forms import AS_TEXT, Binary, Form, FunctionBinary, binary_of
 
 MOST_ESCAPED: Final = 256 * 1024 * 1024
 
@@ -28,26 +28,26 @@ Encoder = Callable[[bytes], bytes]
 
 
 class Format(enum.IntEnum):
-    """How a column was sent, by its kind byte in TupleData."""
+    """The form in which a column was sent: its kind byte in TupleData."""
 
     TEXT = ord("t")
     BINARY = ord("b")
 
 
 class Malformed(ValueError):
-    """Bytes that are not a value of their type. Names the type and the problem, never the value."""
+    """Raised for bytes that are not a value of their type. Names the type and the problem, never the value."""
 
 
 class UnknownBinaryType(ValueError):
-    """A binary value of a type whose binary form is not known: it is refused, never guessed."""
+    """Raised for a binary value of a type whose binary form is unknown. Such values are never guessed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
     """The readers, printers and JSON encoders of one type, each from raw column bytes.
 
-    ``print_text`` and ``print_binary`` give PostgreSQL's own text; ``json_text`` and ``json_binary`` give the
-    JSON of ``--values typed``, the same bytes from either form. Build it with ``codec``.
+    ``print_text`` and ``print_binary`` return PostgreSQL's text; ``json_text`` and ``json_binary`` return the
+    JSON of ``--values typed``, the same bytes for either form. ``codec`` builds one.
     """
 
     read_text: Reader
@@ -59,27 +59,27 @@ class Codec:
 
 
 def decode(raw: bytes) -> str:
-    """Text as the server sends it to a client whose encoding is UTF-8."""
+    """Decode text that the server sent to a client with ``client_encoding`` UTF-8."""
     return str(raw, "utf-8")
 
 
 def as_sent(raw: bytes) -> bytes:
-    """For types whose text already is JSON. It is the server's own output and not checked again."""
+    """Return ``raw``: the type's text is JSON already. The server printed it, so it is not checked again."""
     return raw
 
 
 def quoted(raw: bytes) -> bytes:
-    """For types whose text has nothing to escape (digits, signs, colons), at half the price of ``string``."""
+    """Quote text that needs no escapes (digits, signs, colons), in half the time of ``string``."""
     return b'"%b"' % raw
 
 
 def string(raw: bytes) -> bytes:
-    """A JSON string of any text."""
+    """Encode any text as a JSON string."""
     return orjson.dumps(str(raw, "utf-8"))
 
 
 def printed(print_value: Printer) -> Encoder:
-    """The encoder that makes a JSON string of what ``print_value`` prints."""
+    """Return the encoder that makes a JSON string of ``print_value``'s text."""
 
     def encode(raw: bytes) -> bytes:
         return orjson.dumps(print_value(raw))
@@ -94,7 +94,7 @@ def codec(
     json_text: Encoder = string,
     json_binary: Encoder | None = None,
 ) -> Codec:
-    """A codec whose text form is printed as it came and whose JSON is a string of PostgreSQL's text, unless said."""
+    """Build a codec. By default the text form is printed as sent, and the JSON is a string of PostgreSQL's text."""
     return Codec(
         read_text=read_text,
         read_binary=read_binary,
@@ -106,23 +106,23 @@ def codec(
 
 
 def form_codec(text: Form, binary: Binary, json_text: Encoder = quoted) -> Codec:
-    """The codec of a type whose forms are objects (``forms``)."""
+    """Build the codec of a type whose forms are objects (``forms``)."""
     return codec(text.read, binary.read, binary.text, json_text, binary.json)
 
 
 def binary_form(of: Codec) -> Binary:
-    """The binary form of a codec as an object, be it made of one or not."""
+    """Return the binary form of a codec as an object, wrapping its functions if they are not methods of one."""
     form = binary_of(of.json_binary)
     if form is not None and of.read_binary == form.read and of.print_binary == form.text:
         return form
-    return CalledBinary(of.read_binary, of.print_binary, of.json_binary)
+    return FunctionBinary(of.read_binary, of.print_binary, of.json_binary)
 
 
 TEXT: Final = form_codec(AS_TEXT, AS_TEXT, string)
 
 
 def text_only(name: str) -> Codec:
-    """The codec of a type of which only the text form is known: text stays ``str``, binary is refused."""
+    """Build the codec of a type whose text form alone is known: text is ``str``, binary raises UnknownBinaryType."""
 
     def refuse(_raw: bytes) -> NoReturn:
         raise UnknownBinaryType(f"the binary form of type {name} is not known; request text for it")
@@ -131,7 +131,7 @@ def text_only(name: str) -> Codec:
 
 
 def refused(problem: str, json_text: Encoder | None) -> Codec:
-    """The codec of a type that cannot be decoded, although its text can be passed on.
+    """Build the codec of a type that cannot be decoded. Its text can be passed on.
 
     :param json_text: the encoder of its text as JSON, if there is one.
     """
@@ -143,8 +143,9 @@ def refused(problem: str, json_text: Encoder | None) -> Codec:
 
 
 def require_escapable(out: bytearray, start: int) -> None:
-    """Check that the text from ``start`` on is short enough to be escaped. Every level of nesting doubles quotes and
-    backslashes, so a few bytes in binary can become gigabytes of text.
+    """Check that the text from ``start`` on is short enough to be escaped.
+
+    Each level of nesting doubles quotes and backslashes, so a few binary bytes can become gigabytes of text.
 
     :raises Malformed: the text is too long.
     """
@@ -153,7 +154,7 @@ def require_escapable(out: bytearray, start: int) -> None:
 
 
 def guard(function: Callable[[bytes], Any], name: str, form: str) -> Callable[[bytes], Any]:
-    """``function``, failing only with ``ValueError``, and never with the value in the message.
+    """Wrap ``function`` so that it raises only ``ValueError``, without the value in the message.
 
     :param name: the type's name for the message.
     :param form: ``text`` or ``binary``.
@@ -174,10 +175,10 @@ def guard(function: Callable[[bytes], Any], name: str, form: str) -> Callable[[b
                     f"{name} in {form}: these {len(raw)} bytes are not a value of this type"
                 ) from None
             raise Malformed(
-                f"{name} in {form}: these {len(raw)} bytes are not UTF-8, as a database whose encoding is SQL_ASCII lets in"
+                f"{name} in {form}: these {len(raw)} bytes are not UTF-8, which SQL_ASCII databases allow"
             ) from None
         except (ValueError, ArithmeticError, LookupError, struct.error, RecursionError):
-            # Their messages quote what could not be converted, so nothing of them is passed on.
+            # The messages of these errors may quote the value.
             raise Malformed(
                 f"{name} in {form}: these {len(raw)} bytes are not a value of this type"
             ) from None

@@ -2,7 +2,7 @@ cimport cython
 
 from aiorepl cimport byteops
 from aiorepl.values cimport delimiters
-from aiorepl.values.forms cimport Binary, Composed, Form
+from aiorepl.values.forms cimport Binary, Container, Form
 
 cdef unsigned char _OPEN, _CLOSE, _COMMA, _QUOTE
 cdef Py_ssize_t _COUNT, _HEAD
@@ -34,7 +34,7 @@ cdef list _fields(bytes raw, Py_ssize_t end)
 cdef int _expect(Py_ssize_t count, Py_ssize_t known) except -1
 
 
-cdef class Composite(Composed):
+cdef class Composite(Container):
     cdef list _names, _oids, _forms
 
     @cython.locals(
@@ -46,12 +46,12 @@ cdef class Composite(Composed):
     cpdef void put(self, bytearray out, bytes raw) except *
 
     @cython.locals(place=Py_ssize_t, form=Binary)
-    cpdef bint swells(self)
+    cpdef bint expands(self)
 
     @cython.locals(
         data="const unsigned char*", total=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, length=Py_ssize_t, form=Binary,
     )
-    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
+    cpdef Py_ssize_t expansion(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
 
     @cython.locals(
         data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t, same=bint, place=Py_ssize_t,

@@ -1,7 +1,7 @@
 """Composite types: a row inside a column.
 
-Python value: a ``dict`` by field name. As JSON a composite is a string of PostgreSQL's text, for in text form the
-types of its fields cannot be told apart by the bytes alone, and both forms must say the same.
+Python value: a ``dict`` by field name. The JSON is a string of PostgreSQL's text: the text form does not tell the types of
+its fields, and both forms must give the same JSON.
 
 Source: ``record_out``, ``record_send``.
 """
@@ -15,9 +15,9 @@ from aiorepl import byteops
 from aiorepl.values import delimiters
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, require_escapable, string
 from aiorepl.values.delimiters import Marks
-from aiorepl.values.forms import Binary, Composed, Form, form_of
+from aiorepl.values.forms import Binary, Container, Form, form_of
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _OPEN, _CLOSE, _COMMA, _QUOTE = b'(),"'
 _COUNT, _HEAD = 4, 8  # sizes: of the number of fields, and of a field's type and length
 _QUOTED: Final = delimiters.any_of(b'"\\')
@@ -26,7 +26,7 @@ _NEEDS_QUOTES: Final = delimiters.any_of(b'"\\(), \t\n\v\f\r')
 
 
 def field_end(raw: bytes, start: int, end: int, ends: Marks) -> int:
-    """Where the field that begins at ``start`` ends, quotes included."""
+    """Return where the field that begins at ``start`` ends, quotes included."""
     data: Any = raw  # a pointer in the compiled form
     if start >= end or data[start] != _QUOTE:
         return delimiters.find(data, start, end, ends)
@@ -37,7 +37,7 @@ def field_end(raw: bytes, start: int, end: int, ends: Marks) -> int:
 
 
 def read_field(form: Form, raw: bytes, start: int, end: int) -> Any:
-    """The value of a field: nothing at all is ``None``, and quotes around nothing the empty string."""
+    """Return the value of a field: no text is ``None``, empty quotes are the empty string."""
     if start == end:
         return None
     data: Any = raw  # a pointer in the compiled form
@@ -50,7 +50,7 @@ def read_field(form: Form, raw: bytes, start: int, end: int) -> Any:
 
 
 def put_field(out: bytearray, form: Binary, raw: bytes, needs_quotes: Marks) -> None:
-    """Append a field's text as ``record_out`` writes it: in quotes if need be, quotes and backslashes doubled."""
+    """Append a field's text as ``record_out`` does: quoted if necessary, with quotes and backslashes doubled."""
     start = len(out)
     form.put(out, raw)
     size = len(out)
@@ -76,7 +76,7 @@ class CompositeText(Form):
         if end < 1 or raw[0] != _OPEN or raw[end] != _CLOSE:
             raise Malformed("no parentheses around the fields")
         ends = _fields(raw, end)
-        # No field and one that is NULL look the same.
+        # A composite without fields and one whose only field is NULL have the same text.
         count = len(ends) if self._names or end > 1 else 0
         _expect(count, len(self._names))
         values = {}
@@ -89,7 +89,7 @@ class CompositeText(Form):
 
 
 def _fields(raw: bytes, end: int) -> list[int]:
-    """Where each field ends."""
+    """Return where each field ends."""
     ends = []
     at = 1
     while True:
@@ -107,8 +107,8 @@ def _expect(count: int, known: int) -> None:
         raise Malformed(f"{count} fields where the catalog has {known}; the type has changed")
 
 
-class Composite(Composed):
-    """A count, then the fields, each behind its type and its length."""
+class Composite(Container):
+    """A count, then the fields, each preceded by its type and its length."""
 
     def __init__(self, names: Sequence[str], oids: Sequence[int], forms: Sequence[Binary]) -> None:
         self._names = list(names)
@@ -146,14 +146,14 @@ class Composite(Composed):
                 at += length
         byteops.put(out, b")")
 
-    def swells(self) -> bool:
+    def expands(self) -> bool:
         for place in range(len(self._forms)):
             form: Binary = self._forms[place]
-            if form.swells():
+            if form.expands():
                 return True
         return False
 
-    def swelling(self, raw: bytes, start: int, end: int) -> int:
+    def expansion(self, raw: bytes, start: int, end: int) -> int:
         data: Any = raw  # a pointer in the compiled form
         total = 0
         at = start + _COUNT
@@ -166,12 +166,12 @@ class Composite(Composed):
                 break
             if length > 0:
                 form: Binary = self._forms[place]
-                total += form.swelling(raw, at, at + length)
+                total += form.expansion(raw, at, at + length)
                 at += length
         return total
 
     def _check(self, raw: bytes) -> None:
-        """That the bytes are filled with fields of these types."""
+        """Verify that the bytes hold exactly the fields of these types."""
         data: Any = raw  # a pointer in the compiled form
         size = len(raw)
         count = byteops.int32(data, 0) if size >= _COUNT else -1
@@ -198,7 +198,7 @@ class Composite(Composed):
 
 
 def composite(fields: Sequence[tuple[str, int]], codecs: Sequence[Codec]) -> Codec:
-    """The codec of a composite type with these fields; ``codecs`` are those of their types."""
+    """Build the codec of a composite type; ``codecs`` are those of the fields' types."""
     names = [name for name, _ in fields]
     text = CompositeText(names, [form_of(each.read_text) for each in codecs])
     binary = Composite(names, [oid for _, oid in fields], [binary_form(each) for each in codecs])

@@ -7,7 +7,7 @@ from aiorepl.values.forms cimport Binary, Form
 cdef long long _DAY, _FIRST_DAY, _END_OF_DAYS, _FIRST_MOMENT, _END_OF_MOMENTS, _MAX_OFFSET
 
 
-cdef class Moment(Binary):
+cdef class Timestamp(Binary):
     cdef object _zone
     cdef bytes _suffix
 
@@ -15,30 +15,30 @@ cdef class Moment(Binary):
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class MomentText(Form):
+cdef class TimestampText(Form):
     cdef object _zone
     cdef object _parse
 
 
-cdef class Day(Binary):
+cdef class Date(Binary):
     @cython.locals(days="long long")
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class DayText(Form):
+cdef class DateText(Form):
     pass
 
 
-cdef class Clock(Binary):
+cdef class Time(Binary):
     @cython.locals(microseconds="long long")
     cpdef object read(self, bytes raw)
 
 
-cdef class ClockText(Form):
+cdef class TimeText(Form):
     pass
 
 
-cdef class ZonedClock(Binary):
+cdef class TimeTz(Binary):
     @cython.locals(data="const unsigned char*", microseconds="long long")
     cpdef object read(self, bytes raw)
 
@@ -46,7 +46,7 @@ cdef class ZonedClock(Binary):
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class ZonedClockText(Form):
+cdef class TimeTzText(Form):
     pass
 
 
@@ -60,6 +60,6 @@ cdef long long _int32(bytes raw) except? -1
 cdef long long _clock(bytes raw) except? -1
 
 @cython.locals(data="const unsigned char*", microseconds="long long", west="long long")
-cdef long long _zoned_clock(bytes raw) except? -1
+cdef long long _timetz_microseconds(bytes raw) except? -1
 
 cdef bytes _infinity(long long value, long long negative, long long positive)

@@ -1,7 +1,7 @@
-"""Dates and times: date, time, timetz, timestamp, timestamptz. (interval is next door.)
+"""Dates and times: date, time, timetz, timestamp, timestamptz. (``intervals`` has interval.)
 
-Python values: ``date``, ``time``, ``datetime``; timestamptz is aware, in UTC, timetz keeps its offset. What
-Python cannot hold stays PostgreSQL's text, a ``str``, from either form: ``infinity`` and ``-infinity``, years
+Python values: ``date``, ``time``, ``datetime``; timestamptz is aware, in UTC; timetz keeps its offset. Values outside
+Python's range are PostgreSQL's text, a ``str``, from either form: ``infinity`` and ``-infinity``, years
 before 1 (``0044-03-15 BC``) or after 9999, and the time ``24:00:00``.
 
 Text is that of DateStyle ISO and TimeZone UTC. Binary counts days or microseconds from 2000-01-01.
@@ -22,7 +22,7 @@ from aiorepl.values import calendar
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _DAY = 86_400_000_000
 _FIRST_DAY, _END_OF_DAYS = -2451545, 2145031949
 _FIRST_MOMENT, _END_OF_MOMENTS = -211813488000000000, 9223371331200000000
@@ -36,7 +36,7 @@ _BEYOND: Final = re.compile(
 
 
 def _beyond(text: str) -> str:
-    """Text that is well formed and yet no value of Python's."""
+    """Return well-formed text that is outside Python's range."""
     if _BEYOND.fullmatch(text) is None:
         raise Malformed("neither ISO nor infinity; is DateStyle ISO?")
     return text
@@ -51,7 +51,7 @@ def _parsed(parse: Callable[[str], Any], raw: bytes) -> Any:
 
 
 def _parse_time(text: str) -> time | str:
-    # Newer Pythons take 24:00 for the midnight before, which is another time.
+    # Newer versions of Python read 24:00 as 00:00, which is another time.
     return _beyond(text) if text.startswith("24") else time.fromisoformat(text)
 
 
@@ -65,10 +65,11 @@ def _parse_timestamptz(text: str) -> datetime | str:
         return text
 
 
-class Moment(Binary):
+class Timestamp(Binary):
     """timestamp and timestamptz: microseconds.
 
-    :param zone: of the Python value, UTC or ``None``; ``suffix`` is how its text ends.
+    :param zone: the tzinfo of the Python value, UTC or ``None``.
+    :param suffix: the end of the text.
     """
 
     def __init__(self, zone: tzinfo | None, suffix: bytes) -> None:
@@ -77,7 +78,7 @@ class Moment(Binary):
 
     def read(self, raw: bytes) -> Any:
         try:
-            return calendar.moment(_int64(raw), self._zone)
+            return calendar.datetime_of(_int64(raw), self._zone)
         except ArithmeticError:
             return self.text(raw)
 
@@ -86,16 +87,16 @@ class Moment(Binary):
         if not _FIRST_MOMENT <= microseconds < _END_OF_MOMENTS:
             byteops.put(out, _infinity(microseconds, -(2**63), 2**63 - 1))
             return
-        before_christ = calendar.put_moment(out, microseconds)
+        before_christ = calendar.put_datetime(out, microseconds)
         byteops.put(out, self._suffix)
         if before_christ:
             byteops.put(out, b" BC")
 
 
-class MomentText(Form):
+class TimestampText(Form):
     """timestamp and timestamptz, in ISO.
 
-    :param parse: for what ``calendar`` does not know.
+    :param parse: reads text that ``calendar`` does not.
     """
 
     def __init__(self, zone: tzinfo | None, parse: Callable[[str], Any]) -> None:
@@ -103,16 +104,16 @@ class MomentText(Form):
         self._parse = parse
 
     def read(self, raw: bytes) -> Any:
-        value = calendar.moment_of(raw, self._zone)
+        value = calendar.parse_datetime(raw, self._zone)
         return _parsed(self._parse, raw) if value is None else value
 
 
-class Day(Binary):
+class Date(Binary):
     """date: days."""
 
     def read(self, raw: bytes) -> Any:
         try:
-            return calendar.day(_int32(raw))
+            return calendar.date_of(_int32(raw))
         except (ArithmeticError, ValueError):
             return self.text(raw)
 
@@ -120,54 +121,54 @@ class Day(Binary):
         days = _int32(raw)
         if not _FIRST_DAY <= days < _END_OF_DAYS:
             byteops.put(out, _infinity(days, -(2**31), 2**31 - 1))
-        elif calendar.put_day(out, days):
+        elif calendar.put_date(out, days):
             byteops.put(out, b" BC")
 
 
-class DayText(Form):
+class DateText(Form):
     """date, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        value = calendar.day_of(raw)
+        value = calendar.parse_date(raw)
         return _parsed(date.fromisoformat, raw) if value is None else value
 
 
-class Clock(Binary):
+class Time(Binary):
     """time: microseconds."""
 
     def read(self, raw: bytes) -> Any:
         microseconds = _clock(raw)
-        return self.text(raw) if microseconds == _DAY else calendar.clock(microseconds, None)
+        return self.text(raw) if microseconds == _DAY else calendar.time_of(microseconds, None)
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        calendar.put_clock(out, _clock(raw))
+        calendar.put_time(out, _clock(raw))
 
 
-class ClockText(Form):
+class TimeText(Form):
     """time, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        value = calendar.clock_of(raw)
+        value = calendar.parse_time(raw)
         return _parsed(_parse_time, raw) if value is None else value
 
 
-class ZonedClock(Binary):
-    """timetz: microseconds, and the seconds that its zone is west of Greenwich."""
+class TimeTz(Binary):
+    """timetz: microseconds, then the zone's offset in seconds west of UTC."""
 
     def read(self, raw: bytes) -> Any:
-        microseconds = _zoned_clock(raw)
+        microseconds = _timetz_microseconds(raw)
         if microseconds == _DAY:
             return self.text(raw)
         data: Any = raw  # a pointer in the compiled form
-        return calendar.clock(microseconds, _zone(-byteops.int32(data, 8)))
+        return calendar.time_of(microseconds, _zone(-byteops.int32(data, 8)))
 
     def put(self, out: bytearray, raw: bytes) -> None:
-        calendar.put_clock(out, _zoned_clock(raw))
+        calendar.put_time(out, _timetz_microseconds(raw))
         data: Any = raw  # a pointer in the compiled form
         west = byteops.int32(data, 8)
         seconds = byteops.magnitude(west)
         byteops.put(out, b"-" if west > 0 else b"+")
-        # No more parts than needed.
+        # Minutes and seconds of the offset are printed only if they are not zero.
         byteops.put_padded(out, seconds // 3600, 2)
         if seconds % 3600:
             byteops.put(out, b":")
@@ -177,11 +178,11 @@ class ZonedClock(Binary):
             byteops.put_padded(out, seconds % 60, 2)
 
 
-class ZonedClockText(Form):
+class TimeTzText(Form):
     """timetz, in ISO."""
 
     def read(self, raw: bytes) -> Any:
-        value = calendar.zoned_clock_of(raw, _zone)
+        value = calendar.parse_timetz(raw, _zone)
         return _parsed(_parse_time, raw) if value is None else value
 
 
@@ -190,8 +191,8 @@ def _zone(east: int) -> tzinfo:
     return timezone(timedelta(seconds=east)) if east else UTC
 
 
-def _zoned_clock(raw: bytes) -> int:
-    """The microseconds of a timetz in PostgreSQL's range."""
+def _timetz_microseconds(raw: bytes) -> int:
+    """Return the microseconds of a timetz, verified to be in PostgreSQL's range."""
     if len(raw) != 12:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
@@ -231,9 +232,9 @@ def _infinity(value: int, negative: int, positive: int) -> bytes:
 
 
 CODECS: Final = {
-    "date": form_codec(DayText(), Day()),
-    "time": form_codec(ClockText(), Clock()),
-    "timetz": form_codec(ZonedClockText(), ZonedClock()),
-    "timestamp": form_codec(MomentText(None, datetime.fromisoformat), Moment(None, b"")),
-    "timestamptz": form_codec(MomentText(UTC, _parse_timestamptz), Moment(UTC, b"+00")),
+    "date": form_codec(DateText(), Date()),
+    "time": form_codec(TimeText(), Time()),
+    "timetz": form_codec(TimeTzText(), TimeTz()),
+    "timestamp": form_codec(TimestampText(None, datetime.fromisoformat), Timestamp(None, b"")),
+    "timestamptz": form_codec(TimestampText(UTC, _parse_timestamptz), Timestamp(UTC, b"+00")),
 }

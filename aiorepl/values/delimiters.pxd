@@ -1,4 +1,4 @@
-# delimiters.py in C, for the modules that are compiled.
+# delimiters.py in C, for compiled modules.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memset

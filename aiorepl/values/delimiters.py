@@ -1,5 +1,4 @@
-"""The marks between values and around them, in the text of arrays, ranges and composites: where they are, and where there
-must be some.
+"""Delimiters, quotes and escapes in the text of arrays, ranges and composites.
 
 Compiled modules use ``delimiters.pxd`` beside this file instead, as with ``byteops``.
 """
@@ -14,20 +13,20 @@ Marks = re.Pattern[bytes]
 
 
 def any_of(characters: bytes) -> Marks:
-    """What to look for: a table in the compiled form."""
+    """Build the set of delimiters for ``find``: a lookup table in the compiled form."""
     return re.compile(b"[" + re.escape(characters) + b"]")
 
 
 def find(data: bytes | bytearray, start: int, end: int, marks: Marks) -> int:
-    """Where the first of them is in a stretch, or its end."""
+    """Return where the first delimiter in ``data[start:end]`` is; ``end`` if there is none."""
     found = marks.search(data, start, end)
     return found.start() if found else end
 
 
 def closing(data: bytes, start: int, end: int, doubled: bool) -> int:
-    """Where the quote is that closes what begins at ``start``, behind the quote that opened it; -1: nowhere before ``end``.
+    """Return where the closing quote is; -1 if there is none before ``end``. ``start`` is after the opening quote.
 
-    :param doubled: whether two quotes are one that belongs to the text, as a backslash makes any character.
+    :param doubled: two quotes stand for one, besides backslash escapes.
     """
     while True:
         start = find(data, start, end, _QUOTED)
@@ -40,7 +39,7 @@ def closing(data: bytes, start: int, end: int, doubled: bool) -> int:
 
 
 def unescaped(data: bytes, start: int, end: int) -> bytes:
-    """A quoted stretch as it was before backslashes and more quotes were put into it."""
+    """Return ``data[start:end]``, the inside of quotes, with escapes and doubled quotes resolved."""
     return _ESCAPE.sub(lambda match: match[1] or b'"', data[start:end])
 
 

@@ -1,7 +1,7 @@
 """Types of PostgreSQL's own extensions, known by name, since their oids differ from database to database.
 
 citext (``str``), hstore (``dict`` of ``str`` to ``str`` or ``None``), ltree, lquery and ltxtquery (``str``).
-Any other extension type stays text, and its binary form is refused.
+Other extension types read as text; their binary form is refused.
 
 Source: contrib/hstore/hstore_io.c (``hstore_out``, ``hstore_send``), contrib/ltree/ltree_io.c.
 """
@@ -41,7 +41,7 @@ def _read_hstore(raw: bytes) -> dict[str, str | None]:
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[str, str | None]]:
-    """A count, then keys and values, each behind its length; that of a NULL is -1."""
+    """Yield the pairs: a count, then keys and values, each preceded by its length, which is -1 for NULL."""
     (count,) = _INT.unpack_from(raw)
     if not 0 <= count * 2 * _INT.size <= len(raw) - _INT.size:
         raise Malformed("fewer pairs than it says")

@@ -1,9 +1,9 @@
 """Floating point as PostgreSQL prints it: the shortest digits that read back the same.
 
-Python's ``repr`` finds the shortest digits too, but two details differ, and both show in a comparison byte for
-byte. PostgreSQL changes to an exponent at 1e15 (float8) and 1e6 (float4), Python at 1e16; and PostgreSQL's Ryu
-is built without STRICTLY_SHORTEST: it does not accept digits that lie exactly half-way between two floats, where
-Python trusts the reader to round to even. Half-way decimals of 17 digits exist only between 2^53 and about 1e40.
+Python's ``repr`` finds the shortest digits too, but differs in two details. PostgreSQL changes to an exponent at 1e15
+(float8) and 1e6 (float4), Python at 1e16. PostgreSQL's Ryu is built without STRICTLY_SHORTEST: it does not accept digits that
+lie exactly half-way between two floats, which Python's reader rounds to even. Half-way decimals of 17 digits exist only between
+2^53 and about 1e40.
 
 This is PostgreSQL 12 and later. Older servers print up to 17 digits under extra_float_digits 3, shortest or not.
 
@@ -35,7 +35,7 @@ def put_float8(out: bytearray, value: float) -> None:
     if byteops.put_short(out, value):
         return
     if 1e-3 <= abs(value) < 1e15:
-        # The same digits as ``repr``'s, and here the same form, in a fifth of the time.
+        # Gives the digits of ``repr`` in a fifth of the time; without an exponent the form is the same too.
         text = orjson.dumps(value)
         byteops.put_part(out, text, 0, len(text) - (2 if text.endswith(b".0") else 0))
     elif 1e15 <= abs(value) < _TWO_53 or _NO_MIDPOINT_ABOVE <= abs(value) < math.inf:
@@ -45,10 +45,10 @@ def put_float8(out: bytearray, value: float) -> None:
 
 
 def put_float4(out: bytearray, value: float) -> None:
-    """Append ``float4_text``, in a fiftieth of the time where no exponent is needed, and in a fifth where one is.
+    """Append ``float4_text``, in 1/50 of the time without an exponent and in 1/5 with one.
 
-    Where none is, times a power of ten up to the eleventh, a float4 of 24 bits and the half-way points of 25 that are around it
-    stay exact in a float8 of 53, for 5 ** 11 has 26.
+    Without an exponent the arithmetic is exact: a float4 has 24 bits, its half-way points have 25, 5 ** 11 has 26, and their
+    product fits the 53 bits of a float8.
     """
     size = abs(value)
     if not _FLOAT4_NORMAL <= size < _FLOAT4_LARGE:
@@ -64,7 +64,7 @@ def put_float4(out: bytearray, value: float) -> None:
         digits = (size * power + 0.5) // 1
         if digits - size * power == 0.5 and digits % 2:
             digits -= 1
-        if digits <= low * power:  # below a power of two, where floats are closer
+        if digits <= low * power:  # floats are closer below a power of two
             digits += 1
         if low * power < digits < high * power:
             if value < 0:
@@ -79,10 +79,10 @@ def put_float4(out: bytearray, value: float) -> None:
 
 
 def _float4_with_exponent(value: float, low: float, high: float) -> bytes:
-    """The fewest digits between the half-way points, six at least.
+    """Return the fewest digits between the half-way points, at least six.
 
-    A decimal is rounded to a float8 here, to one of the points at most, which are exact: then, and below a power of two,
-    where the points are not equally far, more exact arithmetic decides.
+    The decimal is rounded to a float8, which may hit a half-way point. In that case, and below a power of two, where the
+    points are not equally far, exact arithmetic decides.
     """
     size = abs(value)
     if high - size == size - low:
@@ -97,7 +97,7 @@ def _float4_with_exponent(value: float, low: float, high: float) -> bytes:
 
 
 def float8_text(value: float) -> str:
-    """``float8out`` with extra_float_digits 3."""
+    """Return the text of ``float8out`` with extra_float_digits 3."""
     size = abs(value)
     if size < 1e15:
         text = repr(value)
@@ -115,7 +115,7 @@ def float8_text(value: float) -> str:
 
 
 def float4_text(value: float) -> str:
-    """``float4out`` with extra_float_digits 3; ``value`` is exactly a float4."""
+    """Return the text of ``float4out`` with extra_float_digits 3; ``value`` is exactly a float4."""
     if not math.isfinite(value):
         return _not_finite(value)
     size = abs(value)
@@ -124,17 +124,17 @@ def float4_text(value: float) -> str:
         return sign + "0"
     (bits,) = _BITS.unpack(_FLOAT4.pack(size))
     (below,) = _FLOAT4.unpack(_BITS.pack(bits - 1))
-    # The neighbour of the largest float4 would be infinity; its half-way point counts as if numbers went on.
+    # The upper neighbour of the largest float4 is infinity; its half-way point is computed as if the float4s continued.
     above = 2.0**128 if bits == 0x7F7FFFFF else _FLOAT4.unpack(_BITS.pack(bits + 1))[0]
-    # Half-way points of float4 are exact in the float8 that Python computes with. Up to 6 digits always survive
-    # a float4 that is not subnormal (FLT_DIG), so the search need not begin earlier.
+    # Half-way points of float4 are exact in float8. A float4 that is not subnormal keeps 6 digits (FLT_DIG), so the search
+    # begins there.
     precisions = range(6, 10) if size >= _FLOAT4_NORMAL else range(1, 10)
     low, high = Decimal((size + below) / 2), Decimal((size + above) / 2)
     return sign + _layout(_shortest(Decimal(size), low, high, precisions), 6)
 
 
 def _shortest(value: Decimal, low: Decimal, high: Decimal, precisions: range) -> Decimal:
-    """The decimal of the fewest digits strictly between ``low`` and ``high``, nearest to ``value``."""
+    """Return the decimal with the fewest digits strictly between ``low`` and ``high``, nearest to ``value``."""
     for precision in precisions:
         nearest = Decimal(f"{value:.{precision - 1}e}")
         if low < nearest < high:
@@ -149,12 +149,12 @@ def _shortest(value: Decimal, low: Decimal, high: Decimal, precisions: range) ->
 
 
 def _layout(digits: Decimal, fixed_below: int) -> str:
-    """A number that is not negative, as ``_laid_out`` writes it."""
+    """Return a number that is not negative in the layout of ``_laid_out``."""
     return _laid_out(f"{digits:e}".encode(), fixed_below).decode()
 
 
 def _laid_out(decimal: bytes, fixed_below: int) -> bytes:
-    """Any way to write a decimal but zero, with a point or an exponent as ``to_chars`` of d2s.c and f2s.c chooses."""
+    """Return a decimal other than zero with a point or an exponent, as ``to_chars`` of d2s.c and f2s.c chooses."""
     mantissa, _, exponent = decimal.partition(b"e")
     sign = b"-" if mantissa.startswith(b"-") else b""
     whole, _, fraction = mantissa.removeprefix(sign).partition(b".")

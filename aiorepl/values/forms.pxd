@@ -16,8 +16,8 @@ cdef class FunctionForm(Form):
 
 
 cdef class Binary(Form):
-    cpdef bint swells(self)
-    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
+    cpdef bint expands(self)
+    cpdef Py_ssize_t expansion(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
     cpdef void put(self, bytearray out, bytes raw) except *
     cpdef void put_string(self, bytearray out, bytes raw) except *
     cpdef void put_json(self, bytearray out, bytes raw) except *
@@ -41,12 +41,12 @@ cdef class Text(AsSent):
     cpdef void put_json_in(self, bytearray out, bytes raw, Py_ssize_t start, Py_ssize_t end) except *
 
 
-cdef class Composed(Binary):
+cdef class Container(Binary):
     @cython.locals(start=Py_ssize_t, data="const unsigned char*")
     cpdef void put_string(self, bytearray out, bytes raw) except *
 
 
-cdef class CalledBinary(Binary):
+cdef class FunctionBinary(Binary):
     cdef object _read, _print, _encode
 
 

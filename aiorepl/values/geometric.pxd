@@ -7,50 +7,50 @@ from aiorepl.values.forms cimport Binary, Form
 cdef unsigned char _COMMA
 
 
-cdef class Figure(Binary):
+cdef class Geometry(Binary):
     cdef Py_ssize_t floats
 
     cdef object value(self, list numbers)
     cdef Py_ssize_t start(self, bytes raw) except -1
 
 
-cdef class FigureText(Form):
-    cdef Figure _figure
+cdef class GeometryText(Form):
+    cdef Geometry _figure
 
     @cython.locals(numbers=list)
     cpdef object read(self, bytes raw)
 
 
-cdef class Points(Figure):
+cdef class Points(Geometry):
     cdef bytes _before, _behind
 
 
-cdef class Line(Figure):
+cdef class Line(Geometry):
     @cython.locals(data="const unsigned char*")
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class Circle(Figure):
+cdef class Circle(Geometry):
     @cython.locals(data="const unsigned char*")
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class Polygon(Figure):
+cdef class Polygon(Geometry):
     @cython.locals(start=Py_ssize_t)
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class Track(Figure):
+cdef class PathBinary(Geometry):
     @cython.locals(start=Py_ssize_t)
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class TrackText(Form):
+cdef class PathText(Form):
     pass
 
 
 @cython.locals(data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t)
-cdef Py_ssize_t _behind_count(bytes raw, Py_ssize_t at) except -1
+cdef Py_ssize_t _after_count(bytes raw, Py_ssize_t at) except -1
 
 @cython.locals(data="const unsigned char*", at=Py_ssize_t)
 cdef list _numbers(bytes raw, Py_ssize_t start)

@@ -21,7 +21,7 @@ from aiorepl.values.forms import Binary, Form
 
 Point = tuple[float, float]
 
-_COMMA = 0x2C  # C's own number in the compiled form
+_COMMA = 0x2C  # a C constant in the compiled form
 
 
 class Path(NamedTuple):
@@ -31,18 +31,18 @@ class Path(NamedTuple):
     points: tuple[Point, ...]
 
 
-class Figure(Binary):
-    """What is made of so many floats; 0: of any even number."""
+class Geometry(Binary):
+    """A type made of a fixed number of floats; 0: any even number."""
 
     def __init__(self, floats: int) -> None:
         self.floats = floats
 
     def value(self, numbers: list[float]) -> Any:
-        """The Python value."""
+        """Return the Python value."""
         raise NotImplementedError
 
     def start(self, raw: bytes) -> int:
-        """Where the floats begin, of bytes that hold as many as they should."""
+        """Return where the floats begin, after verifying their number."""
         if len(raw) != 8 * self.floats:
             raise ValueError
         return 0
@@ -51,10 +51,10 @@ class Figure(Binary):
         return self.value(_numbers(raw, self.start(raw)))
 
 
-class FigureText(Form):
-    """Floats with commas between them, and brackets around any of them."""
+class GeometryText(Form):
+    """Floats separated by commas, with brackets around groups of them."""
 
-    def __init__(self, figure: Figure) -> None:
+    def __init__(self, figure: Geometry) -> None:
         self._figure = figure
 
     def read(self, raw: bytes) -> Any:
@@ -64,8 +64,8 @@ class FigureText(Form):
         return self._figure.value(numbers)
 
 
-class Points(Figure):
-    """point, lseg and box: a number of points between brackets, if any."""
+class Points(Geometry):
+    """point, lseg and box: a fixed number of points, in brackets except for point and box."""
 
     def __init__(self, count: int, before: bytes, behind: bytes) -> None:
         super().__init__(2 * count)
@@ -83,7 +83,7 @@ class Points(Figure):
         byteops.put(out, self._behind)
 
 
-class Line(Figure):
+class Line(Geometry):
     """line: its three coefficients."""
 
     def value(self, numbers: list[float]) -> Any:
@@ -101,7 +101,7 @@ class Line(Figure):
         byteops.put(out, b"}")
 
 
-class Circle(Figure):
+class Circle(Geometry):
     """circle: its centre and radius."""
 
     def value(self, numbers: list[float]) -> Any:
@@ -116,14 +116,14 @@ class Circle(Figure):
         byteops.put(out, b">")
 
 
-class Polygon(Figure):
+class Polygon(Geometry):
     """polygon: a count of points, and the points."""
 
     def value(self, numbers: list[float]) -> Any:
         return _pairs(numbers)
 
     def start(self, raw: bytes) -> int:
-        return _behind_count(raw, 0)
+        return _after_count(raw, 0)
 
     def put(self, out: bytearray, raw: bytes) -> None:
         start = self.start(raw)
@@ -132,13 +132,13 @@ class Polygon(Figure):
         byteops.put(out, b")")
 
 
-class Track(Figure):
-    """path: a byte that tells whether it is closed, then as a polygon."""
+class PathBinary(Geometry):
+    """path: a byte that is 1 if it is closed, then as a polygon."""
 
     def start(self, raw: bytes) -> int:
         if not raw or raw[0] > 1:
             raise Malformed("neither open nor closed")
-        return _behind_count(raw, 1)
+        return _after_count(raw, 1)
 
     def read(self, raw: bytes) -> Any:
         points = _pairs(_numbers(raw, self.start(raw)))
@@ -151,15 +151,15 @@ class Track(Figure):
         byteops.put(out, b")" if raw[0] else b"]")
 
 
-class TrackText(Form):
-    """path: in round brackets it is closed."""
+class PathText(Form):
+    """path: parentheses for a closed one, square brackets for an open one."""
 
     def read(self, raw: bytes) -> Any:
         return Path(byteops.has_at(raw, 0, b"("), _pairs(_parsed(raw)))
 
 
-def _behind_count(raw: bytes, at: int) -> int:
-    """Where the points begin whose number is at ``at``."""
+def _after_count(raw: bytes, at: int) -> int:
+    """Return where the points begin, after verifying their count, which is at ``at``."""
     size = len(raw)
     if size < at + 4:
         raise ValueError
@@ -171,13 +171,13 @@ def _behind_count(raw: bytes, at: int) -> int:
 
 
 def _numbers(raw: bytes, start: int) -> list[float]:
-    """The floats from ``start`` to the end."""
+    """Return the floats from ``start`` to the end."""
     data: Any = raw  # a pointer in the compiled form
     return [byteops.float64(data, at) for at in range(start, len(raw), 8)]
 
 
 def _parsed(raw: bytes) -> list[float]:
-    """The floats between commas, without the brackets around them."""
+    """Return the floats of a text, without its brackets."""
     numbers = []
     size = len(raw)
     data: Any = raw  # a pointer in the compiled form
@@ -223,11 +223,11 @@ _CIRCLE: Final = Circle(3)
 _POLYGON: Final = Polygon(0)
 
 CODECS: Final = {
-    "point": form_codec(FigureText(_POINT), _POINT),
-    "line": form_codec(FigureText(_LINE), _LINE),
-    "lseg": form_codec(FigureText(_SEGMENT), _SEGMENT),
-    "box": form_codec(FigureText(_BOX), _BOX),
-    "path": form_codec(TrackText(), Track(0)),
-    "polygon": form_codec(FigureText(_POLYGON), _POLYGON),
-    "circle": form_codec(FigureText(_CIRCLE), _CIRCLE),
+    "point": form_codec(GeometryText(_POINT), _POINT),
+    "line": form_codec(GeometryText(_LINE), _LINE),
+    "lseg": form_codec(GeometryText(_SEGMENT), _SEGMENT),
+    "box": form_codec(GeometryText(_BOX), _BOX),
+    "path": form_codec(PathText(), PathBinary(0)),
+    "polygon": form_codec(GeometryText(_POLYGON), _POLYGON),
+    "circle": form_codec(GeometryText(_CIRCLE), _CIRCLE),
 }

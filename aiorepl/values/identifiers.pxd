@@ -23,19 +23,19 @@ cdef class UuidText(Form):
 cdef object _uuid(object number)
 
 
-cdef class Transaction(Integer):
+cdef class Xid(Integer):
     @cython.locals(data="const unsigned char*")
     cpdef void put_json_in(self, bytearray out, bytes raw, Py_ssize_t start, Py_ssize_t end) except *
 
 
-cdef class Alias(Transaction):
+cdef class RegType(Xid):
     cdef bytes _zero
 
     @cython.locals(number="long long")
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class FullTransaction(Binary):
+cdef class Xid8(Binary):
     pass
 
 

@@ -3,8 +3,8 @@
 Python values: ``int`` for oid and transaction numbers, ``uuid.UUID``, ``LSN``; tid and snapshots stay ``str``.
 
 The reg* types (regclass, regtype …) print a name and send a number. The name is in the server's catalog only, so
-they are ``str`` (the name) from text and ``int`` from binary, where text and JSON are those that the server gives
-for an object it cannot find: the number, or ``-`` for zero (``0`` for operators). Request text where names matter.
+their value is ``str`` (the name) from text and ``int`` from binary. Text and JSON of the binary form are those that the
+server prints for an unknown object: the number, or ``-`` for zero (``0`` for operators). Request text if names matter.
 
 Source: ``oidsend``, ``uuid_send``, ``pg_lsn_send``, ``xid8send``, ``tidsend``, ``pg_snapshot_send``, regproc.c.
 """
@@ -56,14 +56,14 @@ class UuidText(Form):
 
 
 def _uuid(number: int) -> UUID:
-    """What ``UUID(int=number)`` makes, as unpickling does: in a tenth of the time, which asks what it was given."""
+    """Return ``UUID(int=number)`` in a tenth of the time, as unpickling does: the constructor checks its arguments."""
     value: UUID = objects.bare(UUID)
     objects.set_field(value, "int", number)
     objects.set_field(value, "is_safe", _UNKNOWN)
     return value
 
 
-class Transaction(Integer):
+class Xid(Integer):
     """xid and cid, unsigned; their JSON is a string."""
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
@@ -74,10 +74,10 @@ class Transaction(Integer):
         self.put_string(out, byteops.cut(data, start, end))
 
 
-class Alias(Transaction):
-    """A reg* type: the number of what the server would name.
+class RegType(Xid):
+    """A reg* type: the oid of an object.
 
-    :param zero: the text of no object.
+    :param zero: the text of oid zero.
     """
 
     def __init__(self, zero: bytes) -> None:
@@ -92,7 +92,7 @@ class Alias(Transaction):
             byteops.put(out, self._zero)
 
 
-class FullTransaction(Binary):
+class Xid8(Binary):
     """xid8: 64 bits, unsigned."""
 
     def read(self, raw: bytes) -> Any:
@@ -103,7 +103,7 @@ class FullTransaction(Binary):
 
 
 class Lsn(Binary):
-    """pg_lsn: the same."""
+    """pg_lsn: 64 bits, unsigned."""
 
     def read(self, raw: bytes) -> Any:
         return LSN(_uint64(raw))
@@ -123,7 +123,7 @@ class LsnText(Form):
 
 
 class Tid(Binary):
-    """tid: the number of a block and a place in it. The value is the text."""
+    """tid: a block number and an offset in the block. The Python value is the text."""
 
     def read(self, raw: bytes) -> Any:
         return self.text(raw)
@@ -147,7 +147,7 @@ def _uint64(raw: bytes) -> int:
 
 
 def _print_snapshot(raw: bytes) -> str:
-    """``xmin:xmax:`` and the transactions in progress between them."""
+    """Return the text: ``xmin:xmax:`` and the transactions in progress between them."""
     count, xmin, xmax = _SNAPSHOT.unpack_from(raw)
     if count < 0 or len(raw) != _SNAPSHOT.size + 8 * count:
         raise Malformed("the number of transactions does not fit the length")
@@ -156,17 +156,17 @@ def _print_snapshot(raw: bytes) -> str:
 
 
 def _alias(zero: bytes) -> Codec:
-    return form_codec(AS_TEXT, Alias(zero), string)
+    return form_codec(AS_TEXT, RegType(zero), string)
 
 
-_XID: Final = form_codec(INTEGER_TEXT, Transaction(4, signed=False))
+_XID: Final = form_codec(INTEGER_TEXT, Xid(4, signed=False))
 _SNAPSHOT_CODEC: Final = codec(AS_TEXT.read, _print_snapshot, _print_snapshot)
 
 CODECS: Final = {
     "oid": form_codec(INTEGER_TEXT, Integer(4, signed=False), as_sent),
     "xid": _XID,
     "cid": _XID,
-    "xid8": form_codec(INTEGER_TEXT, FullTransaction()),
+    "xid8": form_codec(INTEGER_TEXT, Xid8()),
     "uuid": form_codec(UuidText(), Uuid()),
     "pg_lsn": form_codec(LsnText(), Lsn()),
     "tid": form_codec(AS_TEXT, Tid(), string),

@@ -19,7 +19,7 @@ cpdef void put_interval(bytearray out, long long months, long long days, long lo
 cdef object _interval(object months, object days, object microseconds)
 
 
-cdef class Span(Binary):
+cdef class IntervalBinary(Binary):
     @cython.locals(data="const unsigned char*", infinity=bytes)
     cpdef object read(self, bytes raw)
 
@@ -31,7 +31,7 @@ cdef class Span(Binary):
 cdef bytes _infinity(bytes raw)
 
 
-cdef class SpanText(Form):
+cdef class IntervalText(Form):
     @cython.locals(
         data="const unsigned char*", size=Py_ssize_t, at=Py_ssize_t, start=Py_ssize_t, last="int", months="long long",
         days="long long", clock="unsigned long long", negative=bint, number="long long", value="long long", microseconds="long long",

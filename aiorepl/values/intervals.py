@@ -1,4 +1,4 @@
-"""interval, which Python's ``timedelta`` cannot hold: a month has no fixed number of days, nor a day of hours.
+"""interval, which ``timedelta`` cannot represent: a month has no fixed number of days, nor a day of hours.
 
 Python value: ``Interval``. ``infinity`` and ``-infinity`` (PostgreSQL 17) stay ``str``.
 
@@ -15,7 +15,7 @@ from aiorepl.values import calendar, objects
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _LOWEST, _HIGHEST, _MOST = -(2**63), 2**63 - 1, 2**63 - 1  # the last without a sign
 _LOWEST_PART, _HIGHEST_PART = -(2**31), 2**31 - 1
 _HUNDRED_HOURS, _MOST_HOURS = 360_000_000_000, 2_562_047_788
@@ -52,7 +52,7 @@ def put_interval(out: bytearray, months: int, days: int, microseconds: int) -> N
             continue
         if begun:
             byteops.put(out, b" ")
-        # A plus is written only where a minus before it would else seem to cover this part too.
+        # A plus sign is written only after a negative part.
         if negative and value > 0:
             byteops.put(out, b"+")
         byteops.put_number(out, value)
@@ -73,11 +73,11 @@ def put_interval(out: bytearray, months: int, days: int, microseconds: int) -> N
     hundreds = size // _HUNDRED_HOURS
     if hundreds:
         byteops.put_unsigned(out, hundreds)
-    calendar.put_clock(out, size - hundreds * _HUNDRED_HOURS)
+    calendar.put_time(out, size - hundreds * _HUNDRED_HOURS)
 
 
 def _interval(months: int, days: int, microseconds: int) -> Interval:
-    """What ``Interval(…)`` makes, in a fifth of the time."""
+    """Return ``Interval(…)`` in a fifth of the time."""
     value: Interval = objects.bare(Interval)
     objects.set_field(value, "months", months)
     objects.set_field(value, "days", days)
@@ -85,7 +85,7 @@ def _interval(months: int, days: int, microseconds: int) -> Interval:
     return value
 
 
-class Span(Binary):
+class IntervalBinary(Binary):
     """Microseconds, days and months."""
 
     def read(self, raw: bytes) -> Any:
@@ -105,10 +105,10 @@ class Span(Binary):
 
 
 def _infinity(raw: bytes) -> bytes | None:
-    """The name of an infinite one.
+    """Return the text of an infinite interval; ``None`` for a finite one.
 
-    Before PostgreSQL 17 these are the extremes of the range and print as such; a value that no one meets is the price of
-    not having to know the server's version here.
+    Before PostgreSQL 17 these bytes are the extremes of the range. They print as infinite here as well, because the
+    server's version is not known in this module.
     """
     if len(raw) != 16:
         raise ValueError
@@ -121,8 +121,8 @@ def _infinity(raw: bytes) -> bytes | None:
     return None
 
 
-class SpanText(Form):
-    """Years, months, days and a clock, as far as there are any, in this order."""
+class IntervalText(Form):
+    """Years, months, days and a time, each optional, in this order."""
 
     def read(self, raw: bytes) -> Any:
         size = len(raw)
@@ -170,14 +170,14 @@ class SpanText(Form):
                 at += 1
         if not last:
             raise _strange()
-        # Of a negative number one more than of a positive.
+        # The negative range is larger by one.
         if not (
             _LOWEST_PART <= months <= _HIGHEST_PART
             and _LOWEST_PART <= days <= _HIGHEST_PART
             and (clock <= _MOST or (negative and clock - 1 == _MOST))
         ):
             raise Malformed("out of PostgreSQL's range")
-        # ``negative`` is what it was of the last part, and a clock comes last.
+        # ``negative`` is that of the last part; the time comes last.
         microseconds = _LOWEST if clock > _MOST else clock
         if negative and clock <= _MOST:
             microseconds = -microseconds
@@ -185,7 +185,7 @@ class SpanText(Form):
 
 
 def _clock(data: Any, hours: int, at: int, size: int) -> int:
-    """Microseconds of what begins with ``hours``, whose colon is at ``at``."""
+    """Return the microseconds of a time that begins with ``hours``; the first colon is at ``at``."""
     minutes = _two(data, at + 1, size)
     if at + 3 >= size or data[at + 3] != _COLON:
         raise _strange()
@@ -209,7 +209,7 @@ def _clock(data: Any, hours: int, at: int, size: int) -> int:
 
 
 def _two(data: Any, at: int, size: int) -> int:
-    """The number of two digits."""
+    """Return the number of two digits."""
     if at + 2 > size or not (_ZERO <= data[at] <= _NINE and _ZERO <= data[at + 1] <= _NINE):
         raise _strange()
     number: int = (data[at] - _ZERO) * 10 + data[at + 1] - _ZERO
@@ -220,4 +220,4 @@ def _strange() -> Malformed:
     return Malformed("not in IntervalStyle postgres")
 
 
-CODECS: Final = {"interval": form_codec(SpanText(), Span())}
+CODECS: Final = {"interval": form_codec(IntervalText(), IntervalBinary())}

@@ -1,11 +1,11 @@
 """json, jsonb and jsonpath.
 
-Python values: what ``json.loads`` gives, with two exceptions, both documents that Python would refuse. An integer
-of more digits than ``sys.get_int_max_str_digits()`` (4,300) is a ``Decimal``, and a document nested deeper than
-Python's recursion limit stays ``str``. A JSON null is ``None``, like NULL.
+Python values: those of ``json.loads``, with two exceptions for documents that it refuses. An integer with more digits
+than ``sys.get_int_max_str_digits()`` (4,300) is a ``Decimal``. A document nested deeper than Python's recursion limit is
+the ``str``. A JSON null is ``None``, as NULL is.
 
-As JSON a document is the bytes the server sent: digits, duplicate keys and the order of keys are kept. The type
-json also keeps the writer's line ends; inside of strings they cannot stand, so outside they become spaces.
+The JSON is the bytes the server sent: digits, duplicate keys and the order of keys are kept. The type json keeps line
+ends as written; they cannot occur inside strings, so they are replaced by spaces.
 
 Source: ``json_send``, ``jsonb_send``, ``jsonpath_send`` (the latter two: a version byte before the text).
 """
@@ -41,14 +41,14 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
-# A Python call for each integer; so it is only tried when the plain decoder has failed.
+# Calls Python for each integer, so it is used only after the plain decoder has failed.
 _LONG_INTEGER_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer)
 
 
 def read_json(raw: bytes) -> Any:
-    """The value of a document."""
-    # orjson's values are json's, in a sixth of the time, but for integers beyond 64 bits, which it makes floats of. What
-    # it refuses (numbers beyond a float, halves of surrogate pairs, 1,024 levels) is for json to decide.
+    """Return the value of a document."""
+    # orjson gives json's values in a sixth of the time, except that integers beyond 64 bits become floats. Documents that it
+    # refuses (numbers beyond a float, unpaired surrogates, more than 1,024 levels) are left to json.
     if not byteops.has_long_number(raw):
         try:
             return _loads(raw)
@@ -68,25 +68,25 @@ def read_json(raw: bytes) -> Any:
 
 
 def one_line(raw: bytes) -> bytes:
-    """The document as sent, on one line.
+    """Return the document as sent, on one line.
 
     :raises UnicodeDecodeError: it is not UTF-8.
     """
     if not raw.isascii():
         raw.decode()
-    if _LF in raw or _CR in raw:  # a number is looked for seven times as fast as a string of one byte
+    if _LF in raw or _CR in raw:  # searching an int is seven times as fast as searching a one-byte string
         return raw.translate(_LINE_ENDS)
     return raw
 
 
 class Document(Binary):
-    """json and jsonb, the latter behind a version byte, which is 1."""
+    """json and jsonb; jsonb is preceded by a version byte, 1."""
 
     def __init__(self, *, versioned: bool) -> None:
         self._start = int(versioned)
 
     def body(self, raw: bytes) -> bytes:
-        """The document alone."""
+        """Return the document without the version byte."""
         if not self._start:
             return raw
         if not raw:

@@ -17,7 +17,7 @@ MOST_LEVELS: Final = 64
 
 
 def base(oid: int, info: Infos) -> TypeInfo | None:
-    """The type itself, or the base type of a domain; ``None`` if it is not known."""
+    """Return the type itself, or the base type of a domain; ``None`` if it is unknown."""
     found = info(oid)
     passed: set[int] = set()
     while found is not None and found.kind == DOMAIN:
@@ -29,7 +29,7 @@ def base(oid: int, info: Infos) -> TypeInfo | None:
 
 
 def problem(oid: int, info: Infos) -> str | None:
-    """The reason why a type cannot be decoded; ``None`` if it can."""
+    """Return the reason why a type cannot be decoded; ``None`` if it can."""
     levels: dict[int, int] = {}
     entered: set[int] = set()
     pending = [oid]
@@ -47,7 +47,7 @@ def problem(oid: int, info: Infos) -> str | None:
             entered.add(top)
             pending += missing
             continue
-        # A domain is read as its base type is, and adds no level.
+        # A domain adds no level.
         added = 0 if found is not None and found.kind == DOMAIN else 1
         levels[top] = added + max((levels[part] for part in parts), default=0)
         entered.discard(top)

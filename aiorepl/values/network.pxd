@@ -36,7 +36,7 @@ cdef class AddressText(Form):
     cpdef object read(self, bytes raw)
 
 
-cdef class Hardware(Binary):
+cdef class MacAddress(Binary):
     cdef Py_ssize_t _width
 
 

@@ -17,18 +17,18 @@ from aiorepl.values.addresses import KNOWN, IPv4Interface, IPv4Network, IPv6Inte
 from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import AS_TEXT, Binary, Form
 
-# The family numbers are PostgreSQL's own (PGSQL_AF_INET, PGSQL_AF_INET6). C's own numbers in the compiled form.
+# PostgreSQL's family numbers (PGSQL_AF_INET, PGSQL_AF_INET6). C constants in the compiled form.
 _IPV4, _IPV6 = 2, 3
 _ZERO, _NINE, _SMALL_A, _SMALL_F = b"09af"
 _DOT, _COLON, _SLASH = b".:/"
 _MAPPED = 0xFFFF
-_ONE: Final = 1  # Python's
+_ONE: Final = 1  # a Python int, also in the compiled form
 
 
 class Inet(Binary):
-    """inet: family, length of the mask, a flag, how many bytes, and the address.
+    """inet: family, prefix length, a flag, the number of bytes, and the address.
 
-    :param known: whether the library's objects can be made without their constructors.
+    :param known: ``ipaddress`` objects can be made without their constructors.
     """
 
     def __init__(self, *, known: bool) -> None:
@@ -41,7 +41,7 @@ class Inet(Binary):
         return self.value(number, data[1], bits)
 
     def value(self, number: Any, mask: int, bits: int) -> Any:
-        """The Python value of an address of so many bits."""
+        """Return the Python value of an address of ``bits`` bits."""
         if not self._known:
             made = ipaddress.IPv4Interface if bits == 32 else ipaddress.IPv6Interface
             return made((number, mask))
@@ -63,12 +63,12 @@ class Inet(Binary):
 
 
 class Cidr(Inet):
-    """cidr: the same, its mask always written."""
+    """cidr: as inet, with the prefix length always printed."""
 
     def value(self, number: Any, mask: int, bits: int) -> Any:
         if not self._known or number & ((_ONE << (bits - mask)) - 1):
             made = ipaddress.IPv4Network if bits == 32 else ipaddress.IPv6Network
-            return made((number, mask))  # which has its words for bits behind the mask
+            return made((number, mask))  # which raises for host bits
         # As ``addresses.network``.
         value = objects.bare(IPv4Network if bits == 32 else IPv6Network)
         objects.set_field(value, "_number", number)
@@ -85,7 +85,7 @@ class AddressText(Form):
     """inet and cidr.
 
     :param binary: makes the values.
-    :param parse: for what is not plainly an address.
+    :param parse: reads text that is not a plain address.
     """
 
     def __init__(self, binary: Inet, parse: Any) -> None:
@@ -117,7 +117,7 @@ class AddressText(Form):
 
 
 def _bits(raw: bytes) -> int:
-    """How many the address has, in bytes whose parts agree."""
+    """Return the bits of the address family, after verifying the header."""
     size = len(raw)
     if size < 4:
         raise Malformed("an address or mask of the wrong length")
@@ -131,7 +131,7 @@ def _bits(raw: bytes) -> int:
 
 
 def _decimal(data: Any, at: int, end: int, highest: int) -> int:
-    """The number of one to three digits between; -1 when it is none, or begins with a zero too many."""
+    """Return the number of one to three digits; -1 if it is none, or has a leading zero."""
     if not 1 <= end - at <= 3 or (data[at] == _ZERO and end - at > 1):
         return -1
     number = 0
@@ -143,7 +143,7 @@ def _decimal(data: Any, at: int, end: int, highest: int) -> int:
 
 
 def _ipv4(data: Any, at: int, end: int) -> int:
-    """The address of four numbers between; -1 when it is none."""
+    """Return the IPv4 address as a number; -1 if it is none."""
     address = parts = 0
     start = at
     while at <= end:
@@ -161,11 +161,11 @@ def _ipv4(data: Any, at: int, end: int) -> int:
 
 
 def _ipv6(data: Any, end: int) -> bytes | None:
-    """The address that ends there, as its bytes; ``None`` when it is none."""
+    """Return the bytes of the IPv6 address that ends at ``end``; ``None`` if it is none."""
     made = byteops.blank(16)
     place: Any = made  # a pointer, too
     count = at = 0  # bytes and characters so far
-    gap = -1  # bytes before the zeros that were left out
+    gap = -1  # bytes before ``::``
     if end >= 2 and data[0] == _COLON and data[1] == _COLON:
         gap, at = 0, 2
     while at < end:
@@ -207,7 +207,7 @@ def _ipv6(data: Any, end: int) -> bytes | None:
         return byteops.done(made) if count == 16 else None
     if count > 14:
         return None
-    # What stands behind the gap belongs to the end, and zeros into it.
+    # The words after ``::`` move to the end; zeros fill the gap.
     for back in range(1, 17 - gap):
         behind = back <= count - gap
         place[16 - back] = place[count - back] if behind else 0
@@ -224,7 +224,7 @@ def _put_address(out: bytearray, raw: bytes, bits: int) -> None:
     if bits == 32:
         _put_ipv4(out, data, 4)
         return
-    # The longest run of zero words, the first of equals.
+    # The longest run of zero words, the first if several are equal.
     gap = -1
     longest = 1
     length = 0
@@ -255,8 +255,8 @@ def _put_ipv4(out: bytearray, data: Any, at: int) -> None:
         byteops.put_number(out, data[place])
 
 
-class Hardware(Binary):
-    """macaddr and macaddr8: so many bytes. The value is the text."""
+class MacAddress(Binary):
+    """macaddr and macaddr8: 6 or 8 bytes. The Python value is the text."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -276,6 +276,6 @@ _CIDR: Final = Cidr(known=KNOWN)
 CODECS: Final = {
     "inet": form_codec(AddressText(_INET, ipaddress.ip_interface), _INET),
     "cidr": form_codec(AddressText(_CIDR, ipaddress.ip_network), _CIDR),
-    "macaddr": form_codec(AS_TEXT, Hardware(6)),
-    "macaddr8": form_codec(AS_TEXT, Hardware(8)),
+    "macaddr": form_codec(AS_TEXT, MacAddress(6)),
+    "macaddr8": form_codec(AS_TEXT, MacAddress(8)),
 }

@@ -45,7 +45,7 @@ cdef class Numeric(Binary):
     cpdef void put(self, bytearray out, bytes raw) except *
 
     @cython.locals(data="const unsigned char*", digits=Py_ssize_t)
-    cpdef Py_ssize_t swelling(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
+    cpdef Py_ssize_t expansion(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class NumericText(Form):

@@ -3,10 +3,9 @@
 Python values: ``int``, ``float``, ``Decimal`` (exact, with its scale, up to the 131,072 digits that PostgreSQL
 allows), ``bool``; money is ``str``.
 
-money is text because its text is all that is certain: the sign, the grouping and even how many digits stand
-behind the point belong to the server's lc_monetary, and the binary form is a bare integer of the smallest unit.
-Under binary it is printed as the C and en_US locales do (``-$1,234.56``); where the server has another
-lc_monetary, request text.
+money is text: its sign, grouping and number of decimals depend on the server's lc_monetary, and the binary form is an
+integer of the smallest unit. The binary form is printed as in the C and en_US locales (``-$1,234.56``). If the server has
+another lc_monetary, request text.
 
 Source: ``int4send``, ``float8send``, ``numeric_send``, ``numeric_out``, ``cash_send``, ``cash_out``, ``boolsend``.
 """
@@ -21,26 +20,26 @@ from aiorepl.values.codec import Malformed, as_sent, form_codec, string
 from aiorepl.values.floats import put_float4, put_float8
 from aiorepl.values.forms import AS_TEXT, Binary, Form
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
 _DIGIT_BASE, _MAX_DISPLAY_SCALE = 10000, 0x3FFF
 _FEW_DIGITS = 256
 _T, _F = b"tf"
 _NUMERIC_SPECIAL: Final = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
-_CUT: Final = (10000, 1000, 100, 10)  # what leaves of a group of four digits none, one, two, three
+_CUT: Final = (10000, 1000, 100, 10)  # divisors that keep none, one, two, three of a group of four digits
 _BOOL_JSON: Final = {b"t": b"true", b"f": b"false"}
 json_bool: Final = _BOOL_JSON.__getitem__
 
 
 class Integer(Binary):
-    """Integers of a width in bytes. Their text is JSON."""
+    """Integers of ``width`` bytes. Their text is JSON."""
 
     def __init__(self, width: int, *, signed: bool = True) -> None:
         self._width = width
         self._signed = signed
 
     def number(self, raw: bytes, start: int, end: int) -> int:
-        """The value of a stretch, as C's."""
+        """Return the value of ``raw[start:end]``, as a C integer in the compiled form."""
         if end - start != self._width:
             raise ValueError
         data: Any = raw  # a pointer in the compiled form
@@ -77,7 +76,7 @@ class IntegerText(Form):
 
 
 class Float4(Binary):
-    """JSON has numbers for the finite ones."""
+    """Floats. The JSON of a finite one is a number."""
 
     def read(self, raw: bytes) -> Any:
         return _float4(raw)
@@ -93,7 +92,7 @@ class Float4(Binary):
 
 
 class Float4Text(Form):
-    """The text is the shortest that tells float4s apart; the value is the float4 itself, as from binary."""
+    """float4 as text. The Python value is the nearest float4, as from binary."""
 
     def read(self, raw: bytes) -> Any:
         return byteops.single(byteops.decimal(raw, 0, len(raw)))
@@ -103,7 +102,7 @@ class Float4Text(Form):
 
 
 class Float8(Binary):
-    """JSON has numbers for the finite ones."""
+    """Floats. The JSON of a finite one is a number."""
 
     def read(self, raw: bytes) -> Any:
         return _float8(raw)
@@ -119,7 +118,7 @@ class Float8(Binary):
 
 
 class Float8Text(Form):
-    """Any finite one, NaN and Infinity."""
+    """float8 as text, with NaN and Infinity."""
 
     def read(self, raw: bytes) -> Any:
         return byteops.decimal(raw, 0, len(raw))
@@ -143,7 +142,7 @@ def _float8(raw: bytes) -> float:
 
 
 def _is_finite(raw: bytes, mask: int) -> bool:
-    """Whether not all bits of the exponent are set."""
+    """Return whether the float is finite: not all bits of its exponent are set."""
     if len(raw) < 2:
         raise ValueError
     data: Any = raw  # a pointer in the compiled form
@@ -151,12 +150,12 @@ def _is_finite(raw: bytes, mask: int) -> bool:
 
 
 def json_float(raw: bytes) -> bytes:
-    """A finite float ends in a digit; NaN and the infinities are no JSON numbers, so strings."""
+    """Encode a float's text: NaN and the infinities, which do not end in a digit, become strings."""
     return raw if raw[-1] <= 0x39 else b'"%b"' % raw
 
 
 class Numeric(Binary):
-    """Digits of base 10,000, the first of them worth 10000^weight, cut or filled up to the display scale."""
+    """Digits of base 10,000; the first is worth 10000^weight; the last are cut or padded to the display scale."""
 
     def read(self, raw: bytes) -> Any:
         return Decimal(self.text(raw))
@@ -207,10 +206,10 @@ class Numeric(Binary):
             scale -= 4
             at += 1
 
-    def swells(self) -> bool:
+    def expands(self) -> bool:
         return True
 
-    def swelling(self, raw: bytes, start: int, end: int) -> int:
+    def expansion(self, raw: bytes, start: int, end: int) -> int:
         if end - start < 8:
             return 0
         data: Any = raw  # a pointer in the compiled form
@@ -224,12 +223,12 @@ class NumericText(Form):
     """Digits, NaN and Infinity."""
 
     def read(self, raw: bytes) -> Any:
-        # The constructor is exact; no context, so no rounding and no signals but for what is no number.
+        # The constructor is exact: it does not round, and raises only for text that is no number.
         return Decimal(raw.decode("ascii"))
 
 
 class Boolean(Binary):
-    """``t`` and ``f``; JSON has words for them."""
+    """``t`` and ``f``; true and false in JSON."""
 
     def read(self, raw: bytes) -> Any:
         return _truth(raw, 1, 0)
@@ -258,7 +257,7 @@ def _truth(raw: bytes, true: int, false: int) -> bool:
 
 
 class Money(Binary):
-    """Cents, printed with commas between thousands. The value is the text."""
+    """Cents, printed with thousands separators. The Python value is the text."""
 
     def read(self, raw: bytes) -> Any:
         return self.text(raw)

@@ -1,4 +1,4 @@
-# objects.py in C, for the modules that are compiled.
+# objects.py in C, for compiled modules.
 
 from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
 

@@ -1,4 +1,4 @@
-"""Objects of frozen classes, made without their constructors: for values of which there are many.
+"""Creates objects of frozen classes without their constructors, for frequent values.
 
 Compiled modules use ``objects.pxd`` beside this file instead, as with ``byteops``.
 """
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def bare(kind: type) -> Any:
-    """An object of which no field is set."""
+    """Return an object without any field set."""
     return object.__new__(kind)
 
 
 def set_field(value: Any, name: str, content: Any) -> None:
-    """Set a field, frozen or not."""
+    """Set a field, also of a frozen class."""
     object.__setattr__(value, name, content)

@@ -3,7 +3,7 @@ cimport cython
 from aiorepl cimport byteops
 from aiorepl.values cimport delimiters, objects
 from aiorepl.values.composites cimport field_end, put_field, read_field
-from aiorepl.values.forms cimport Binary, Composed, Form
+from aiorepl.values.forms cimport Binary, Container, Form
 
 cdef unsigned int _EMPTY, _LOWER_INC, _UPPER_INC, _LOWER_INF, _UPPER_INF, _SENT
 cdef unsigned char _INC_OPEN, _EXC_OPEN, _INC_CLOSE, _EXC_CLOSE, _COMMA, _OPEN, _CLOSE
@@ -25,7 +25,7 @@ cdef class RangeText(Form):
 cdef (Py_ssize_t, Py_ssize_t) _bounds(bytes raw, Py_ssize_t at) except *
 
 
-cdef class RangeBinary(Composed):
+cdef class RangeBinary(Container):
     cdef Binary _subtype
 
     @cython.locals(lower_end=Py_ssize_t, flags="unsigned int")
@@ -55,7 +55,7 @@ cdef class MultirangeText(Form):
 cdef Py_ssize_t _range_end(bytes raw, Py_ssize_t at) except -1
 
 
-cdef class MultirangeBinary(Composed):
+cdef class MultirangeBinary(Container):
     cdef Binary _range
 
     @cython.locals(ranges=list, at=Py_ssize_t, end=Py_ssize_t, _=Py_ssize_t)

@@ -14,10 +14,10 @@ from aiorepl import byteops
 from aiorepl.values import delimiters, objects
 from aiorepl.values.codec import Codec, Malformed, binary_form, form_codec, string
 from aiorepl.values.composites import field_end, put_field, read_field
-from aiorepl.values.forms import Binary, Composed, Form, form_of
+from aiorepl.values.forms import Binary, Container, Form, form_of
 
-# C's own numbers in the compiled form. Flags as in rangetypes.h; LB_NULL and UB_NULL are never sent, the last only means
-# something inside of GiST indexes.
+# C constants in the compiled form. Flags as in rangetypes.h; LB_NULL and UB_NULL are never sent, RANGE_CONTAIN_EMPTY has a
+# meaning only inside GiST indexes.
 _EMPTY, _LOWER_INC, _UPPER_INC, _LOWER_INF, _UPPER_INF = 0x01, 0x02, 0x04, 0x08, 0x10
 _SENT = _EMPTY | _LOWER_INC | _UPPER_INC | _LOWER_INF | _UPPER_INF
 _LENGTH = 4  # size
@@ -29,7 +29,7 @@ _NEEDS_QUOTES: Final = delimiters.any_of(b'"\\()[], \t\n\v\f\r')
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range; a bound that is ``None`` is not there: the range has no end on that side."""
+    """A range. A bound that is ``None`` is infinite."""
 
     lower: Any = None
     upper: Any = None
@@ -42,7 +42,7 @@ EMPTY: Final = Range(empty=True)
 
 
 def _range(lower: Any, upper: Any, lower_inc: bool, upper_inc: bool) -> Range:
-    """``Range(…)`` in a quarter of the time, most of which its being frozen takes."""
+    """Return ``Range(…)`` in a quarter of the time: assignments to a frozen class are slow."""
     value: Range = objects.bare(Range)
     objects.set_field(value, "lower", lower)
     objects.set_field(value, "upper", upper)
@@ -53,7 +53,7 @@ def _range(lower: Any, upper: Any, lower_inc: bool, upper_inc: bool) -> Range:
 
 
 class RangeText(Form):
-    """Two bounds, in brackets if they belong to it, or ``empty``."""
+    """Two bounds in square brackets (inclusive) or parentheses (exclusive), or ``empty``."""
 
     def __init__(self, subtype: Form) -> None:
         self._subtype = subtype
@@ -64,7 +64,7 @@ class RangeText(Form):
         data: Any = raw  # a pointer in the compiled form
         comma, end = _bounds(raw, 0)
         if end + 1 != len(raw):
-            raise Malformed("something follows the upper bound")
+            raise Malformed("there is text after the upper bound")
         return _range(
             read_field(self._subtype, raw, 1, comma),
             read_field(self._subtype, raw, comma + 1, end),
@@ -74,22 +74,22 @@ class RangeText(Form):
 
 
 def _bounds(raw: bytes, at: int) -> tuple[int, int]:
-    """Of the range that begins at ``at``, where the lower bound ends, and where the upper."""
+    """Return where the lower and the upper bound end, of the range that begins at ``at``."""
     data: Any = raw  # a pointer in the compiled form
     size = len(raw)
     if at >= size or (data[at] != _INC_OPEN and data[at] != _EXC_OPEN):
         raise Malformed("neither two bounds nor empty")
     comma = field_end(raw, at + 1, size, _ENDS)
     if comma >= size or data[comma] != _COMMA:
-        raise Malformed("no comma behind the lower bound")
+        raise Malformed("no comma after the lower bound")
     end = field_end(raw, comma + 1, size, _ENDS)
     if end >= size or (data[end] != _INC_CLOSE and data[end] != _EXC_CLOSE):
-        raise Malformed("no bracket behind the upper bound")
+        raise Malformed("no bracket after the upper bound")
     return comma, end
 
 
-class RangeBinary(Composed):
-    """Flags, then the bounds that are there, each behind its length."""
+class RangeBinary(Container):
+    """Flags, then the finite bounds, each preceded by its length."""
 
     def __init__(self, subtype: Binary) -> None:
         self._subtype = subtype
@@ -119,15 +119,15 @@ class RangeBinary(Composed):
             put_field(out, self._subtype, byteops.cut(data, lower_end + _LENGTH, len(raw)), _NEEDS_QUOTES)
         byteops.put(out, b"]" if flags & _UPPER_INC else b")")
 
-    def swells(self) -> bool:
-        return self._subtype.swells()
+    def expands(self) -> bool:
+        return self._subtype.expands()
 
-    def swelling(self, raw: bytes, start: int, end: int) -> int:
+    def expansion(self, raw: bytes, start: int, end: int) -> int:
         return _swelling(self._subtype, raw, start + 1, end)
 
 
 def _swelling(of: Binary, raw: bytes, at: int, end: int) -> int:
-    """Of values one behind the other, each behind its length."""
+    """Estimate the expansion of consecutive values, each preceded by its length."""
     data: Any = raw  # a pointer in the compiled form
     total = 0
     while end - at >= _LENGTH:
@@ -135,13 +135,13 @@ def _swelling(of: Binary, raw: bytes, at: int, end: int) -> int:
         at += _LENGTH
         if not 0 <= length <= end - at:
             break
-        total += of.swelling(raw, at, at + length)
+        total += of.expansion(raw, at, at + length)
         at += length
     return total
 
 
 def _lower_end(raw: bytes) -> tuple[int, int]:
-    """Where the lower bound ends, and the flags; the upper, if there is one, fills the rest."""
+    """Return where the lower bound ends, and the flags; a finite upper bound takes the rest."""
     data: Any = raw  # a pointer in the compiled form
     size = len(raw)
     if not size:
@@ -158,7 +158,7 @@ def _lower_end(raw: bytes) -> tuple[int, int]:
 
 
 def _item_end(raw: bytes, at: int) -> int:
-    """Where the value ends whose length stands at ``at``."""
+    """Return where the value ends whose length is at ``at``."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - at - _LENGTH
     length = byteops.int32(data, at) if rest >= 0 else -1
@@ -191,15 +191,15 @@ class MultirangeText(Form):
 
 
 def _range_end(raw: bytes, at: int) -> int:
-    """Where the range that begins at ``at`` ends."""
+    """Return where the range that begins at ``at`` ends."""
     if raw.startswith(b"empty", at):
         return at + 5
     _, end = _bounds(raw, at)
     return end + 1
 
 
-class MultirangeBinary(Composed):
-    """A count, then the ranges, each behind its length."""
+class MultirangeBinary(Container):
+    """A count, then the ranges, each preceded by its length."""
 
     def __init__(self, range_form: Binary) -> None:
         self._range = range_form
@@ -226,15 +226,15 @@ class MultirangeBinary(Composed):
         _whole(raw, at)
         byteops.put(out, b"}")
 
-    def swells(self) -> bool:
-        return self._range.swells()
+    def expands(self) -> bool:
+        return self._range.expands()
 
-    def swelling(self, raw: bytes, start: int, end: int) -> int:
+    def expansion(self, raw: bytes, start: int, end: int) -> int:
         return _swelling(self._range, raw, start + _LENGTH, end)
 
 
 def _count(raw: bytes) -> int:
-    """How many ranges there are, not more than their lengths would fit in."""
+    """Return the number of ranges, verified against the number of bytes."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - _LENGTH
     count = byteops.int32(data, 0) if rest >= 0 else -1
@@ -249,10 +249,10 @@ def _whole(raw: bytes, end: int) -> None:
 
 
 def range_of(subtype: Codec) -> Codec:
-    """The codec of a range type over ``subtype``."""
+    """Build the codec of a range type over ``subtype``."""
     return form_codec(RangeText(form_of(subtype.read_text)), RangeBinary(binary_form(subtype)), string)
 
 
 def multirange_of(of: Codec) -> Codec:
-    """The codec of a multirange type over the range type of this codec."""
+    """Build the codec of a multirange type over the range type of this codec."""
     return form_codec(MultirangeText(form_of(of.read_text)), MultirangeBinary(binary_form(of)), string)

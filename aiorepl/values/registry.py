@@ -1,8 +1,8 @@
-"""The types of one connection, and how to read each: the only door into this folder.
+"""The types of one connection and their decoders: the entry point of this folder.
 
-A ``Types`` starts with every built-in type. Others are added as they become known: by name from pgoutput's Type
-messages, in full from the catalog (``catalog.py`` has the query; running it is the caller's part). What is not
-known still reads as text, so that a look-up that fails does not fail the stream.
+A ``Types`` starts with all built-in types. The caller adds others: by name from pgoutput's Type messages, in full from
+the catalog (``catalog.py`` has the query; the caller runs it). A value of an unknown type reads as text, so a failed
+look-up does not fail the stream.
 """
 
 from __future__ import annotations
@@ -85,12 +85,11 @@ def _style(codec: Codec) -> Style:
 
 
 class Types:
-    """Every type known to a connection, by oid. Not thread-safe while types are added.
+    """The types known to a connection, by oid. Not thread-safe while types are added.
 
-    The callables it hands out take the bytes of a column that is not NULL and keep working when types are added
-    later, as they were when asked for; ask again after ``add``. They raise nothing but ``ValueError``:
-    ``Malformed`` for bytes that are not of the type, ``UnknownBinaryType`` for a binary value of a type whose
-    binary form is not known (asking for the callable is no error). Neither message contains the value.
+    Its callables take the bytes of a column that is not NULL. They do not change when a type is added later: request them
+    again after ``add``. They raise only ``ValueError``: ``Malformed`` for bytes that are not a value of the type,
+    ``UnknownBinaryType`` for a binary value of a type whose binary form is unknown. No message contains the value.
     """
 
     def __init__(self, infos: Iterable[TypeInfo] = ()) -> None:
@@ -101,7 +100,7 @@ class Types:
         self._encoders: dict[tuple[int, int, bool], Encoder] = {}
         self._printers: dict[tuple[int, int], Printer] = {}
         self.version = 0
-        """Grows when a type is added: whatever was asked for before may be out of date."""
+        """Incremented when a type is added: callables requested before may be out of date."""
         for info in infos:
             self.add(info)
 
@@ -110,15 +109,15 @@ class Types:
 
     @property
     def added(self) -> tuple[TypeInfo, ...]:
-        """What was added to the built-in types: all that another process needs to read the same columns."""
+        """The types added to the built-in ones: what another process needs to read the same columns."""
         return tuple(self._added.values())
 
     def info(self, oid: int) -> TypeInfo | None:
-        """What is known of the type, if anything."""
+        """Return the description of the type; ``None`` if it is unknown."""
         return BUILTIN.get(oid) or self._added.get(oid)
 
     def base(self, oid: int) -> TypeInfo | None:
-        """The type itself, or the base type of a domain; ``None`` if it is not known."""
+        """Return the type itself, or the base type of a domain; ``None`` if it is unknown."""
         return nesting.base(oid, self.info)
 
     def readable(self, oid: int) -> bool:
@@ -126,9 +125,9 @@ class Types:
         return nesting.problem(oid, self.info) is None
 
     def add(self, info: TypeInfo) -> None:
-        """Make a type known, or known anew after it was altered.
+        """Add a type, or replace its description after it was altered.
 
-        A mere name never replaces what the catalog said; built-in types cannot be replaced.
+        A bare name never replaces a description from the catalog. Built-in types cannot be replaced.
         """
         known = self._added.get(info.oid)
         if info.oid in BUILTIN or info == known or (info.kind == NAME_ONLY and known is not None):
@@ -136,17 +135,17 @@ class Types:
         self._added[info.oid] = info
         self._any_composites |= info.kind == COMPOSITE
         self.version += 1
-        # Any type may be made of this one, so none of the others can stay.
+        # Any other codec may contain this type.
         for cache in (self._codecs, self._decoders, self._encoders, self._printers):
             cache.clear()
 
     @property
     def any_composites(self) -> bool:
-        """Whether a composite type was added."""
+        """Return whether a composite type was added."""
         return self._any_composites
 
     def composites(self, oids: Iterable[int]) -> set[int]:
-        """The composite types among these and what they are made of."""
+        """Return the composite types among ``oids`` and their components."""
         found: set[int] = set()
         seen: set[int] = set()
         pending = [oid for oid in oids if oid not in BUILTIN]
@@ -162,15 +161,15 @@ class Types:
         return found
 
     def altered(self, infos: Iterable[TypeInfo]) -> Types:
-        """The same types but for these; this one stays as it is, for rows of before."""
+        """Return a copy in which ``infos`` replace the same oids. Earlier rows keep using this object."""
         return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
     def known(self, oid: int) -> bool:
-        """Whether this type and all that it is made of are known; if not, ``missing`` says what to look up."""
+        """Return whether this type and its components are known; if not, ``missing`` lists the oids to look up."""
         return oid in BUILTIN or not self.missing(oid)
 
     def missing(self, oid: int) -> set[int]:
-        """The oids that must be looked up in the catalog before this type can be read in full."""
+        """Return the oids that must be looked up in the catalog before this type can be decoded."""
         missing: set[int] = set()
         seen: set[int] = set()
         pending = [oid]
@@ -189,7 +188,7 @@ class Types:
         return missing
 
     def decoder(self, oid: int, format: int) -> Callable[[bytes], Any]:  # noqa: A002 - the protocol's word
-        """Column bytes to Python value; each family's page says which value its types have."""
+        """Return the function from column bytes to Python value; each family's module documents the values of its types."""
         try:
             return self._decoders[oid, format]
         except KeyError:
@@ -199,25 +198,25 @@ class Types:
             return decoder
 
     def form(self, oid: int, format: int) -> Form:  # noqa: A002
-        """What ``decoder`` reads with, without its guard: it may raise anything, and what it raises quotes the value. For
-        loops that then ask ``decoder`` to say what is wrong.
+        """Return ``decoder``'s form without its guard. It may raise any exception, and the exception may quote the value: a
+        loop that uses it calls ``decoder`` to get the error.
         """
         codec = self._codec(oid)
         return form_of(codec.read_text if format == Format.TEXT else codec.read_binary)
 
     def writer(self, oid: int, format: int) -> Binary | None:  # noqa: A002
-        """The form that prints itself without a guard, if the type has one. For loops, as ``form``."""
+        """Return the form that prints itself, without a guard; ``None`` if the type has none. For loops, as ``form``."""
         codec = self._codec(oid)
         if format == Format.TEXT:
             return AS_TEXT if codec.json_text is string else binary_of(codec.json_text)
         return binary_of(codec.json_binary)
 
     def json_encoder(self, oid: int, format: int, *, typed: bool = True) -> Callable[[bytes], bytes]:  # noqa: A002
-        """Column bytes to a JSON fragment in UTF-8, without line ends.
+        """Return the function from column bytes to a JSON fragment in UTF-8, without line ends.
 
-        :param typed: numbers for int2, int4, int8, oid and finite floats; true and false; lists for arrays; json
-            and jsonb as they are; a string of PostgreSQL's text for all else. The same from both formats. Without
-            it, a string of PostgreSQL's text for every type.
+        :param typed: numbers for int2, int4, int8, oid and finite floats; true and false for bool; lists for arrays; json
+            and jsonb verbatim; a string of PostgreSQL's text for all other types. Both formats give the same JSON. If
+            false, a string of PostgreSQL's text for every type.
         """
         try:
             return self._encoders[oid, format, typed]
@@ -231,14 +230,14 @@ class Types:
             return encoder
 
     def json_style(self, oid: int, *, typed: bool = True) -> Style:
-        """How plainly ``json_encoder``'s JSON comes of the text form."""
+        """Return the shortcut that makes ``json_encoder``'s JSON of the text form."""
         codec = self._codec(oid)
         if not typed:
             return Style.STRING if codec.print_text is TEXT.print_text else Style.CALL
         return _style(codec)
 
     def text(self, oid: int, format: int) -> Callable[[bytes], str]:  # noqa: A002
-        """Column bytes to PostgreSQL's own text: what the server prints under the settings of ``--values``."""
+        """Return the function from column bytes to PostgreSQL's text, as printed under the settings of the connection."""
         try:
             return self._printers[oid, format]
         except KeyError:
@@ -254,7 +253,7 @@ class Types:
     def _guard(self, oid: int, format: int, function: Callable[[bytes], Any]) -> Callable[[bytes], Any]:  # noqa: A002
         if format not in (Format.TEXT, Format.BINARY):
             raise ValueError(
-                f"{format} is no format: it is {Format.TEXT:d} (text) or {Format.BINARY:d} (binary)"
+                f"format {format} does not exist: it is {Format.TEXT:d} (text) or {Format.BINARY:d} (binary)"
             )
         return guard(function, f"type {self._name(oid)}", Format(format).name.lower())
 
@@ -267,7 +266,7 @@ class Types:
 
     def _refused(self, oid: int, problem: str) -> Codec:
         base = self.base(oid)
-        # As JSON these are strings of their text, which nobody has to understand.
+        # Their JSON is a string of the text, which needs no decoding.
         as_text = base is not None and base.kind in (COMPOSITE, RANGE, MULTIRANGE)
         return refused(problem, string if as_text else None)
 

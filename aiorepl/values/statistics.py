@@ -1,8 +1,7 @@
 """Extended statistics, as found in copies of pg_statistic_ext_data: pg_ndistinct, pg_dependencies, pg_mcv_list.
 
-Python value: ``str``, PostgreSQL's text. Their binary form is the server's memory, in the byte order of its
-machine, which the magic number at its head betrays. The pg_brin_* summaries live in indexes only, no column holds
-one, and their binary form is refused.
+Python value: ``str``, PostgreSQL's text. The binary form is the server's memory, in the byte order of its machine, which
+the magic number at its head tells. The pg_brin_* summaries occur in indexes only; their binary form is refused.
 
 Source: ``pg_ndistinct_out``, ``pg_dependencies_out``, ``pg_mcv_list_out`` (src/backend/statistics/).
 """
@@ -23,7 +22,7 @@ _MAX_COLUMNS: Final = 8
 
 
 def _items(raw: bytes, magic: int, count_format: str) -> list[tuple[float, tuple[int, ...]]]:
-    """A header, then for each item a number and the columns it is about."""
+    """Return the items after the header: each is a number and the columns it describes."""
     order = next((order for order in "<>" if struct.unpack_from(f"{order}I", raw)[0] == magic), None)
     if order is None:
         raise Malformed("unknown magic number")

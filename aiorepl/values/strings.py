@@ -3,7 +3,7 @@ r"""Text and bytes: text, varchar, bpchar, name, "char", xml, refcursor, pg_node
 Python values: ``str``; ``bytes`` for bytea; a ``str`` of 0 and 1 for bit strings. bpchar keeps its padding.
 
 "char" is one byte, not a character. Zero prints as nothing. Since PostgreSQL 15 a byte above 0x7f prints as
-``\ooo``; older servers send it bare, which is no UTF-8: it reads as ``\ooo`` from them too.
+``\ooo``; older servers send the byte itself, which is not UTF-8 and reads as ``\ooo`` too.
 
 Source: ``textsend``, ``charout``, ``byteain``, ``byteaout``, ``varbit_send``. ``xml_send`` differs from
 ``xml_out`` only by an encoding in the declaration, which it leaves out for clients that read UTF-8.
@@ -68,7 +68,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 class ByteaText(Form):
-    r"""``\x`` and hexadecimal, or the escape format: a literal backslash never stands alone in that."""
+    r"""bytea as text: ``\x`` and hexadecimal, or the escape format, in which a backslash is doubled."""
 
     def read(self, raw: bytes) -> Any:
         if byteops.has_at(raw, 0, b"\\x"):
@@ -77,7 +77,7 @@ class ByteaText(Form):
 
 
 class Bytea(Binary):
-    """Bytes as they are; ``byteaout`` with bytea_output hex."""
+    """bytea: the bytes themselves; the text is that of bytea_output hex."""
 
     def read(self, raw: bytes) -> Any:
         return raw
@@ -102,7 +102,7 @@ class BitsText(Form):
 
 
 class Bits(Binary):
-    """bit and varbit: a count of bits, then the bits, the last byte padded with zeros."""
+    """bit and varbit: the number of bits, then the bits; the last byte is padded with zeros."""
 
     def read(self, raw: bytes) -> Any:
         return self.text(raw)
@@ -119,10 +119,10 @@ class Bits(Binary):
 
 
 class Versioned(Binary):
-    """Types whose binary form is a version byte, 1, before their text (jsonpath, ltree)."""
+    """Types whose binary form is a version byte, 1, and their text (jsonpath, ltree)."""
 
     def body(self, raw: bytes) -> bytes:
-        """The text alone."""
+        """Return the text without the version byte."""
         if not raw:
             raise ValueError
         if raw[0] != 1:

@@ -1,4 +1,4 @@
-"""How the text of a type becomes JSON where that takes no call of an encoder for each value."""
+"""Shortcuts from the text form of a type to JSON, without a call of its encoder for each value."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from aiorepl import byteops
 
 
 class Style(enum.IntEnum):
-    """Copied, in quotes, as a string, copied unless it is no finite number, ``t`` and ``f``, on one line. ``CALL``: none of
-    these.
+    """How text becomes JSON.
+
+    ``COPY``: verbatim. ``QUOTE``: in quotes. ``STRING``: quoted and escaped. ``NUMBER``: verbatim if finite, else quoted.
+    ``BOOLEAN``: ``t`` and ``f``. ``DOCUMENT``: verbatim, on one line. ``CALL``: the encoder is called.
     """
 
     CALL = 0
@@ -22,14 +24,14 @@ class Style(enum.IntEnum):
     DOCUMENT = 6
 
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _COPY, _QUOTE, _STRING = int(Style.COPY), int(Style.QUOTE), int(Style.STRING)
 _NUMBER, _BOOLEAN, _DOCUMENT = int(Style.NUMBER), int(Style.BOOLEAN), int(Style.DOCUMENT)
 _T, _F, _NINE = b"tf9"
 
 
 def put_styled(out: bytearray, raw: bytes, start: int, end: int, style: int) -> bool:
-    """Append the JSON of a stretch of text. Says whether it did: else an encoder has to be asked."""
+    """Append the JSON of ``raw[start:end]`` and return true; return false if the encoder has to be called."""
     data: Any = raw  # a pointer in the compiled form
     if style == _STRING:
         if not byteops.is_plain_in(data, start, end):

@@ -1,14 +1,14 @@
 cimport cython
 
 from aiorepl cimport byteops
-from aiorepl.values.forms cimport Composed
+from aiorepl.values.forms cimport Container
 
 cdef unsigned int _POSITION
 cdef unsigned char _APOSTROPHE, _BACKSLASH
 cdef tuple _POSITION_WEIGHTS
 
 
-cdef class TsVector(Composed):
+cdef class TsVector(Container):
     @cython.locals(
         data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t, position=Py_ssize_t, lexeme=Py_ssize_t,
         end=Py_ssize_t, places=Py_ssize_t, place=Py_ssize_t, value="unsigned int",

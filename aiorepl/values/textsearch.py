@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from aiorepl import byteops
 from aiorepl.values.codec import Malformed, codec, form_codec, string
-from aiorepl.values.forms import AS_TEXT, Composed
+from aiorepl.values.forms import AS_TEXT, Container
 
 _COUNT: Final = struct.Struct("!i")
 _SHORT: Final = struct.Struct("!H")
 
-# C's own numbers in the compiled form.
+# C constants in the compiled form.
 _POSITION = 0x3FFF
 _APOSTROPHE, _BACKSLASH = b"'\\"
-_POSITION_WEIGHTS: Final = (b"", b"C", b"B", b"A")  # D is the default and not written
+_POSITION_WEIGHTS: Final = (b"", b"C", b"B", b"A")  # D is the default and not printed
 
 _OPERAND, _OPERATOR = 1, 2
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
@@ -34,8 +34,8 @@ def _quote(lexeme: bytes) -> str:
     return f"'{byteops.text(out)}'"
 
 
-class TsVector(Composed):
-    """A count, then each lexeme, zero-terminated, with its positions; a position's high bits are its weight."""
+class TsVector(Container):
+    """A count, then the lexemes, each zero-terminated, with its positions; a position's high bits are its weight."""
 
     def read(self, raw: bytes) -> Any:
         return self.text(raw)
@@ -73,7 +73,7 @@ class TsVector(Composed):
 
 
 def put_lexeme(out: bytearray, lexeme: bytes) -> None:
-    """Append, as it is between apostrophes."""
+    """Append a lexeme between apostrophes, escaped."""
     if _APOSTROPHE in lexeme or _BACKSLASH in lexeme:
         lexeme = lexeme.replace(b"'", b"''").replace(b"\\", b"\\\\")
     byteops.put(out, lexeme)
@@ -101,13 +101,13 @@ def _print_tsquery(raw: bytes) -> str:
         raise Malformed("fewer items than it says")
     if not count:
         if len(raw) != _COUNT.size:
-            raise Malformed("something follows the last item")
+            raise Malformed("there are bytes after the last item")
         return ""
     return _infix(_tree(raw, count))
 
 
 def _tree(raw: bytes, count: int) -> _Node:
-    """The items come in prefix order, the right operand before the left; a query may be deeper than the stack."""
+    """Build the tree without recursion: the items are in prefix order, the right operand before the left."""
     nodes, position = [], _COUNT.size
     for _ in range(count):
         node, position = _item(raw, position)
@@ -151,8 +151,8 @@ def _item(raw: bytes, position: int) -> tuple[_Node, int]:
 
 def _infix(root: _Node) -> str:
     parts: list[str] = []
-    # What remains to be written, the next on top: text, or a node, its parent's priority, and whether it is the
-    # right operand of a phrase, which is not associative.
+    # A stack of what remains to be written: text; or a node, its parent's priority, and whether it is the right operand of a
+    # phrase, which is not associative.
     pending: list[str | tuple[_Node, int, bool]] = [(root, -1, False)]
     while pending:
         item = pending.pop()

@@ -1,8 +1,8 @@
-"""Which types there are: what pg_type says of one, and the built-in ones, whose oids never change.
+"""Descriptions of types, as in pg_type, and the table of built-in types, whose oids never change.
 
-The table was taken from pg_type of PostgreSQL 15 to 18, which agree; it covers every base, range and multirange
+The table is pg_type of PostgreSQL 15 to 18, which agree. It covers every base, range and multirange
 type of pg_catalog, with its arrays. Composite types of pg_catalog (the system tables' rows) are looked up like
-those of users.
+user-defined ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME_ONLY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """What pg_type says of one type.
+    """One type, as pg_type describes it.
 
     ``kind`` is pg_type.typtype, but ``a`` for a true array, and empty where only the name is known, as from a
     Type message of pgoutput. ``element`` is an array's element type, a domain's base type, a range's subtype
@@ -45,7 +45,7 @@ class TypeInfo:
         return name if self.namespace in ("pg_catalog", "") else f"{self.namespace}.{name}"
 
 
-# oid, name, oid of the array type (0: has none)
+# oid, name, oid of the array type (0: none)
 _BASE_TYPES: Final = (
     (16, "bool", 1000),
     (17, "bytea", 1001),
@@ -140,7 +140,7 @@ def _of_catalog(oid: int, name: str, kind: str, element: int, array: int) -> Ite
 def _builtin() -> Iterator[TypeInfo]:
     for oid, name, array in _BASE_TYPES:
         yield from _of_catalog(oid, name, BASE, 0, array)
-    # No column can be of these, but functions and system views know them.
+    # No column can have these types, but functions and system views use them.
     yield from _of_catalog(705, "unknown", PSEUDO, 0, 0)
     yield from _of_catalog(2275, "cstring", PSEUDO, 0, 1263)
     for oid, name, subtype, array, multirange, multirange_name, multirange_array in _RANGE_TYPES:

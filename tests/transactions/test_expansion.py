@@ -72,10 +72,10 @@ CASES = {
 def test_no_less_than_it_prints(case):
     """What is counted is no less than the text, and not much more."""
     oid, raw = case
-    count = TYPES.form(oid, Format.BINARY).swelling
+    count = TYPES.form(oid, Format.BINARY).expansion
     text = TYPES.text(oid, Format.BINARY)(raw)
 
-    assert TYPES.form(oid, Format.BINARY).swells()
+    assert TYPES.form(oid, Format.BINARY).expands()
     assert len(text) <= len(raw) * 4 + count(raw, 0, len(raw)) <= len(text) + len(raw) * 4 + 1000
     assert count(raw, 0, len(raw)) == count(b"x" * 7 + raw + b"x" * 9, 7, 7 + len(raw))
 
@@ -84,7 +84,7 @@ def test_no_less_than_it_prints(case):
 def test_damaged(case):
     """Of bytes that are cut short or claim too much there is an end, and a number."""
     oid, raw = case
-    count = TYPES.form(oid, Format.BINARY).swelling
+    count = TYPES.form(oid, Format.BINARY).expansion
 
     for at in range(len(raw)):
         assert count(raw, 0, at) >= 0
@@ -97,8 +97,8 @@ def test_others(oid):
     """Of types whose text is a few times the binary at most nothing is counted."""
     form = TYPES.form(oid, Format.BINARY)
 
-    assert not form.swells()
-    assert 0 == form.swelling(bytes(100), 0, 100)
+    assert not form.expands()
+    assert 0 == form.expansion(bytes(100), 0, 100)
 
 
 def assembled(oid: int, *payloads: bytes, modifier: int = -1, **options):
