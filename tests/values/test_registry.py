@@ -120,7 +120,7 @@ def test_pickled() -> None:
 
 def test_unknown_format() -> None:
     """There are two formats."""
-    with pytest.raises(ValueError, match=r"117 is no format: it is 116 \(text\) or 98 \(binary\)"):
+    with pytest.raises(ValueError, match=r"format 117 does not exist: it is 116 \(text\) or 98 \(binary\)"):
         Types().decoder(23, ord("u"))
 
 
