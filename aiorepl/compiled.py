@@ -46,7 +46,7 @@ MODULES: Final = (
     "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",
-    "journal.builder",
+    "journal.segment_builder",
 )
 VOCABULARY: Final = ("byteops", "values/calendar", "values/delimiters", "values/objects")
 """Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""

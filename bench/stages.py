@@ -23,7 +23,7 @@ from workloads import WORKLOADS, Workload
 
 from aiorepl import compiled
 from aiorepl.formats.native import NativeFormat
-from aiorepl.journal.builder import SegmentBuilder
+from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import EmbeddedServer

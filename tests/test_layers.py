@@ -51,8 +51,14 @@ BESIDE = {"cli", "testing", "__init__"}
 
 PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
-    *("journal/format.py", "journal/sealed.py", "journal/records.py", "journal/index.py", "journal/chain.py"),
-    *("journal/builder.py", "source/ledger.py", "source/feedback/schedule.py", "delivery/batching.py"),
+    *(
+        "journal/segment_format.py",
+        "journal/checked_json.py",
+        "journal/metadata.py",
+        "journal/index.py",
+        "journal/chain.py",
+    ),
+    *("journal/segment_builder.py", "source/ledger.py", "source/feedback/schedule.py", "delivery/batching.py"),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
     *("source/feedback/liveness.py", "source/catalog/tables.py"),
     *("source/continuity.py", "source/progress.py"),

@@ -107,7 +107,7 @@ async def _found(
         from aiorepl.journal.reader import JournalReader
 
         try:
-            held = JournalReader(journal).held()
+            held = JournalReader(journal).recorded_position()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
     return findings + [finding async for finding in check(source, held, snapshot=snapshot, further=further)]

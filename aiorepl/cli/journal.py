@@ -25,7 +25,7 @@ def inspect(url: str) -> int:
     click.echo(f"journal  {reader.url}")
     click.echo(f"source   cluster {source.system_identifier}, timeline {source.timeline}, slot {source.slot}")
     click.echo(
-        f"begins   {chain.begins or chain.manifest.begins}{', what came before was pruned' if chain.begins else ''}"
+        f"begins   {chain.start_lsn or chain.manifest.start_lsn}{', what came before was pruned' if chain.start_lsn else ''}"
     )
     for segment in chain.segments():
         index = reader.index(segment)
@@ -37,7 +37,7 @@ def inspect(url: str) -> int:
         click.echo(f"gap      {gap.after} to {gap.until}  accepted: what committed there is missing")
     for kept in chain.state.prepared:
         click.echo(f"prepared {kept.lsn}  xid {kept.xid}, {kept.gid!r}, not decided")
-    click.echo(f"reaches  {chain.reaches}")
+    click.echo(f"reaches  {chain.end_lsn}")
     cursors, code = Cursors(url), 0
     for name in cursors.names():
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from aiorepl.journal.records import Gap, Manifest, State, segment_name, segment_range
+from aiorepl.journal.metadata import Gap, Manifest, State, segment_name, segment_range
 from aiorepl.lsn import LSN, ZERO
 
 _DIGITS: Final = 16
@@ -53,17 +53,17 @@ class Chain:
     names: tuple[str, ...]
 
     @property
-    def end(self) -> LSN:
+    def last_segment_end(self) -> LSN:
         """The end of the last segment; 0 if there is none."""
         return segment_range(self.names[-1])[1] if self.names else ZERO
 
     @property
-    def reaches(self) -> LSN:
+    def end_lsn(self) -> LSN:
         """The LSN up to which the journal is complete; its beginning while it is empty."""
-        return max(self.manifest.begins, self.state.position.lsn, self.end)
+        return max(self.manifest.start_lsn, self.state.position.lsn, self.last_segment_end)
 
     @property
-    def begins(self) -> LSN:
+    def start_lsn(self) -> LSN:
         """The LSN after which the kept segments begin; 0 if nothing was pruned."""
         return segment_range(self.names[0])[0] if self.names else ZERO
 
@@ -75,13 +75,13 @@ class Chain:
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
         """The segments that end after ``after``, in commit order; with ``until``, only those that end by then."""
         # Called every few milliseconds over thousands of segments; names sort like the numbers in them.
-        behind = segment_name(ZERO, after)[_LAST:]
-        chosen = [Segment.named(name) for name in self.names if name[_LAST:] > behind]
+        digits = segment_name(ZERO, after)[_LAST:]
+        chosen = [Segment.named(name) for name in self.names if name[_LAST:] > digits]
         return [segment for segment in chosen if until is None or segment.last_end_lsn <= until]
 
     def hole(self, lsn: LSN) -> Gap | None:
         """The accepted gap around ``lsn``; no reader can have a position inside a gap."""
-        return next((gap for gap in self.state.gaps if gap.begins < lsn < gap.until), None)
+        return next((gap for gap in self.state.gaps if gap.start_lsn < lsn < gap.until), None)
 
     def gaps(self, after: LSN, until: LSN) -> list[Gap]:
         """The accepted gaps that a reader crosses between two positions."""
@@ -122,15 +122,16 @@ def broken(names: list[str], manifest: Manifest | None, state: State | None) -> 
             )
     if state is None:
         return Break("position.json", "is missing") if names else None
-    if names and (last_after := segment_range(names[-1])[0]) > state.end:
+    if names and (last_after := segment_range(names[-1])[0]) > state.last_segment_end:
         # After a crash one segment is newer than position.json, and never more: gaps would be forgotten.
         return Break(
-            "position.json", f"is an older copy: it ends at {state.end}, and a segment begins at {last_after}"
+            "position.json",
+            f"is an older copy: it ends at {state.last_segment_end}, and a segment begins at {last_after}",
         )
     if names and state.segment not in names:
         # Not missing if it was pruned, or if position.json is older than the first segment.
         first = segment_range(names[0])[0]
-        if first < state.end or (state.segment is None and first):
+        if first < state.last_segment_end or (state.segment is None and first):
             missing = state.segment or f"{ZERO:016X}-*"
             return Break(f"{missing}.index", "is missing, and position.json says that it is there")
     elif not names and state.segment is not None:

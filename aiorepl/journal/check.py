@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from aiorepl.errors import AioreplError, DamagedJournal
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.files import SEGMENT
+from aiorepl.journal.metadata import PreparedTransaction
+from aiorepl.journal.metadata_files import SEGMENT
 from aiorepl.journal.prepared import CONTENT, load_prepared_index, read_prepared
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.records import KeptPrepared
 from aiorepl.journal.store import Store, open_store, reading
 
 
@@ -35,7 +35,7 @@ def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iter
                 pass
         require_size(segment.name + SEGMENT, index.size)
 
-    def prepared_is_whole(kept: KeptPrepared) -> None:
+    def prepared_is_whole(kept: PreparedTransaction) -> None:
         for _ in read_prepared(held, kept):
             pass
         require_size(kept.name + CONTENT, load_prepared_index(held, kept).size)

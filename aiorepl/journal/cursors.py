@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from aiorepl.journal.checked_json import seal, unseal
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.sealed import seal, unseal
 from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.position import Position
 

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from aiorepl.errors import AioreplError, JournalError
-from aiorepl.journal.format import MAGIC
-from aiorepl.journal.records import KeptPrepared, dump_prepared, load_prepared
-from aiorepl.journal.sealed import integer, lsn, seal, text, unseal
+from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.metadata import PreparedTransaction, dump_prepared, load_prepared
+from aiorepl.journal.segment_format import MAGIC
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -46,7 +46,7 @@ class Block:
         further on stands in the block itself.
     :param rows: description number to the rows of it, in the order of their last use; a truncate counts as one of
         each of its tables.
-    :param midway: what it continues, ``None`` when it begins between transactions.
+    :param continuation: what it continues, ``None`` when it begins between transactions.
     :param first_commit_lsn: of the first and last transaction that has messages here; ``None`` without one.
     :param last_end_lsn: of the last transaction, or message between transactions, that ends here; ``None``
         without one.
@@ -57,7 +57,7 @@ class Block:
     checksum: int
     descriptions: tuple[int, ...]
     rows: Mapping[int, int]
-    midway: Continuation | None
+    continuation: Continuation | None
     first_commit_lsn: LSN | None
     last_commit_lsn: LSN | None
     last_end_lsn: LSN | None
@@ -76,7 +76,7 @@ class SegmentIndex:
     """Everything about one segment except its blocks' contents.
 
     :param after: the end LSN of the previous segment; 0 for the first.
-    :param begins: the position that a reader needs in order to miss nothing: ``after``, or for the first segment the
+    :param start_lsn: the position that a reader needs in order to miss nothing: ``after``, or for the first segment the
         beginning of the journal; 0 if that is an initial load.
     :param end: the position of a consumer of the whole segment; at or behind the end of its last transaction.
     :param prepared: the transactions that are prepared and undecided at ``end``.
@@ -85,9 +85,9 @@ class SegmentIndex:
     """
 
     after: LSN
-    begins: LSN
+    start_lsn: LSN
     end: Position
-    prepared: tuple[KeptPrepared, ...]
+    prepared: tuple[PreparedTransaction, ...]
     size: int
     binary: bool
     descriptions: tuple[Description, ...]
@@ -121,7 +121,7 @@ def dump(index: SegmentIndex) -> bytes:
     return seal(
         {
             "after": str(index.after),
-            "begins": str(index.begins),
+            "begins": str(index.start_lsn),
             "end": index.end.to_json(),
             "prepared": [dump_prepared(kept) for kept in index.prepared],
             "size": index.size,
@@ -148,7 +148,7 @@ def load(data: bytes, place: str) -> SegmentIndex:
 def _index(fields: Mapping[str, Any]) -> SegmentIndex:
     index = SegmentIndex(
         after=lsn(fields, "after"),
-        begins=lsn(fields, "begins"),
+        start_lsn=lsn(fields, "begins"),
         end=Position.from_json(fields["end"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
         size=integer(fields, "size"),
@@ -169,7 +169,7 @@ def _require_consistent(index: SegmentIndex) -> None:
 
     :raises Exception: they are not.
     """
-    if index.end.lsn < max(index.after, index.begins):
+    if index.end.lsn < max(index.after, index.start_lsn):
         raise ValueError(f"the segment ends at {index.end.lsn}, before it begins")
     described = len(index.relations)
     offset = len(MAGIC)
@@ -184,7 +184,7 @@ def _require_consistent(index: SegmentIndex) -> None:
 
 
 def _dump_block(block: Block) -> dict[str, Any]:
-    midway = block.midway
+    continuation = block.continuation
     return {
         "offset": block.offset,
         "length": block.length,
@@ -192,13 +192,13 @@ def _dump_block(block: Block) -> dict[str, Any]:
         "descriptions": block.descriptions,
         "rows": [[number, rows] for number, rows in block.rows.items()],
         "midway": None
-        if midway is None
+        if continuation is None
         else {
-            "xid": midway.xid,
-            "commit_lsn": str(midway.commit_lsn),
-            "commit_timestamp": midway.commit_timestamp,
-            "origin": midway.origin,
-            "ordinal": midway.ordinal,
+            "xid": continuation.xid,
+            "commit_lsn": str(continuation.commit_lsn),
+            "commit_timestamp": continuation.commit_timestamp,
+            "origin": continuation.origin,
+            "ordinal": continuation.ordinal,
         },
         "first_commit_lsn": _lsn(block.first_commit_lsn),
         "last_commit_lsn": _lsn(block.last_commit_lsn),
@@ -213,14 +213,14 @@ def _load_block(fields: Mapping[str, Any]) -> Block:
         checksum=integer(fields, "checksum", _UINT32),
         descriptions=tuple(_count(number) for number in fields["descriptions"]),
         rows={_count(number): _count(rows) for number, rows in fields["rows"]},
-        midway=None if fields["midway"] is None else _load_midway(fields["midway"]),
+        continuation=None if fields["midway"] is None else _load_continuation(fields["midway"]),
         first_commit_lsn=_optional(fields, "first_commit_lsn"),
         last_commit_lsn=_optional(fields, "last_commit_lsn"),
         last_end_lsn=_optional(fields, "last_end_lsn"),
     )
 
 
-def _load_midway(fields: Mapping[str, Any]) -> Continuation:
+def _load_continuation(fields: Mapping[str, Any]) -> Continuation:
     timestamp = fields["commit_timestamp"]
     if type(timestamp) is not int:
         raise TypeError("commit_timestamp is no number")

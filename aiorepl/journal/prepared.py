@@ -18,12 +18,12 @@ from dataclasses import replace
 from typing import Final
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
-from aiorepl.journal.builder import SegmentBuilder
-from aiorepl.journal.files import require_own
-from aiorepl.journal.format import frames
 from aiorepl.journal.index import SegmentIndex, dump, load
+from aiorepl.journal.metadata import PreparedTransaction
+from aiorepl.journal.metadata_files import require_own
 from aiorepl.journal.reader import decoder, read_block
-from aiorepl.journal.records import KeptPrepared
+from aiorepl.journal.segment_builder import SegmentBuilder
+from aiorepl.journal.segment_format import frames
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
@@ -35,22 +35,22 @@ CONTENT: Final = ".prepared"
 INDEX: Final = ".prepared-index"
 
 
-class PreparedTransactions:
+class PreparedStore:
     """The prepared transactions of one journal."""
 
     def __init__(self, store: Store, block_bytes: int) -> None:
         self._store = store
         self._block_bytes = block_bytes
-        self._undecided: list[KeptPrepared] = []
-        self._decided: list[KeptPrepared] = []
+        self._undecided: list[PreparedTransaction] = []
+        self._decided: list[PreparedTransaction] = []
         self._preparing: _Preparing | None = None
 
     @property
-    def undecided(self) -> tuple[KeptPrepared, ...]:
+    def undecided(self) -> tuple[PreparedTransaction, ...]:
         """The kept transactions, in the order of their PREPAREs."""
         return tuple(self._undecided)
 
-    def open(self, kept: Iterable[KeptPrepared]) -> None:
+    def open(self, kept: Iterable[PreparedTransaction]) -> None:
         """Load the kept transactions, and delete the files of all others.
 
         :raises JournalError: a kept transaction's file is missing or damaged.
@@ -68,7 +68,7 @@ class PreparedTransactions:
 
         After an error, the caller may repeat the slice or the whole transaction.
         """
-        kept = KeptPrepared(header.commit_lsn, header.xid, header.gid or "")
+        kept = PreparedTransaction(header.commit_lsn, header.xid, header.gid or "")
         preparing = self._preparing
         if preparing is None or preparing.transaction != kept:
             self.discard()
@@ -126,7 +126,7 @@ class PreparedTransactions:
             self._preparing.discard()
             self._preparing = None
 
-    def _find(self, xid: int, before: LSN) -> KeptPrepared | None:
+    def _find(self, xid: int, before: LSN) -> PreparedTransaction | None:
         """The latest transaction with this xid that was prepared before ``before``."""
         found = [kept for kept in self._undecided if kept.xid == xid and kept.lsn < before]
         return max(found, key=lambda kept: kept.lsn, default=None)
@@ -135,7 +135,7 @@ class PreparedTransactions:
 class _Preparing:
     """A transaction whose rows are being written. Its buffer is cleared once the store has taken the bytes."""
 
-    def __init__(self, store: Store, transaction: KeptPrepared, block_bytes: int) -> None:
+    def __init__(self, store: Store, transaction: PreparedTransaction, block_bytes: int) -> None:
         self.transaction = transaction
         self._store = store
         self._builder = SegmentBuilder(block_bytes)
@@ -155,7 +155,7 @@ class _Preparing:
 
     def publish(self, end: Position) -> None:
         if self._index is None:
-            self._index = self._builder.finish(end, after=ZERO, begins=ZERO)
+            self._index = self._builder.finish(end, after=ZERO, start_lsn=ZERO)
         self._push()
         assert self._upload is not None
         self._upload.publish(self.transaction.name + CONTENT)
@@ -174,7 +174,7 @@ class _Preparing:
         self._ready = []
 
 
-def load_prepared_index(store: Store, kept: KeptPrepared) -> SegmentIndex:
+def load_prepared_index(store: Store, kept: PreparedTransaction) -> SegmentIndex:
     """Read the index of a kept transaction.
 
     :raises JournalError: it is missing or damaged.
@@ -190,7 +190,7 @@ def load_prepared_index(store: Store, kept: KeptPrepared) -> SegmentIndex:
     return loaded
 
 
-def read_prepared(store: Store, kept: KeptPrepared) -> Iterator[Slice]:
+def read_prepared(store: Store, kept: PreparedTransaction) -> Iterator[Slice]:
     """Read the slices of a kept transaction.
 
     :raises JournalError: its file is missing or damaged.

@@ -16,10 +16,10 @@ from anyio import to_thread
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.chain import Chain, Segment
-from aiorepl.journal.files import POSITION, SEGMENT, load_index, read_chain
-from aiorepl.journal.following import Following
-from aiorepl.journal.format import MAGIC, checksum, frames
 from aiorepl.journal.index import Block, SegmentIndex
+from aiorepl.journal.metadata_files import POSITION, SEGMENT, load_index, read_chain
+from aiorepl.journal.segment_format import MAGIC, checksum, frames
+from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
@@ -81,20 +81,20 @@ class JournalReader:
         chain = self.chain()
         return chain.manifest.source if chain.last is None else self.index(chain.last).end
 
-    def held(self) -> Position | None:
+    def recorded_position(self) -> Position | None:
         """How far the journal goes, WAL without transactions included; LSN 0 while there is nothing in it, ``None`` while
         there is no journal here.
         """
         with reading(self._store):
             chain = read_chain(self._store)
-        return None if chain is None else self.reached(chain)
+        return None if chain is None else self.end_of(chain)
 
     def position(self) -> Position | None:
         """As ``held``; ``None`` also while there is nothing in it."""
-        held = self.held()
+        held = self.recorded_position()
         return held if held is not None and held.lsn else None
 
-    def reached(self, chain: Chain) -> Position:
+    def end_of(self, chain: Chain) -> Position:
         """The end of ``chain`` as a position; LSN 0 while it is empty."""
         if chain.last is not None and chain.last.last_end_lsn > chain.state.position.lsn:
             return self.index(chain.last).end
@@ -120,16 +120,16 @@ class JournalReader:
         """
         chain = self.chain()
         # An empty journal may begin with an initial load, which needs nothing before it.
-        begins = self.first_readable(chain) if lsn and chain.names else chain.begins
+        begins = self.first_readable(chain) if lsn and chain.names else chain.start_lsn
         if lsn < begins:
             what = f"{lsn}" if lsn else "its beginning"
             problem = (
                 f"the journal in {self.url} has nothing between {what} and {begins}: those segments were pruned, or were "
                 f"never there; {holder} is before that"
             )
-        elif lsn > chain.reaches:
+        elif lsn > chain.end_lsn:
             problem = (
-                f"{holder} is at {lsn}, behind the end of the journal in {self.url}, which is at {chain.reaches}: it is of "
+                f"{holder} is at {lsn}, behind the end of the journal in {self.url}, which is at {chain.end_lsn}: it is of "
                 f"another journal, or segments and {POSITION} were put back from an older copy"
             )
         elif (gap := chain.hole(lsn)) is not None:
@@ -143,9 +143,9 @@ class JournalReader:
 
     def first_readable(self, chain: Chain) -> LSN:
         """The lowest LSN from which ``chain`` can be read without a hole; 0 if it begins with an initial load."""
-        if chain.begins or not chain.names:
-            return chain.begins or chain.manifest.begins
-        return self.index(Segment.named(chain.names[0])).begins
+        if chain.start_lsn or not chain.names:
+            return chain.start_lsn or chain.manifest.start_lsn
+        return self.index(Segment.named(chain.names[0])).start_lsn
 
     def index(self, segment: Segment) -> SegmentIndex:
         """What the segment's index says.
@@ -174,7 +174,7 @@ class JournalReader:
         except (ProtocolError, JournalError) as error:
             raise self.damaged(segment, block, error) from None
 
-    def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> Following:
+    def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> SliceIterator:
         """All that is and will be behind ``after``, as the slices that were written, though cut elsewhere.
 
         Never ends by itself. Holds one block at a time. A call for the next slice may be cancelled, by a time-out, and made
@@ -184,12 +184,12 @@ class JournalReader:
         :param poll: how often to look for what other processes wrote, in seconds. This process's writer tells us.
         :raises JournalError: the journal is damaged, or does not continue from ``after``.
         """
-        return Following(self.url, self._blocks(after), poll)
+        return SliceIterator(self.url, self._blocks(after), poll)
 
     async def _blocks(self, after: LSN) -> AsyncGenerator[list[Slice]]:
         while True:
             chain = await to_thread.run_sync(self.readable, after, "a reader")
-            for gap in chain.gaps(after, chain.end):
+            for gap in chain.gaps(after, chain.last_segment_end):
                 _log.warning(
                     "the journal %s has nothing between %s and %s, as accepted",
                     self.url,
@@ -270,7 +270,7 @@ def first_behind(index: SegmentIndex, after: LSN) -> int:
     """The number of the last block before which everything ends by ``after``."""
     first = 0
     for number, block in enumerate(index.blocks):
-        if block.midway is None:
+        if block.continuation is None:
             first = number
         if block.last_end_lsn is not None and block.last_end_lsn > after:
             break

@@ -13,7 +13,7 @@ from typing import Final, Self
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.files import INDEX, SEGMENT, read_chain, unindexed
+from aiorepl.journal.metadata_files import INDEX, SEGMENT, read_chain, unindexed
 from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
@@ -30,16 +30,16 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 class Retention:
     """What to keep of what every consumer has passed: for reading it again, or for those that come later.
 
-    :param seconds: segments go when they are older.
-    :param bytes: the oldest go while all segments together are larger.
+    :param max_age_seconds: segments go when they are older.
+    :param max_bytes: the oldest go while all segments together are larger.
     :raises ConfigurationError: for neither, and for less than nothing.
     """
 
-    seconds: float | None = None
-    bytes: int | None = None
+    max_age_seconds: float | None = None
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        limits = [limit for limit in (self.seconds, self.bytes) if limit is not None]
+        limits = [limit for limit in (self.max_age_seconds, self.max_bytes) if limit is not None]
         if not limits or min(limits) < 0:
             raise ConfigurationError(
                 "a retention is an age in seconds, a number of bytes, or both; 0 keeps nothing"
@@ -108,7 +108,7 @@ def prune(
         gone.append(segment.name)
     for segment in unindexed(store):
         # An earlier pruning was interrupted between the two files.
-        if segment.last_end_lsn <= min(chain.begins, passed):
+        if segment.last_end_lsn <= min(chain.start_lsn, passed):
             store.delete(segment.name + SEGMENT)
     return gone
 
@@ -121,13 +121,16 @@ class _Retained:
         self._retention = retention
         self._now = time.time()
         # Only a limit in bytes needs all of them looked at.
-        self._left = 0 if retention.bytes is None else sum(map(self._size, segments))
+        self._left = 0 if retention.max_bytes is None else sum(map(self._size, segments))
 
     def keeps(self, segment: Segment) -> bool:
         """Whether this one stays; if not, it counts as gone."""
         size, published = self._about(segment)
-        old = self._retention.seconds is not None and self._now - published > self._retention.seconds
-        large = self._retention.bytes is not None and self._left > self._retention.bytes
+        old = (
+            self._retention.max_age_seconds is not None
+            and self._now - published > self._retention.max_age_seconds
+        )
+        large = self._retention.max_bytes is not None and self._left > self._retention.max_bytes
         self._left -= size
         return not (old or large)
 
@@ -141,7 +144,7 @@ class _Retained:
 
 async def keep_pruned(url: str, retention: Retention) -> None:
     """Prune now and again and again, until cancelled. Never fails: the stream does not depend on it."""
-    age = _LONGEST if retention.seconds is None else retention.seconds
+    age = _LONGEST if retention.max_age_seconds is None else retention.max_age_seconds
     pause = max(_SHORTEST, min(age, _LONGEST))
     told = ""
     while True:

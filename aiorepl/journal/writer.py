@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aiorepl.errors import JournalError, PermanentError
-from aiorepl.journal import notify
-from aiorepl.journal.builder import SegmentBuilder
+from aiorepl.journal import notifier
 from aiorepl.journal.chain import Chain, Segment
-from aiorepl.journal.files import (
+from aiorepl.journal.index import SegmentIndex, dump
+from aiorepl.journal.metadata import Gap, Manifest, State, segment_name
+from aiorepl.journal.metadata_files import (
     INDEX,
     SEGMENT,
     load_index,
@@ -28,9 +29,8 @@ from aiorepl.journal.files import (
     write_manifest,
     write_state,
 )
-from aiorepl.journal.index import SegmentIndex, dump
-from aiorepl.journal.prepared import PreparedTransactions
-from aiorepl.journal.records import Gap, Manifest, State, segment_name
+from aiorepl.journal.prepared import PreparedStore
+from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
@@ -54,7 +54,7 @@ class JournalWriter:
         # Nor must an open that was cancelled before it came to anything take the lock once nobody is left to release it.
         self._closed = False
         self._source: Position | None = None
-        self._begins = ZERO
+        self._start_lsn = ZERO
         # The state on disk.
         self._state: State | None = None
         # The end of the slices accepted so far; they are durable up to the state's position.
@@ -65,7 +65,7 @@ class JournalWriter:
         self._ready: list[bytes | bytearray] = []
         # The index of a complete segment that is being published.
         self._index: SegmentIndex | None = None
-        self._prepared = PreparedTransactions(store, block_bytes)
+        self._prepared = PreparedStore(store, block_bytes)
         # Segments without an index, left by a crash; deleted once their transactions are durable in other segments.
         self._leftovers: list[Segment] = []
 
@@ -95,14 +95,14 @@ class JournalWriter:
             state = self._recovered(chain)
             state.position.require_same_source(source, holder)
         self._prepared.open(state.prepared)
-        self._begins = source.lsn if chain is None else chain.manifest.begins
+        self._start_lsn = source.lsn if chain is None else chain.manifest.start_lsn
         if not state.position.lsn:
             # An empty journal begins at the slot's current position.
-            self._begins = source.lsn
-            write_manifest(store, Manifest(source.at(ZERO), self._begins))
+            self._start_lsn = source.lsn
+            write_manifest(store, Manifest(source.at(ZERO), self._start_lsn))
         if not state.position.lsn or (chain is not None and state is not chain.state):
             write_state(store, state)
-        kept_from = ZERO if chain is None else chain.begins
+        kept_from = ZERO if chain is None else chain.start_lsn
         self._leftovers = [segment for segment in unindexed(store) if segment.after >= kept_from]
         store.clean()
         self._source, self._state, self._accepted = source, state, state.position.lsn
@@ -110,7 +110,7 @@ class JournalWriter:
     def _recovered(self, chain: Chain) -> State:
         """The state, corrected after a crash between a segment's index and ``position.json``."""
         last = chain.last
-        if last is None or last.last_end_lsn <= chain.state.end:
+        if last is None or last.last_end_lsn <= chain.state.last_segment_end:
             return chain.state
         index = load_index(self._store, last.name)
         return State(index.end, last.name, chain.state.gaps, index.prepared)
@@ -141,7 +141,7 @@ class JournalWriter:
     @property
     def end(self) -> LSN:
         """The end of the last segment: as far as anybody can read."""
-        return ZERO if self._state is None else self._state.end
+        return ZERO if self._state is None else self._state.last_segment_end
 
     def skip(self, after: LSN, until: Position) -> None:
         """Go on behind what the slot has lost; what is missing is noted for good. Before anything is written."""
@@ -282,8 +282,12 @@ class JournalWriter:
             return
         if self._index is None:
             # An initial load ends where the slot begins, and needs nothing before it.
-            begins = state.end or (self._begins if builder.first_end > self._begins else ZERO)
-            self._index = builder.finish(end, after=state.end, begins=begins, prepared=prepared)
+            start = state.last_segment_end or (
+                self._start_lsn if builder.first_end > self._start_lsn else ZERO
+            )
+            self._index = builder.finish(
+                end, after=state.last_segment_end, start_lsn=start, prepared=prepared
+            )
             self._ready += builder.take()
         index = self._index
         name = segment_name(index.after, index.end.lsn)
@@ -296,7 +300,7 @@ class JournalWriter:
         self._advance(replace(state, position=index.end, segment=name, prepared=index.prepared))
         self._upload.discard()
         self._builder = self._upload = self._index = None
-        notify.grown(self._store.url)
+        notifier.grown(self._store.url)
 
     def _advance(self, state: State) -> None:
         """Make a state durable, then delete the files that it no longer needs."""
@@ -305,7 +309,7 @@ class JournalWriter:
         self._prepared.forget()
         with contextlib.suppress(OSError):  # retried with the next state
             for segment in self._leftovers[:]:
-                if segment.last_end_lsn <= state.end:
+                if segment.last_end_lsn <= state.last_segment_end:
                     self._store.delete(segment.name + SEGMENT)
                     self._leftovers.remove(segment)
 

@@ -92,7 +92,7 @@ class JournaledFanOut(FanOut):
             cleanup,
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
-            kept=await asyncio.to_thread(JournalReader(self._url).held),
+            kept=await asyncio.to_thread(JournalReader(self._url).recorded_position),
         )
         self._readied, begin = readied, readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
@@ -120,7 +120,7 @@ class JournaledFanOut(FanOut):
             held=begin if held is None or load is not None else held,
         )
         chain = await asyncio.to_thread(JournalReader(self._url).chain)
-        self._begin = max(chain.begins, chain.manifest.begins)
+        self._begin = max(chain.start_lsn, chain.manifest.start_lsn)
         places = {name: await self._registered(name, begin) for name in self._sinks}
         if self._retention is not None:
             # Only now: every sink of ours has its cursor, and keeps what it needs.
@@ -258,7 +258,7 @@ class JournaledFanOut(FanOut):
         start = own or at
         # A load that begins with a truncate replaces everything before it.
         truncates = self._loads and self._resnapshot
-        begins = max(first, chain.manifest.begins) if start.lsn and not truncates else chain.begins
+        begins = max(first, chain.manifest.start_lsn) if start.lsn and not truncates else chain.start_lsn
         if start.lsn < begins:
             if not truncates:
                 self.gaps.check_pruned(f"sink {name}", start.lsn, begins)

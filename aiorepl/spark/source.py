@@ -201,12 +201,12 @@ class _Reading:
         starting = self._options.starting
         if starting == "latest":
             chain = reader.chain()
-            return reader.reached(chain).at(chain.reaches)
-        lsn = reader.chain().begins if starting == "earliest" else starting or LSN(0)
+            return reader.end_of(chain).at(chain.end_lsn)
+        lsn = reader.chain().start_lsn if starting == "earliest" else starting or LSN(0)
         chain = reader.readable(lsn, "a new query", _CHOOSE)
         for segment in chain.segments(lsn)[:1]:
             return reader.index(segment).end.at(lsn)
-        return reader.reached(chain).at(lsn)
+        return reader.end_of(chain).at(lsn)
 
     def _plan(self, reader: JournalReader, segments: list[Segment], after: LSN) -> list[BlocksPartition]:
         options = self._options
@@ -233,7 +233,7 @@ class _BatchReader(_Reading, DataSourceReader):
         reader = JournalReader(self._options.journal)
         after = self._begin(reader).lsn
         chain = reader.readable(after, "a new query", _CHOOSE)
-        _tell_gaps(chain, after, chain.end)
+        _tell_gaps(chain, after, chain.last_segment_end)
         return list(self._plan(reader, chain.segments(after), after))
 
 
@@ -315,7 +315,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             position = Position.from_json(offset)
         except (TypeError, ValueError) as error:
             raise JournalError(f"{_CHECKPOINT} holds no position of a journal: {error}. {_ANEW}") from None
-        position.require_same_source(self._journal.reached(self._journal.chain()), _CHECKPOINT)
+        position.require_same_source(self._journal.end_of(self._journal.chain()), _CHECKPOINT)
         return position
 
 

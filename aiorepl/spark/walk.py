@@ -14,9 +14,9 @@ from aiorepl.epoch import since_1970
 from aiorepl.errors import JournalError, ProtocolError
 from aiorepl.formats.arrow.header import Header
 from aiorepl.journal.chain import Segment
-from aiorepl.journal.format import frames
 from aiorepl.journal.index import Block
 from aiorepl.journal.reader import JournalReader, decoder
+from aiorepl.journal.segment_format import frames
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
@@ -50,13 +50,13 @@ class Walk:
         self._data = reader.read(segment, block)
         self._decoder = decoder(index, block)
         self._wanted = wanted
-        midway = block.midway
+        continuation = block.continuation
         self._header = (
             Header(None, 0, None)
-            if midway is None
-            else Header(midway.xid, midway.commit_lsn, since_1970(midway.commit_timestamp))
+            if continuation is None
+            else Header(continuation.xid, continuation.commit_lsn, since_1970(continuation.commit_timestamp))
         )
-        self._ordinal = 0 if midway is None else midway.ordinal
+        self._ordinal = 0 if continuation is None else continuation.ordinal
 
     def rows(self) -> Iterator[Row]:
         """Header, ordinal, relation and payload of each wanted row; of every truncate and message with no relation.

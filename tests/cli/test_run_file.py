@@ -131,7 +131,7 @@ def test_everything_else(made):
     assert {
         "journal": "file:///var/lib/journal",
         "snapshot": True,
-        "retention": Retention(seconds=604_800, bytes=1 << 30),
+        "retention": Retention(max_age_seconds=604_800, max_bytes=1 << 30),
         "shutdown_timeout": 3,
         "buffer_bytes": 32 * 1024**2,
         "reconnect": None,

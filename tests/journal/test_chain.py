@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.journal.chain import Chain, broken
-from aiorepl.journal.records import Gap, Manifest, State, segment_name
+from aiorepl.journal.metadata import Gap, Manifest, State, segment_name
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 

@@ -14,8 +14,8 @@ from aiorepl.errors import AioreplError, DamagedJournal, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.check import problems
-from aiorepl.journal.files import read_chain
-from aiorepl.journal.format import checksum
+from aiorepl.journal.metadata_files import read_chain
+from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.testing.messages import column
@@ -296,9 +296,9 @@ async def test_a_listing_that_misses_a_file(journal) -> None:
     store = Racing(folder)
     second, third = links(folder)[1:3]
     store.missing = [second]
-    assert read_chain(store).end == stream.ends[-1]
+    assert read_chain(store).last_segment_end == stream.ends[-1]
     store.missing = [second, third]
-    assert read_chain(store).end == stream.ends[-1]
+    assert read_chain(store).last_segment_end == stream.ends[-1]
     store.missing = [second, second]
     with pytest.raises(DamagedJournal, match="nothing between"):
         read_chain(store)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl.errors import JournalError
-from aiorepl.journal import format as wire
+from aiorepl.journal import segment_format
+from aiorepl.journal.checked_json import seal, unseal
 from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex, dump, load
-from aiorepl.journal.records import KeptPrepared
-from aiorepl.journal.sealed import seal, unseal
+from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -43,7 +43,7 @@ def blocks(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Block]:
         checksum=st.integers(0, 2**32 - 1),
         descriptions=st.lists(numbers).map(tuple),
         rows=st.dictionaries(numbers, st.integers(1, 10**6)),
-        midway=st.none() | midways,
+        continuation=st.none() | midways,
         first_commit_lsn=st.none() | lsns,
         last_commit_lsn=st.none() | lsns,
         last_end_lsn=st.none() | lsns,
@@ -53,7 +53,7 @@ def blocks(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Block]:
 positions = st.builds(
     Position, st.just("7000000000000000001"), st.integers(1, 99), names.filter(bool), lsns, st.none()
 )
-prepared = st.builds(KeptPrepared, lsn=lsns, xid=st.integers(0, 2**32 - 1), gid=names)
+prepared = st.builds(PreparedTransaction, lsn=lsns, xid=st.integers(0, 2**32 - 1), gid=names)
 types = st.builds(
     TypeInfo,
     oid=st.integers(1, 2**32 - 1),
@@ -74,14 +74,14 @@ def indexes(draw: st.DrawFn) -> SegmentIndex:
     begins, after = sorted(draw(st.tuples(st.integers(0, end.lsn), st.integers(0, end.lsn))))
     descriptions = draw(st.integers(0, 3))
     numbers = st.integers(0, descriptions - 1) if descriptions else st.nothing()
-    made, offset = [], len(wire.MAGIC)
+    made, offset = [], len(segment_format.MAGIC)
     for _ in range(draw(st.integers(0, 4))):
         block = draw(blocks(numbers))
         made.append(dataclasses.replace(block, offset=offset))
         offset += block.length
     return SegmentIndex(
         after=LSN(after),
-        begins=LSN(begins),
+        start_lsn=LSN(begins),
         end=end,
         prepared=draw(st.lists(prepared, max_size=2).map(tuple)),
         size=offset,
@@ -96,14 +96,14 @@ def indexes(draw: st.DrawFn) -> SegmentIndex:
 def test_frames(payloads: list[bytes]) -> None:
     """Payloads come back as they were framed."""
     block = b"".join(frame_length(len(payload)) + payload for payload in payloads)
-    assert list(wire.frames(block)) == payloads
+    assert list(segment_format.frames(block)) == payloads
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5, 8])
 def test_frames_cut_short(cut: int) -> None:
     """A block that ends within a frame is refused."""
     with pytest.raises(JournalError, match="does not end"):
-        list(wire.frames((frame_length(5) + b"12345")[:cut]))
+        list(segment_format.frames((frame_length(5) + b"12345")[:cut]))
 
 
 @given(
@@ -116,9 +116,9 @@ def test_frames_cut_short(cut: int) -> None:
 def test_own_messages(commit_lsn: int, end_lsn: int, time: int, xid: int, name: str) -> None:
     """The messages that the journal writes itself read back as what they say."""
     decode = Decoder().decode
-    assert decode(wire.begin(commit_lsn, time, xid)) == m.Begin(commit_lsn, time, xid)
-    assert decode(wire.commit(commit_lsn, end_lsn, time)) == m.Commit(commit_lsn, end_lsn, time)
-    assert decode(wire.origin(name)) == m.Origin(0, name, None)
+    assert decode(segment_format.begin(commit_lsn, time, xid)) == m.Begin(commit_lsn, time, xid)
+    assert decode(segment_format.commit(commit_lsn, end_lsn, time)) == m.Commit(commit_lsn, end_lsn, time)
+    assert decode(segment_format.origin(name)) == m.Origin(0, name, None)
 
 
 def test_prefix_is_stripped() -> None:
@@ -154,7 +154,7 @@ def test_index_damage(index: SegmentIndex, data: st.DataObject) -> None:
 def test_other_format(data: bytes, found: int) -> None:
     """A file of another version is refused by its number, with what to do; the first one had no checksums."""
     if found != 1:
-        data = b"%b\n%08x\n" % (data, wire.checksum(data))
+        data = b"%b\n%08x\n" % (data, segment_format.checksum(data))
     with pytest.raises(JournalError, match=f"some.file has format {found}; .* resnapshot"):
         unseal(data, "some.file", dict)
 
@@ -164,10 +164,10 @@ def test_unreadable_description(payload: bytes) -> None:
     """A description that is no Relation message is damage, however good its checksum."""
     index = SegmentIndex(
         after=LSN(0),
-        begins=LSN(0),
+        start_lsn=LSN(0),
         end=Position("1", 1, "s", LSN(1)),
         prepared=(),
-        size=len(wire.MAGIC),
+        size=len(segment_format.MAGIC),
         binary=False,
         descriptions=(Description(payload),),
         types=(),

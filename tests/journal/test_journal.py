@@ -68,7 +68,7 @@ async def test_blocks_decode_alone(tmp_path, tools) -> None:
         truncates = [message for message in messages if isinstance(message, m.Truncate)]
         found = sum(isinstance(message, m.RowMessage) for message in messages) + len(truncates)
         assert sum(block.rows.values()) == found
-        if block.midway is not None:
+        if block.continuation is not None:
             assert not isinstance(messages[0], m.Begin)
     assert [message.payload for message in alone] == [change.message.payload for change in rows]
     assert [message.relation.payload for message in alone] == [
@@ -88,9 +88,9 @@ async def test_midway_tells_the_ordinal(tmp_path, tools) -> None:
     seen = 0
     for block in reader.index(segment).blocks:
         if seen:
-            assert block.midway is not None
-            assert (block.midway.ordinal, block.midway.origin) == (seen, "north")
-            assert block.midway.commit_lsn == part.transaction.commit_lsn
+            assert block.continuation is not None
+            assert (block.continuation.ordinal, block.continuation.origin) == (seen, "north")
+            assert block.continuation.commit_lsn == part.transaction.commit_lsn
         seen += sum(block.rows.values())
     assert seen == 100
 

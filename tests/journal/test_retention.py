@@ -27,12 +27,12 @@ def journal(journal, monkeypatch):
     ("retention", "left"),
     [
         (None, 1),
-        (Retention(seconds=0), 1),
-        (Retention(seconds=2.5 * 3600), 2),
-        (Retention(seconds=86_400), 5),
-        (Retention(bytes=0), 1),
-        (Retention(seconds=86_400, bytes=0), 1),
-        (Retention(seconds=4.5 * 3600, bytes=1 << 20), 4),
+        (Retention(max_age_seconds=0), 1),
+        (Retention(max_age_seconds=2.5 * 3600), 2),
+        (Retention(max_age_seconds=86_400), 5),
+        (Retention(max_bytes=0), 1),
+        (Retention(max_age_seconds=86_400, max_bytes=0), 1),
+        (Retention(max_age_seconds=4.5 * 3600, max_bytes=1 << 20), 4),
     ],
 )
 async def test_what_is_left(journal, retention, left) -> None:
@@ -49,12 +49,12 @@ async def test_bytes(journal, kept) -> None:
     """As many of the newest segments as fit."""
     folder, _ = journal
     sizes = [path.stat().st_size for path in sorted(folder.glob("*.segment"))]
-    prune(folder, retention=Retention(bytes=sum(sizes[-kept:])))
+    prune(folder, retention=Retention(max_bytes=sum(sizes[-kept:])))
     assert kept == len(JournalReader(folder).segments())
-    assert [] == prune(folder, retention=Retention(bytes=sum(sizes[-kept:])))
+    assert [] == prune(folder, retention=Retention(max_bytes=sum(sizes[-kept:])))
 
 
-@pytest.mark.parametrize("retention", [Retention(seconds=0), Retention(bytes=0)])
+@pytest.mark.parametrize("retention", [Retention(max_age_seconds=0), Retention(max_bytes=0)])
 async def test_what_a_consumer_needs(journal, retention) -> None:
     """Is kept, however old and large; and all of it where nobody is registered."""
     folder, stream = journal
@@ -69,11 +69,11 @@ async def test_what_a_consumer_needs(journal, retention) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("7d", Retention(seconds=604_800)),
-        ("90min", Retention(seconds=5400)),
-        ("100gb", Retention(bytes=100 << 30)),
-        ("1d, 5MB", Retention(seconds=86_400, bytes=5 << 20)),
-        ("0s", Retention(seconds=0)),
+        ("7d", Retention(max_age_seconds=604_800)),
+        ("90min", Retention(max_age_seconds=5400)),
+        ("100gb", Retention(max_bytes=100 << 30)),
+        ("1d, 5MB", Retention(max_age_seconds=86_400, max_bytes=5 << 20)),
+        ("0s", Retention(max_age_seconds=0)),
     ],
 )
 def test_as_text(text, expected) -> None:

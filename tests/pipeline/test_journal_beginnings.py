@@ -45,7 +45,7 @@ async def test_a_new_sink_on_a_pruned_journal(stream, commit, tmp_path, keeps_po
         commit(number)
         await run(source, {"first": first}, journal=journal)
     assert len(prune(journal)) == 2
-    begins = JournalReader(journal).chain().begins
+    begins = JournalReader(journal).chain().start_lsn
     assert begins
     for number in (3, 4):
         commit(number)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiorepl.journal.sealed import integer, lsn, seal, text, unseal
+from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 
@@ -43,11 +43,11 @@ class Manifest:
     """The source of a journal's transactions.
 
     :param source: the slot and its cluster, at LSN 0.
-    :param begins: where the slot stood when the journal was made.
+    :param start_lsn: where the slot stood when the journal was made.
     """
 
     source: Position
-    begins: LSN
+    start_lsn: LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class Gap:
     segment: str | None
 
     @property
-    def begins(self) -> LSN:
+    def start_lsn(self) -> LSN:
         """Where the hole begins: after a promotion, the journal may hold transactions beyond ``after``."""
         return self.after if self.segment is None else max(self.after, segment_range(self.segment)[1])
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPrepared:
+class PreparedTransaction:
     """An undecided prepared transaction, kept beside the segments.
 
     Its identity is xid and PREPARE LSN: a gid may be used again at once, and an xid after 4 billion others.
@@ -99,17 +99,17 @@ class State:
     position: Position
     segment: str | None = None
     gaps: tuple[Gap, ...] = ()
-    prepared: tuple[KeptPrepared, ...] = ()
+    prepared: tuple[PreparedTransaction, ...] = ()
 
     @property
-    def end(self) -> LSN:
+    def last_segment_end(self) -> LSN:
         """The end of the last segment."""
         return ZERO if self.segment is None else segment_range(self.segment)[1]
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """The bytes of ``journal.json``."""
-    return seal({"source": manifest.source.to_json(), "begins": str(manifest.begins)})
+    return seal({"source": manifest.source.to_json(), "begins": str(manifest.start_lsn)})
 
 
 def load_manifest(data: bytes, place: str) -> Manifest:
@@ -149,17 +149,17 @@ def load_state(data: bytes, place: str) -> State:
     return unseal(data, place, _state)
 
 
-def dump_prepared(kept: KeptPrepared) -> dict[str, Any]:
+def dump_prepared(kept: PreparedTransaction) -> dict[str, Any]:
     """Convert a kept transaction to JSON, for ``load_prepared``."""
     return {"lsn": str(kept.lsn), "xid": kept.xid, "gid": kept.gid}
 
 
-def load_prepared(fields: Mapping[str, Any]) -> KeptPrepared:
+def load_prepared(fields: Mapping[str, Any]) -> PreparedTransaction:
     """Parse the output of ``dump_prepared``.
 
     :raises Exception: a field is wrong.
     """
-    return KeptPrepared(lsn(fields, "lsn"), integer(fields, "xid", _UINT32), text(fields, "gid"))
+    return PreparedTransaction(lsn(fields, "lsn"), integer(fields, "xid", _UINT32), text(fields, "gid"))
 
 
 def _state(fields: Mapping[str, Any]) -> State:
@@ -169,8 +169,10 @@ def _state(fields: Mapping[str, Any]) -> State:
         gaps=tuple(Gap(lsn(gap, "after"), lsn(gap, "until"), _segment(gap)) for gap in fields["gaps"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
     )
-    if state.position.lsn < state.end:
-        raise ValueError(f"its position is {state.position.lsn}, before its last segment's end {state.end}")
+    if state.position.lsn < state.last_segment_end:
+        raise ValueError(
+            f"its position is {state.position.lsn}, before its last segment's end {state.last_segment_end}"
+        )
     return state
 
 

@@ -23,7 +23,7 @@ cdef class _OpenBlock:
     cdef readonly bytearray data
     cdef readonly dict current, rows
     cdef readonly list needed
-    cdef public object relation, number, midway, first_commit_lsn, last_commit_lsn, last_end_lsn
+    cdef public object relation, number, continuation, first_commit_lsn, last_commit_lsn, last_end_lsn
     cdef public Py_ssize_t run
 
     cpdef void append(self, bytes payload) except *

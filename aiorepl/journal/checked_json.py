@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
-from aiorepl.journal.format import checksum
+from aiorepl.journal.segment_format import checksum
 from aiorepl.lsn import LSN
 
 FORMAT: Final = 2

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 
 from aiorepl import byteops
 from aiorepl.errors import PermanentError
-from aiorepl.journal import format as wire
+from aiorepl.journal import segment_format
 from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex
-from aiorepl.journal.records import KeptPrepared
+from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation
@@ -35,9 +35,9 @@ class SegmentBuilder:
     """
 
     def __init__(self, block_bytes: int) -> None:
-        self.size = len(wire.MAGIC)
+        self.size = len(segment_format.MAGIC)
         self._block_bytes = block_bytes
-        self._ready: list[bytes | bytearray] = [wire.MAGIC]
+        self._ready: list[bytes | bytearray] = [segment_format.MAGIC]
         self._blocks: list[Block] = []
         self._descriptions = _Descriptions()
         self._binary = False
@@ -70,7 +70,9 @@ class SegmentBuilder:
         for change in part.changes:
             self._change(change)
         if header is not None and part.end_lsn is not None:
-            self._block.append(wire.commit(header.commit_lsn, part.end_lsn, header.commit_timestamp))
+            self._block.append(
+                segment_format.commit(header.commit_lsn, part.end_lsn, header.commit_timestamp)
+            )
             self._open = None
             self._end(part.end_lsn)
         if len(self._block.data) >= self._block_bytes:
@@ -96,7 +98,7 @@ class SegmentBuilder:
         return self._first_end
 
     def finish(
-        self, end: Position, *, after: LSN, begins: LSN, prepared: tuple[KeptPrepared, ...] = ()
+        self, end: Position, *, after: LSN, start_lsn: LSN, prepared: tuple[PreparedTransaction, ...] = ()
     ) -> SegmentIndex:
         """Close the last block and describe the segment, which covers everything up to ``end``.
 
@@ -105,7 +107,7 @@ class SegmentBuilder:
         self._close_block()
         return SegmentIndex(
             after=after,
-            begins=begins,
+            start_lsn=start_lsn,
             end=end,
             prepared=prepared,
             size=self.size,
@@ -127,10 +129,10 @@ class SegmentBuilder:
                 "transactions, so nothing may be filtered out before it"
             )
         if begins:
-            self._block.append(wire.begin(header.commit_lsn, header.commit_timestamp, header.xid))
+            self._block.append(segment_format.begin(header.commit_lsn, header.commit_timestamp, header.xid))
             self._ordinal = 0
         if header.origin is not None and (before is None or before.origin != header.origin):
-            self._block.append(wire.origin(header.origin))
+            self._block.append(segment_format.origin(header.origin))
         self._open = header
         self._block.within(header.commit_lsn)
 
@@ -197,7 +199,7 @@ class SegmentBuilder:
         self._block = _OpenBlock()
         if header is not None:
             self._block.within(header.commit_lsn)
-            self._block.midway = Continuation(
+            self._block.continuation = Continuation(
                 header.xid, header.commit_lsn, header.commit_timestamp, header.origin, self._ordinal
             )
 
@@ -213,7 +215,7 @@ class _OpenBlock:
         self.relation: Relation | None = None
         self.number = 0
         self.run = 0
-        self.midway: Continuation | None = None
+        self.continuation: Continuation | None = None
         self.first_commit_lsn: LSN | None = None
         self.last_commit_lsn: LSN | None = None
         self.last_end_lsn: LSN | None = None
@@ -241,10 +243,10 @@ class _OpenBlock:
         return Block(
             offset=offset,
             length=len(self.data),
-            checksum=wire.checksum(self.data),
+            checksum=segment_format.checksum(self.data),
             descriptions=tuple(self.needed),
             rows=self.rows,
-            midway=self.midway,
+            continuation=self.continuation,
             first_commit_lsn=self.first_commit_lsn,
             last_commit_lsn=self.last_commit_lsn,
             last_end_lsn=self.last_end_lsn,

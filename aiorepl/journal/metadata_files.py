@@ -9,7 +9,7 @@ from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.journal import index
 from aiorepl.journal.chain import Break, Chain, Segment, broken
 from aiorepl.journal.index import SegmentIndex
-from aiorepl.journal.records import (
+from aiorepl.journal.metadata import (
     Manifest,
     State,
     dump_manifest,

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Self
 
 from aiorepl.cancellation import Resumable
-from aiorepl.journal.notify import Notifier
+from aiorepl.journal.notifier import Notifier
 from aiorepl.transactions.transaction import Slice
 
 
-class Following(AsyncIterator[Slice]):
+class SliceIterator(AsyncIterator[Slice]):
     """The slices of a journal as they come; it never ends by itself. Made by ``JournalReader.follow``.
 
     Unlike an async generator, which ends when it is cancelled, it continues after a time-out where it was.
