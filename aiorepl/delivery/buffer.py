@@ -2,7 +2,7 @@
 
 Slices are kept once, however many sinks read them: from the slowest cursor to the newest. That stretch is what the
 byte budget bounds. Past the high mark ``room`` waits until the slowest reader has brought it below the low mark;
-the gap between the marks keeps a full window from stopping and starting with every slice.
+the gap between the marks keeps a full buffer from stopping and starting with every slice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiorepl.transactions.transaction import Slice
 
 @dataclass(frozen=True, slots=True)
 class BufferStatistics:
-    """A look at a window: what it holds, what it may hold, and whether its source is being held back, by
+    """A look at a buffer: what it holds, what it may hold, and whether its source is being held back, by
     the ``slowest`` of its readers.
     """
 
@@ -73,7 +73,7 @@ class SliceBuffer:
         return min(self._cursors, key=lambda cursor: cursor._place).reader
 
     async def room(self) -> None:
-        """Wait while the window is over its limit."""
+        """Wait while the buffer is over its limit."""
         await self._room.wait()
 
     def open(self) -> None:
@@ -86,7 +86,7 @@ class SliceBuffer:
         self._notify()
 
     def statistics(self) -> BufferStatistics:
-        """What the window holds now."""
+        """What the buffer holds now."""
         return BufferStatistics(self._bytes, len(self._slices), self.limit, self.backpressured, self.slowest)
 
     def _notify(self) -> None:
@@ -105,58 +105,58 @@ class SliceBuffer:
 class Cursor:
     """One reader's place. What was taken stays in memory until ``release``."""
 
-    def __init__(self, window: SliceBuffer, reader: str) -> None:
+    def __init__(self, buffer: SliceBuffer, reader: str) -> None:
         self.reader = reader
-        self._window = window
-        self._place = window._base
-        self._next = window._base
+        self._buffer = buffer
+        self._place = buffer._base
+        self._next = buffer._base
         self._news = asyncio.Event()
 
     @property
     def ended(self) -> bool:
-        """Whether the window is closed and everything was taken."""
-        return self._window._closed and self._next - self._window._base >= len(self._window._slices)
+        """Whether the buffer is closed and everything was taken."""
+        return self._buffer._closed and self._next - self._buffer._base >= len(self._buffer._slices)
 
     @property
     def waiting(self) -> int:
         """How many slices are there to be taken."""
-        return len(self._window._slices) - (self._next - self._window._base)
+        return len(self._buffer._slices) - (self._next - self._buffer._base)
 
     @property
     def holds_back(self) -> bool:
-        """Whether the window's source waits for room, and this reader has taken all there is."""
-        return not self._window._room.is_set() and self.waiting == 0
+        """Whether the buffer's source waits for room, and this reader has taken all there is."""
+        return not self._buffer._room.is_set() and self.waiting == 0
 
     def take(self) -> Slice | None:
         """The next slice, or ``None`` when there is none just now."""
-        window = self._window
-        at = self._next - window._base
-        if at >= len(window._slices):
+        buffer = self._buffer
+        at = self._next - buffer._base
+        if at >= len(buffer._slices):
             self._news.clear()
             return None
         self._next += 1
-        return window._slices[at]
+        return buffer._slices[at]
 
     async def news(self) -> None:
         """Wait until there may be a slice to take, or the end."""
-        if self.waiting == 0 and not self._window._closed:
+        if self.waiting == 0 and not self._buffer._closed:
             self._news.clear()
             await self._news.wait()
 
     def release(self, count: int) -> None:
         """The first ``count`` slices taken and not yet released need not be kept for this reader."""
         self._place += count
-        self._window._release()
+        self._buffer._release()
 
     def pass_over(self) -> None:
         """Go on with what comes next: nothing of what is there now is wanted."""
-        self._place = self._next = self._window._base + len(self._window._slices)
-        self._window._release()
+        self._place = self._next = self._buffer._base + len(self._buffer._slices)
+        self._buffer._release()
 
     def leave(self) -> None:
         """Read no more, and hold nothing back."""
-        self._window._cursors.remove(self)
-        if self._window._cursors:
-            self._window._release()
+        self._buffer._cursors.remove(self)
+        if self._buffer._cursors:
+            self._buffer._release()
         else:
-            self._window._room.set()
+            self._buffer._room.set()

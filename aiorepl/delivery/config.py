@@ -104,7 +104,7 @@ class ResolvedDelivery:
 SinkSpec = Sink | SyncSink | Delivery
 
 
-def served(
+def resolve(
     sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec], batches: BatchPolicy, retry: RetryPolicy
 ) -> dict[str, ResolvedDelivery]:
     """Every sink by its name, with the pipeline's policies where it has none of its own.
@@ -165,7 +165,7 @@ def _complete(given: SinkSpec, batches: BatchPolicy, retry: RetryPolicy) -> Reso
     assert not isinstance(routing_key, str)
     return ResolvedDelivery(
         _asynchronous(choices.sink),
-        choices.batches or _as_it_likes(choices.sink, batches),
+        choices.batches or _with_flush_limits(choices.sink, batches),
         choices.retry or retry,
         selection=choices.selection,
         transform=transform,
@@ -187,7 +187,7 @@ def _letters(given: Sink | SyncSink | Path | str | None) -> Sink | None:
     return None if given is None else _asynchronous(given)
 
 
-def _as_it_likes(sink: Sink | SyncSink, batches: BatchPolicy) -> BatchPolicy:
+def _with_flush_limits(sink: Sink | SyncSink, batches: BatchPolicy) -> BatchPolicy:
     return replace(
         batches,
         flush_bytes=sink.flush_bytes or batches.flush_bytes,

@@ -81,15 +81,15 @@ class DeadLetters(SyncSink):
         for file in sorted(self.path.glob(f"*{_SUFFIX}")):
             yield _load(file)
 
-    def _write(self, part: Slice, changes: list[c.Change], refusal: Rejection | None) -> None:
+    def _write(self, part: Slice, changes: list[c.Change], rejection: Rejection | None) -> None:
         file = self.path / f"{_name(changes[0])}{_SUFFIX}"
         if file.exists() and not file.is_symlink():
-            self._require_own(file, refusal)
+            self._require_own(file, rejection)
         # A killed process writes the same letter again after its restart.
         remove_partials(file)
-        write_file(file, [_dump(part, changes, refusal, self._position)])
+        write_file(file, [_dump(part, changes, rejection, self._position)])
 
-    def _require_own(self, file: Path, refusal: Rejection | None) -> None:
+    def _require_own(self, file: Path, rejection: Rejection | None) -> None:
         """Check that a letter may be replaced: a change is refused again after a restart.
 
         :raises PermanentError: the letter is of another sink or slot.
@@ -99,7 +99,7 @@ class DeadLetters(SyncSink):
         except ConfigurationError as error:
             raise PermanentError(f"dead letters: {error}: move it out of the folder") from None
         kept, ours = letter.batch.rejection, self._position
-        sinks = [None if one is None else one.sink for one in (kept, refusal)]
+        sinks = [None if one is None else one.sink for one in (kept, rejection)]
         slots = [None if one is None else (one.system_identifier, one.slot) for one in (letter.source, ours)]
         if sinks[0] != sinks[1] or slots[0] != slots[1]:
             raise PermanentError(
@@ -135,7 +135,9 @@ def _name(first: c.Change) -> str:
     return f"{first.lsn:016X}--message"
 
 
-def _dump(part: Slice, changes: list[c.Change], refusal: Rejection | None, source: Position | None) -> bytes:
+def _dump(
+    part: Slice, changes: list[c.Change], rejection: Rejection | None, source: Position | None
+) -> bytes:
     header = part.transaction
     types = {
         info.oid: info
@@ -147,13 +149,13 @@ def _dump(part: Slice, changes: list[c.Change], refusal: Rejection | None, sourc
         {
             "format": _FORMAT,
             "refusal": None
-            if refusal is None
+            if rejection is None
             else {
-                "sink": refusal.sink,
-                "kind": refusal.kind,
-                "error": refusal.error,
-                "stage": refusal.stage,
-                "at": refusal.at,
+                "sink": rejection.sink,
+                "kind": rejection.kind,
+                "error": rejection.error,
+                "stage": rejection.stage,
+                "at": rejection.at,
             },
             "source": None if source is None else {**source.to_json(), "database": source.database},
             "transaction": None
@@ -222,13 +224,13 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
 
         changes.append(c.change_of(transaction, entry["ordinal"], message, layout))
     told = fields["refusal"]
-    refusal = None if told is None else Rejection(**{**told, "at": datetime.fromisoformat(told["at"])})
+    rejection = None if told is None else Rejection(**{**told, "at": datetime.fromisoformat(told["at"])})
     part = Slice(transaction, changes, True, LSN.parse(fields["end_lsn"]), 0)
     through = fields["source"]
     source = None if through is None else Position.from_json(through)
     if source is not None:
         source = replace(source, database=through.get("database"))
-    return Letter(file, Batch((part,), refusal), source)
+    return Letter(file, Batch((part,), rejection), source)
 
 
 def _text(payload: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The task that fills a window, and begins anew where a sink has lost what it had been given."""
+"""The task that fills a buffer, and begins anew where a sink has lost what it had been given."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Feeder:
-    """Fills a window until the end of the stream, ``stop``, or an error.
+    """Fills a buffer until the end of the stream, ``stop``, or an error.
 
     :param group: where its task runs.
-    :param read: puts slices into the window, from wherever the reading stands to the end.
+    :param read: puts slices into the buffer, from wherever the reading stands to the end.
     :param go_back: has the next ``read`` begin behind a position, or before it; ``None`` where nothing comes again.
     :param failed: is told what ``read`` raised.
     """
@@ -24,7 +24,7 @@ class Feeder:
     def __init__(
         self,
         group: asyncio.TaskGroup,
-        window: SliceBuffer,
+        buffer: SliceBuffer,
         read: Callable[[], Coroutine[Any, Any, None]],
         go_back: Callable[[LSN], Awaitable[None]] | None,
         failed: Callable[[Exception], None],
@@ -32,7 +32,7 @@ class Feeder:
         self.stopped = asyncio.Event()
         """Set when nothing is read any more that has not been read."""
         self._group = group
-        self._window = window
+        self._buffer = buffer
         self._read = read
         self._go_back = go_back
         self._failed = failed
@@ -47,14 +47,14 @@ class Feeder:
     def start(self) -> None:
         """Begin to read."""
         filling = self._fill()
-        self._window.open()
+        self._buffer.open()
         self._task = task = self._group.create_task(filling, name="aiorepl reader")
         # Not in the task itself: one that is cancelled before its first step never gets to its finally.
         task.add_done_callback(self._ended)
         task.add_done_callback(lambda _: filling.close())
 
     def stop(self) -> None:
-        """Read no more. What is in the window is still delivered."""
+        """Read no more. What is in the buffer is still delivered."""
         self.stopped.set()
         if self._task is not None:
             self._task.cancel()
@@ -79,7 +79,7 @@ class Feeder:
             except Exception as error:  # noqa: BLE001 - told as what ``read`` raises
                 self._fail(error)
             if self.stopped.is_set():
-                self._window.close()
+                self._buffer.close()
                 return False
             self.start()
             return True
@@ -96,7 +96,7 @@ class Feeder:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task is self._task:
-            self._window.close()
+            self._buffer.close()
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

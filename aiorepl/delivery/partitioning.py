@@ -94,8 +94,8 @@ class _Stage:
         loads = [0] * min(lanes, len(sizes))
         lane_of: dict[Hashable, int] = {}
         for root in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            lane = lane_of[root] = loads.index(min(loads))
-            loads[lane] += sizes[root]
+            number = lane_of[root] = loads.index(min(loads))
+            loads[number] += sizes[root]
         parts: list[dict[int, list[Change]]] = [{} for _ in loads]
         for number, change, place in self._changes:
             parts[lane_of[self._find(place)]].setdefault(number, []).append(change)
@@ -114,22 +114,22 @@ class _Stage:
         return root
 
 
-def by_table(lineage: TableCatalog) -> Touched:
+def by_table(catalog: TableCatalog) -> Touched:
     """Keep changes in order within a table and all tables with the same root."""
 
     def touched(change: Change) -> Places:
         if isinstance(change, RowChange):
-            return lineage.roots(change.layout.relation.oid)
+            return catalog.roots(change.layout.relation.oid)
         if isinstance(change, Truncate):
-            return tuple(root for relation in change.relations for root in lineage.roots(relation.oid))
+            return tuple(root for relation in change.relations for root in catalog.roots(relation.oid))
         return (("", change.prefix),) if isinstance(change, Message) else None
 
     return touched
 
 
-def by_key(lineage: TableCatalog) -> Touched:
+def by_key(catalog: TableCatalog) -> Touched:
     """Keep changes in order within a row, by its replica identity; without one, within its table."""
-    return _ByKey(lineage).touched
+    return _ByKey(catalog).touched
 
 
 class _ByRoutingKey:
@@ -168,8 +168,8 @@ class _Keyed:
 class _ByKey:
     """Tells what the changes of one batch touch, in order."""
 
-    def __init__(self, lineage: TableCatalog) -> None:
-        self._lineage = lineage
+    def __init__(self, catalog: TableCatalog) -> None:
+        self._catalog = catalog
         self._relation: Relation | None = None
         self._roots: tuple[int, ...] = ()
         self._places: tuple[int, ...] = ()
@@ -204,9 +204,9 @@ class _ByKey:
         keyed = self._known.get(relation)
         parts = False
         # A dropped table may have been a partition of any other table.
-        unknown = self._lineage.unknown(relation.oid)
+        unknown = self._catalog.unknown(relation.oid)
         if keyed is None:
-            roots = _ANY if unknown else self._lineage.roots(relation.oid)
+            roots = _ANY if unknown else self._catalog.roots(relation.oid)
             keyed = self._known[relation] = _Keyed(relation, roots)
             parts = relation.oid in self._described
             self._described.add(relation.oid)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.config import Delivery, served
+from aiorepl.delivery.config import Delivery, resolve
 from aiorepl.delivery.dead_letters import DeadLetters, Letter
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writer import SinkWriter, close
@@ -32,14 +32,14 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
     if not waiting:
         return 0
     halting = replace(delivery, on_error="halt", dead_letters=None, concurrency=1)
-    (serve,) = served({name: halting}, BatchPolicy(), RetryPolicy()).values()
-    sink, source = serve.sink, waiting[0].source
+    (resolved,) = resolve({name: halting}, BatchPolicy(), RetryPolicy()).values()
+    sink, source = resolved.sink, waiting[0].source
     if source is None:
         raise ConfigurationError(f"{waiting[0].file} does not say which slot it came through")
-    serve = replace(serve, sink=_Replaying(sink))
+    resolved = replace(resolved, sink=_Replaying(sink))
     delivered = 0
     try:
-        held = await sink.open(SinkContext(name, source, serve.routing_key))
+        held = await sink.open(SinkContext(name, source, resolved.routing_key))
         if held is not None and not sink.replays:
             raise ConfigurationError(
                 f"sink {name!r} keeps a position and does not support replay (it does not override replay): print the "
@@ -47,14 +47,14 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
             )
         statistics, keeps_position = SinkStatistics(name), held is not None
         writers = {
-            "transform": SinkWriter(name, serve, statistics, keeps_position=keeps_position),
+            "transform": SinkWriter(name, resolved, statistics, keeps_position=keeps_position),
             "write": SinkWriter(
-                name, replace(serve, transform=None), statistics, keeps_position=keeps_position
+                name, replace(resolved, transform=None), statistics, keeps_position=keeps_position
             ),
         }
         for letter in waiting:
-            refusal = letter.batch.rejection
-            writer = writers["write" if refusal is None else refusal.stage]
+            rejection = letter.batch.rejection
+            writer = writers["write" if rejection is None else rejection.stage]
             try:
                 await writer.write(Batch(letter.batch.slices))
                 await writer.flush()
@@ -81,6 +81,6 @@ class _Replaying(Sink):
 
 
 def _require_own(name: str, letter: Letter) -> None:
-    refusal = letter.batch.rejection
-    if refusal is not None and refusal.sink != name:
-        raise ConfigurationError(f"{letter.file} was refused by sink {refusal.sink!r}, not by {name!r}")
+    rejection = letter.batch.rejection
+    if rejection is not None and rejection.sink != name:
+        raise ConfigurationError(f"{letter.file} was refused by sink {rejection.sink!r}, not by {name!r}")

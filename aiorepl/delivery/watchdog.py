@@ -32,7 +32,7 @@ _dogs: WeakKeyDictionary[asyncio.AbstractEventLoop, Watchdog] = WeakKeyDictionar
 _responsible: WeakKeyDictionary[asyncio.Task[Any], SinkStatistics] = WeakKeyDictionary()
 
 
-def held_responsible(task: asyncio.Task[Any], sink: SinkStatistics) -> None:
+def attribute_to_sink(task: asyncio.Task[Any], sink: SinkStatistics) -> None:
     """Whoever holds the loop from within ``task`` is this sink."""
     _responsible[task] = sink
 

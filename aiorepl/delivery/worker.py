@@ -10,8 +10,8 @@ from typing import Protocol
 from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.buffer import Cursor
 from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.delivery.data_errors import locate_error
 from aiorepl.delivery.dedup import Deduplicator
-from aiorepl.delivery.error_location import located
 from aiorepl.delivery.feeder import Feeder, unless
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writer import SinkWriter, transactions
@@ -38,7 +38,7 @@ class Progress(Protocol):
     async def durable(self, end_lsn: LSN) -> None:
         """Everything up to ``end_lsn`` would survive the loss of this process."""
 
-    async def stands(self, lsn: LSN) -> None:
+    async def rewound(self, lsn: LSN) -> None:
         """The sink was opened again and holds everything up to ``lsn``; whatever else was said of it is void.
 
         :raises SlotError: nobody has what comes behind that any more.
@@ -52,45 +52,45 @@ class SinkWorker:
     :param context: what the sink was opened with.
     :param after: what the sink holds already: transactions that ended at or before it are not given to it again.
     :param keeps_position: whether the sink keeps its position itself, and so is told of WAL without changes too.
-    :param lineage: what the catalog says of the tables, where the sink's choices depend on it.
+    :param catalog: what the catalog says of the tables, where the sink's choices depend on it.
     """
 
     def __init__(
         self,
         statistics: SinkStatistics,
-        serve: ResolvedDelivery,
+        delivery: ResolvedDelivery,
         cursor: Cursor,
         progress: Progress,
         context: SinkContext,
         *,
         after: LSN,
         keeps_position: bool,
-        lineage: TableCatalog | None = None,
+        catalog: TableCatalog | None = None,
     ) -> None:
         self.statistics = statistics
         statistics.accepted = statistics.durable = after
         self._writer = SinkWriter(
-            statistics.name, serve, statistics, keeps_position=keeps_position, lineage=lineage
+            statistics.name, delivery, statistics, keeps_position=keeps_position, catalog=catalog
         )
-        self._selection = serve.selection
-        self._lineage = TableCatalog() if lineage is None else lineage
-        self._announces = serve.schema_changes
+        self._selection = delivery.selection
+        self._catalog = TableCatalog() if catalog is None else catalog
+        self._announces = delivery.schema_changes
         self._cursor = cursor
         self._progress = progress
         self._context = context
         self._keeps_position = keeps_position
         self._trail = context.position.trail if keeps_position else None
-        self._policy = serve.batches
-        self._resends = Rewinds(serve.retry)
+        self._policy = delivery.batches
+        self._rewinds = Rewinds(delivery.retry)
         # Who overrides write alone is durable when it returns: nothing to wait for.
-        self._durable_on_write = serve.sink.durable_on_write
+        self._durable_on_write = delivery.sink.durable_on_write
         self._begin(after)
 
     def _begin(self, after: LSN) -> None:
         """Know of nothing but that the sink has everything up to ``after``."""
-        self._sieve = None
+        self._filter = None
         if self._selection is not None:
-            self._sieve = StreamFilter(self._selection, self.statistics.name, self._lineage)
+            self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog)
         self._tracker = SchemaTracker() if self._announces else None
         self._seen = Deduplicator(after)
         self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
@@ -103,10 +103,10 @@ class SinkWorker:
         # Why the stream cannot be given to the sink from here on.
         self._barred: AioreplError | None = None
 
-    async def run(self, filler: Feeder | None = None) -> None:
-        """Write and flush until the window is closed and empty; the last flush included.
+    async def run(self, feeder: Feeder | None = None) -> None:
+        """Write and flush until the buffer is closed and empty; the last flush included.
 
-        :param filler: what fills the window, and is asked to do so again where the sink has lost what it had accepted.
+        :param feeder: what fills the buffer, and is asked to do so again where the sink has lost what it had accepted.
         :raises SinkError: the sink failed for good.
         """
         while True:
@@ -114,11 +114,11 @@ class SinkWorker:
                 await self._deliver()
                 break
             except TransientError as error:
-                if not error.rewind or filler is None or not filler.repeats:
+                if not error.rewind or feeder is None or not feeder.repeats:
                     raise
-                if not await self._go_back(filler, error):
+                if not await self._go_back(feeder, error):
                     break
-        # The window may be filled on, for others.
+        # The buffer may be filled on, for others.
         self._cursor.leave()
 
     async def _deliver(self) -> None:
@@ -165,7 +165,7 @@ class SinkWorker:
             try:
                 self._batcher.add(self._chosen(new))
             except DataError as error:
-                self._barred = located(error, (new,))
+                self._barred = locate_error(error, (new,))
             except PermanentError as error:
                 self._barred = error
         batch = None if self._gathers() else self._batcher.take()
@@ -193,8 +193,8 @@ class SinkWorker:
 
     def _chosen(self, part: Slice) -> Slice:
         """What of the slice the sink gets, in its form."""
-        if self._sieve is not None:
-            part = self._sieve.apply(part)
+        if self._filter is not None:
+            part = self._filter.apply(part)
         return part if self._tracker is None else self._tracker.announced(part)
 
     async def _wait(self) -> None:
@@ -209,7 +209,7 @@ class SinkWorker:
             pass
 
     async def _write(self, batch: Batch) -> None:
-        if self._keeps_position or any(map(_says_something, batch.slices)):
+        if self._keeps_position or any(map(_must_be_written, batch.slices)):
             try:
                 await self._writer.write(batch)
             except DataError:
@@ -235,7 +235,7 @@ class SinkWorker:
                 if self._flush_at is None and self._accepted is not None:
                     self._flush_at = asyncio.get_running_loop().time()
                 await self._flush()
-                raise located(error, unit) from None
+                raise locate_error(error, unit) from None
             await self._accept(part)
 
     async def _accept(self, batch: Batch) -> None:
@@ -259,32 +259,32 @@ class SinkWorker:
             self.statistics.committed = self._committed
             await self._progress.durable(end_lsn)
 
-    async def _go_back(self, filler: Feeder, error: TransientError) -> bool:
+    async def _go_back(self, feeder: Feeder, error: TransientError) -> bool:
         """Open the sink again and have everything sent that it has not; whether that will be."""
         statistics = self.statistics
-        pause = self._resends.pause(statistics.durable, error.retry_after)
+        pause = self._rewinds.pause(statistics.durable, error.retry_after)
         if pause is None:
             raise error
         _log.warning("sink %s is opened and sent again what it lost: %s", statistics.name, error)
         statistics.rewinds += 1
-        opened = await unless(filler.stopped, self._reopened(pause))
+        opened = await unless(feeder.stopped, self._reopened(pause))
         if opened is None:
             return False
         (held,) = opened
         lsn = statistics.durable if held is None else held.lsn
         if self._trail is not None and held is not None:
             self._trail.begin(held)
-        await self._progress.stands(lsn)
+        await self._progress.rewound(lsn)
         statistics.accepted = statistics.durable = lsn
         self._begin(lsn)
-        return await filler.again(self._cursor, lsn)
+        return await feeder.again(self._cursor, lsn)
 
     async def _reopened(self, pause: float) -> tuple[Position | None]:
         await asyncio.sleep(pause)
         return (await self._writer.reopen(self._context),)
 
 
-def _says_something(part: Slice) -> bool:
+def _must_be_written(part: Slice) -> bool:
     # The end of a transaction whose changes came in earlier batches, and how a prepared one ended, come without
     # changes, and may come alone.
     ends = part.last and not part.first and part.transaction is not None

@@ -1,6 +1,6 @@
-"""Calls of one sink: insisted on while that may help, several at once where order allows, and what becomes of a refusal.
+"""Calls of one sink: insisted on while that may help, several at once where order allows, and what becomes of a rejection.
 
-A refusal is settled as the sink's policy has it. The changes that the sink named, or else the transactions that fail by
+A rejection is settled as the sink's policy has it. The changes that the sink named, or else the transactions that fail by
 themselves, are put aside (dead letters) or passed over (skip); everything else of the batch is written. Only then does
 the batch count as accepted, so a change is either with the sink, or with its dead letters, or counted as skipped.
 """
@@ -18,7 +18,7 @@ from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.partitioning import stages
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.watchdog import held_responsible
+from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, TransientError
 from aiorepl.formats.format import event_id
 from aiorepl.position import Position
@@ -39,27 +39,27 @@ class SinkWriter:
     """Writes to an opened sink, and flushes it.
 
     :param keeps_position: whether the sink keeps its position itself, and so has to hear where a batch ends.
-    :param lineage: the catalog's information about the tables.
+    :param catalog: the catalog's information about the tables.
     """
 
     def __init__(
         self,
         name: str,
-        serve: ResolvedDelivery,
+        delivery: ResolvedDelivery,
         statistics: SinkStatistics,
         *,
         keeps_position: bool,
-        lineage: TableCatalog | None = None,
+        catalog: TableCatalog | None = None,
     ) -> None:
-        self._lineage = TableCatalog() if lineage is None else lineage
+        self._catalog = TableCatalog() if catalog is None else catalog
         self._name = name
-        self._serve = serve
-        self._sink = serve.sink
+        self._delivery = delivery
+        self._sink = delivery.sink
         self._statistics = statistics
         self._keeps_position = keeps_position
         self._letters_lock = asyncio.Lock()
-        transform = serve.transform
-        self._transformer = None if transform is None else Transformer(name, transform, serve.retry)
+        transform = delivery.transform
+        self._transformer = None if transform is None else Transformer(name, transform, delivery.retry)
 
     async def write(self, batch: Batch) -> None:
         """Have the batch accepted, or settled as the policy has it.
@@ -70,20 +70,20 @@ class SinkWriter:
             try:
                 batch = await self._transformer.batch(batch)
             except Untransformed as rest:
-                if self._serve.on_error == "halt":
+                if self._delivery.on_error == "halt":
                     raise rest.error  # noqa: B904 - it has its own cause
-                await self._put_aside(self._only(batch, rest.refused), rest.error, "transform")
+                await self._dead_letter(self._only(batch, rest.refused), rest.error, "transform")
                 batch = rest.batch
-        if self._serve.concurrency == 1:
-            await self._settle(batch)
+        if self._delivery.concurrency == 1:
+            await self._write_or_reject(batch)
             return
         try:
-            for stage in stages(batch, self._serve.concurrency, self._serve.order(self._lineage)):
+            for stage in stages(batch, self._delivery.concurrency, self._delivery.order(self._catalog)):
                 async with asyncio.TaskGroup() as group:
                     for part in stage:
-                        held_responsible(group.create_task(self._settle(part)), self._statistics)
+                        attribute_to_sink(group.create_task(self._write_or_reject(part)), self._statistics)
         except ExceptionGroup as errors:
-            for alike in (wants_resend, _is_unreadable):
+            for alike in (wants_rewind, _is_unreadable):
                 if all(map(alike, errors.exceptions)):
                     raise errors.exceptions[0]  # noqa: B904 - the others say the same
             raise
@@ -93,14 +93,14 @@ class SinkWriter:
 
         :raises AioreplError: it cannot be. No policy helps: what was accepted is not known here any more.
         """
-        await self._insist("flush", self._sink.flush)
+        await self._retry("flush", self._sink.flush)
 
     async def reopen(self, context: SinkContext) -> Position | None:
         """Open the sink again, which has lost what it had accepted; gives the position that it returns.
 
         :raises AioreplError: it cannot be opened, or does not go on as what it was.
         """
-        held = await self._insist("open", lambda: self._sink.open(context), rewind=True)
+        held = await self._retry("open", lambda: self._sink.open(context), rewind=True)
         if self._keeps_position is (held is None):
             raise SinkError(
                 f"sink {self._name}: open has returned a position at one time and none at another: where the target "
@@ -110,40 +110,40 @@ class SinkWriter:
             held.require_same_source(context.position, f"sink {self._name}")
         return held
 
-    async def _settle(self, batch: Batch) -> None:
+    async def _write_or_reject(self, batch: Batch) -> None:
         try:
-            await self._insist("write", lambda: self._sink.write(batch))
+            await self._retry("write", lambda: self._sink.write(batch))
         except AioreplError as error:
-            if self._serve.on_error == "halt" or wants_resend(error):
+            if self._delivery.on_error == "halt" or wants_rewind(error):
                 raise
             if isinstance(error, PermanentError) and error.fatal:
                 raise
-            await self._refused(batch, error)
+            await self._reject(batch, error)
 
-    async def _refused(self, batch: Batch, error: AioreplError) -> None:
+    async def _reject(self, batch: Batch, error: AioreplError) -> None:
         if isinstance(error, PermanentError) and error.refused:
-            await self._put_aside(self._only(batch, error.refused), error, "write")
-            await self._pass(batch)
+            await self._dead_letter(self._only(batch, error.refused), error, "write")
+            await self._move_position_past(batch)
             return
         units = list(transactions(batch))
         if len(units) > 1 and not isinstance(error, TransientError):
             for unit in units:
-                await self._settle(Batch(unit))
+                await self._write_or_reject(Batch(unit))
             return
         # Nobody is there (and would not be for each of them), or it is this one.
         for unit in units:
             self._require_separable(unit, error)
-        await self._put_aside(batch.slices, error, "write")
-        await self._pass(batch)
+        await self._dead_letter(batch.slices, error, "write")
+        await self._move_position_past(batch)
 
-    async def _pass(self, batch: Batch) -> None:
+    async def _move_position_past(self, batch: Batch) -> None:
         """Make a sink that keeps its position move it past a batch whose refused changes were put aside.
 
         The slot is confirmed past them, so the position must not stay before them.
         """
         if self._keeps_position and batch.end_lsn is not None:
             passed = Batch((Slice(None, (), True, batch.end_lsn, 0),))
-            await self._insist("write", lambda: self._sink.write(passed))
+            await self._retry("write", lambda: self._sink.write(passed))
 
     def _require_separable(self, unit: Sequence[Slice], error: AioreplError) -> None:
         """Check that a transaction can be put aside whole, so that none is left half with the sink."""
@@ -187,27 +187,27 @@ class SinkWriter:
             )
         return parts
 
-    async def _put_aside(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
+    async def _dead_letter(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
         count = sum(len(part.changes) for part in parts)
         where = next((part.transaction.commit_lsn for part in parts if part.transaction is not None), None)
         at = "" if where is None else f" from {where} on"
-        letters = self._serve.dead_letters
+        letters = self._delivery.dead_letters
         if letters is None:
             self._statistics.skipped += count
             _log.warning("sink %s: %s changes%s are skipped: %s", self._name, count, at, error)
             return
-        refusal = Rejection(self._name, type(error).__name__, str(error), stage, datetime.now(UTC))
-        batch = Batch(tuple(parts), refusal)
+        rejection = Rejection(self._name, type(error).__name__, str(error), stage, datetime.now(UTC))
+        batch = Batch(tuple(parts), rejection)
         # Batches may be written concurrently, but the dead letters' sink takes one call at a time.
         async with self._letters_lock:
-            await self._insist("its dead letters' write", lambda: letters.write(batch))
-            await self._insist("its dead letters' flush", letters.flush)
+            await self._retry("its dead letters' write", lambda: letters.write(batch))
+            await self._retry("its dead letters' flush", letters.flush)
         self._statistics.dead_letters += count
         _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, at, error)
 
-    async def _insist(self, call: str, make: Callable[[], Awaitable[T]], *, rewind: bool = False) -> T:
+    async def _retry(self, call: str, make: Callable[[], Awaitable[T]], *, rewind: bool = False) -> T:
         try:
-            async for attempt in self._serve.retry.sink(f"sink {self._name}: {call}", rewind=rewind):
+            async for attempt in self._delivery.retry.sink(f"sink {self._name}: {call}", rewind=rewind):
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
@@ -238,7 +238,7 @@ def awaitable(name: str, call: str, made: Awaitable[T]) -> Awaitable[T]:
     )
 
 
-def wants_resend(error: BaseException) -> bool:
+def wants_rewind(error: BaseException) -> bool:
     """Whether the sink has lost more than the call that raised this."""
     return isinstance(error, TransientError) and error.rewind
 

@@ -22,7 +22,7 @@ SOURCE = "source"
 
 
 class DirectFanOut(FanOut):
-    """One window for all sinks, and the slot waits for each of them."""
+    """One buffer for all sinks, and the slot waits for each of them."""
 
     def __init__(
         self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
@@ -44,44 +44,44 @@ class DirectFanOut(FanOut):
                     )
             raise
 
-    async def _holder(self, lsn: LSN) -> str | None:
+    async def _dependent(self, lsn: LSN) -> str | None:
         holding = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
         return next((f"sink {name}" for name in holding), None)
 
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        if all(serve.sink.supports_prepared for serve in self._sinks.values()):
+        if all(delivery.sink.supports_prepared for delivery in self._sinks.values()):
             self._capture.deliver_prepared()
         readied = await self._connect(cleanup)
         begin = readied.position
-        for name, serve in self._sinks.items():
-            self._held[name] = await self._open(name, serve, begin, cleanup)
-        goes_on = {
+        for name, delivery in self._sinks.items():
+            self._held[name] = await self._open(name, delivery, begin, cleanup)
+        resumed = {
             name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
             for name, position in self._held.items()
         }
-        after = min(begin.lsn if position is None else position.lsn for position in goes_on.values())
+        after = min(begin.lsn if position is None else position.lsn for position in resumed.values())
         claims = [
             self._claim(name, f"sink {name}", position)
-            for name, position in goes_on.items()
+            for name, position in resumed.items()
             if position is not None and position == self._held[name]
         ]
         self.ledger = await self._capture.begin(
             after, self._sinks, claims=claims, refuted=self.gaps.check_refuted
         )
-        window = self._window(SOURCE, self._buffer_bytes)
-        runners = [
-            self._runner(
+        buffer = self._new_buffer(SOURCE, self._buffer_bytes)
+        workers = [
+            self._worker(
                 name,
-                serve,
-                window,
+                delivery,
+                buffer,
                 LedgerProgress(self.ledger, name),
-                after=(goes_on[name] or begin).lsn,
-                held=goes_on[name],
+                after=(resumed[name] or begin).lsn,
+                held=resumed[name],
             )
-            for name, serve in self._sinks.items()
+            for name, delivery in self._sinks.items()
         ]
         self.started.set()
-        await self._lane(window, partial(self._read, window), runners, go_back=self._capture.rewind)
+        await self._run_workers(buffer, partial(self._read, buffer), workers, go_back=self._capture.rewind)
 
 
 class LedgerProgress:
@@ -97,7 +97,7 @@ class LedgerProgress:
     async def durable(self, end_lsn: LSN) -> None:
         self._ledger.durable(self._name, end_lsn)
 
-    async def stands(self, lsn: LSN) -> None:
+    async def rewound(self, lsn: LSN) -> None:
         if not self._ledger.reset(self._name, lsn):
             raise SlotError(
                 f"sink {self._name} had everything up to {self._ledger.flushed} and now stands at {lsn}: its target has lost "

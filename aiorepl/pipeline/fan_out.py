@@ -1,6 +1,6 @@
-"""How slices get from the source to the sinks: by one window, or through the journal.
+"""How slices get from the source to the sinks: by one buffer, or through the journal.
 
-Each lane is a window, one task that fills it and a runner for each sink that reads it. A lane ends when its filler
+Each harness is a buffer, one task that fills it and a worker for each sink that reads it. A harness ends when its feeder
 does: by the end of the stream, on request, or by an error, which is kept until the sinks have finished with what they
 have.
 """
@@ -20,7 +20,7 @@ from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.watchdog import held_responsible
+from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import Progress, SinkWorker
 from aiorepl.delivery.writer import awaitable, close
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError
@@ -44,7 +44,7 @@ BACKPRESSURE_WARNING_SECONDS = 10.0
 class FanOut(ABC):
     """Everything between the capture and the sinks of one pipeline; ``direct`` here, ``journaled`` next door.
 
-    :param buffer_bytes: bytes that all windows together may hold.
+    :param buffer_bytes: bytes that all buffers together may hold.
     :param gaps: what to do about what is missing.
     """
 
@@ -62,7 +62,7 @@ class FanOut(ABC):
         self._sinks = sinks
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
-        self._fillers: list[Feeder] = []
+        self._feeders: list[Feeder] = []
         self._stopped = asyncio.Event()
 
     @abstractmethod
@@ -75,10 +75,10 @@ class FanOut(ABC):
         return {name: lag(received, statistics) for name, statistics in self.statistics.items()}
 
     def stop_reading(self) -> None:
-        """Fill no window any more; what is in them is still delivered."""
+        """Fill no buffer any more; what is in them is still delivered."""
         self._stopped.set()
-        for filler in self._fillers:
-            filler.stop()
+        for feeder in self._feeders:
+            feeder.stop()
 
     async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> PreflightResult:
         """Connect. ``cleanup`` drops a slot that this creates, unless a sink or the journal already depends on it."""
@@ -92,7 +92,7 @@ class FanOut(ABC):
             await uninterrupted(self._undone(created))
 
     async def _undone(self, created: CreatedSlot) -> None:
-        holder = await self._holder(created.consistent_point)
+        holder = await self._dependent(created.consistent_point)
         if holder is None:
             await self._capture.roll_back()
         elif not self.started.is_set():
@@ -108,32 +108,34 @@ class FanOut(ABC):
         return self.started.is_set()
 
     @abstractmethod
-    async def _holder(self, lsn: LSN) -> str | None:
+    async def _dependent(self, lsn: LSN) -> str | None:
         """The name of a sink or journal that holds a position at or behind ``lsn``, once everything is closed."""
 
     async def _open(
-        self, name: str, serve: ResolvedDelivery, begin: Position, cleanup: contextlib.AsyncExitStack
+        self, name: str, delivery: ResolvedDelivery, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
         """Open the sink and its dead letters.
 
         :raises AioreplError: it cannot be opened, or does not support its configuration.
         """
-        context = self._contexts[name] = SinkContext(name, begin.followed(), serve.routing_key)
+        context = self._contexts[name] = SinkContext(name, begin.followed(), delivery.routing_key)
         try:
-            if serve.dead_letters is not None:
-                await self._opened(serve.dead_letters, context, serve.retry, cleanup)
-            held = await self._opened(serve.sink, context, serve.retry, cleanup)
-            self._require_fitting(name, serve, held, begin)
+            if delivery.dead_letters is not None:
+                await self._opened(delivery.dead_letters, context, delivery.retry, cleanup)
+            held = await self._opened(delivery.sink, context, delivery.retry, cleanup)
+            self._require_fitting(name, delivery, held, begin)
         except Exception as error:
             self.statistics[name].failed = str(error)
             raise
         return held
 
     @staticmethod
-    def _require_fitting(name: str, serve: ResolvedDelivery, held: Position | None, begin: Position) -> None:
+    def _require_fitting(
+        name: str, delivery: ResolvedDelivery, held: Position | None, begin: Position
+    ) -> None:
         if held is not None:
             held.require_same_source(begin, f"sink {name}")
-            if serve.concurrency > 1:
+            if delivery.concurrency > 1:
                 raise ConfigurationError(
                     f"sink {name} keeps its position with its data, which takes one batch at a time: leave concurrency out"
                 )
@@ -154,25 +156,25 @@ class FanOut(ABC):
             # The exception's own text may quote a password.
             raise SinkError(f"sink {context.name}: open raised {type(error).__name__}") from error
 
-    def _window(self, name: str, limit: int) -> SliceBuffer:
-        window = self.buffers[name] = SliceBuffer(limit)
-        return window
+    def _new_buffer(self, name: str, limit: int) -> SliceBuffer:
+        buffer = self.buffers[name] = SliceBuffer(limit)
+        return buffer
 
     def _claim(self, name: str, holder: str, held: Position) -> Claim:
         """The claim of a sink, to be compared with the stream."""
         return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
 
-    def _runner(
+    def _worker(
         self,
         name: str,
-        serve: ResolvedDelivery,
-        window: SliceBuffer,
+        delivery: ResolvedDelivery,
+        buffer: SliceBuffer,
         progress: Progress,
         *,
         after: LSN,
         held: Position | None,
     ) -> SinkWorker:
-        """The runner of an opened sink.
+        """The worker of an opened sink.
 
         :param after: the sink has everything up to here; it is not delivered again.
         :param held: the position that the sink keeps, if it keeps one.
@@ -182,64 +184,64 @@ class FanOut(ABC):
             context.position.trail.begin(held)
         return SinkWorker(
             self.statistics[name],
-            serve,
-            window.cursor(name),
+            delivery,
+            buffer.cursor(name),
             progress,
             context,
             after=after,
             keeps_position=held is not None,
-            lineage=None if self._capture.tables is None else self._capture.tables.catalog,
+            catalog=None if self._capture.tables is None else self._capture.tables.catalog,
         )
 
-    async def _lane(
+    async def _run_workers(
         self,
-        window: SliceBuffer,
+        buffer: SliceBuffer,
         read: Callable[[], Coroutine[Any, Any, None]],
-        runners: list[SinkWorker],
+        workers: list[SinkWorker],
         *,
         go_back: Callable[[LSN], Awaitable[None]] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            filler = Feeder(group, window, read, go_back, failed or self._reading_failed)
-            self._fillers.append(filler)
-            filler.start()
+            feeder = Feeder(group, buffer, read, go_back, failed or self._reading_failed)
+            self._feeders.append(feeder)
+            feeder.start()
             if self._stopped.is_set():
-                filler.stop()
-            for runner in runners:
-                name = f"aiorepl sink {runner.statistics.name}"
-                held_responsible(group.create_task(_run(runner, filler), name=name), runner.statistics)
+                feeder.stop()
+            for worker in workers:
+                name = f"aiorepl sink {worker.statistics.name}"
+                attribute_to_sink(group.create_task(_run(worker, feeder), name=name), worker.statistics)
 
     def _reading_failed(self, error: Exception) -> None:
         """Raise it again once the sinks are done."""
         self.failure = error
         self.ending.set()
 
-    async def _read(self, window: SliceBuffer) -> None:
+    async def _read(self, buffer: SliceBuffer) -> None:
         while (slices := await self._capture.receive()) is not None:
-            window.extend(slices)
+            buffer.extend(slices)
             # Or they would be held, and their spool with them, until something else comes.
             del slices
-            if window.backpressured:
-                await self._room(window)
+            if buffer.backpressured:
+                await self._room(buffer)
 
-    async def _room(self, window: SliceBuffer) -> None:
+    async def _room(self, buffer: SliceBuffer) -> None:
         """Wait until the source may be read on; who keeps it waiting for long is named."""
         clock = asyncio.get_running_loop().time
         began, patience = clock(), BACKPRESSURE_WARNING_SECONDS
-        while window.backpressured:
+        while buffer.backpressured:
             try:
                 async with asyncio.timeout(patience):
-                    await window.room()
+                    await buffer.room()
             except TimeoutError:
                 _log.warning(
-                    "sink %s has held back the source for %.0f s, with %d bytes in the window: WAL is kept on the "
+                    "sink %s has held back the source for %.0f s, with %d bytes in the buffer: WAL is kept on the "
                     "server meanwhile%s",
-                    window.slowest,
+                    buffer.slowest,
                     clock() - began,
-                    window.statistics().bytes,
+                    buffer.statistics().bytes,
                     ""
-                    if window.slowest == JOURNAL
+                    if buffer.slowest == JOURNAL
                     else ", and all other sinks wait; with a journal nobody waits",
                 )
                 patience *= 2
@@ -254,11 +256,11 @@ def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
     return error
 
 
-async def _run(runner: SinkWorker, filler: Feeder) -> None:
+async def _run(worker: SinkWorker, feeder: Feeder) -> None:
     try:
-        await runner.run(filler)
+        await worker.run(feeder)
     except Exception as error:
-        runner.statistics.failed = str(error)
+        worker.statistics.failed = str(error)
         raise
 
 

@@ -20,7 +20,7 @@ from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import unless
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.watchdog import held_responsible
+from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import SinkWorker
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.journal.cursors import Cursors
@@ -30,7 +30,7 @@ from aiorepl.journal.sink import JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import SOURCE, LedgerProgress
 from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of, lag
-from aiorepl.pipeline.journal_reading import AtCursor, JournalFollower
+from aiorepl.pipeline.journal_follower import CursorProgress, JournalFollower
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
@@ -44,7 +44,7 @@ _log = logging.getLogger("aiorepl.sink")
 
 
 class JournaledFanOut(FanOut):
-    """One lane into the journal and one for each sink out of it."""
+    """One harness into the journal and one for each sink out of it."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class JournaledFanOut(FanOut):
         self.ledger = await self._capture.begin(
             after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
         )
-        window = self._window(SOURCE, self._buffer_bytes)
-        runner = self._runner(
+        buffer = self._new_buffer(SOURCE, self._buffer_bytes)
+        worker = self._worker(
             JOURNAL,
             self._journal,
-            window,
+            buffer,
             LedgerProgress(self.ledger, JOURNAL),
             after=start,
             held=begin if held is None or load is not None else held,
@@ -128,7 +128,7 @@ class JournaledFanOut(FanOut):
             cleanup.push_async_callback(_ended, pruning)
         self.started.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._inward(window, runner, load))
+            group.create_task(self._inward(buffer, worker, load))
             for name, at in places.items():
                 if at is not None:
                     group.create_task(self._apart(name, at, cleanup))
@@ -139,7 +139,7 @@ class JournaledFanOut(FanOut):
     def _complete(self) -> bool:
         return super()._complete and not self._loads
 
-    async def _holder(self, lsn: LSN) -> str | None:
+    async def _dependent(self, lsn: LSN) -> str | None:
         try:
             held = await asyncio.to_thread(JournalReader(self._url).position)
         except (AioreplError, OSError):
@@ -160,13 +160,13 @@ class JournaledFanOut(FanOut):
     ) -> tuple[Position | None, list[Claim]]:
         """The position where the journal continues, and its claim on the stream."""
         holder = f"journal {self._url}"
-        goes_on = self.gaps.check(holder, held, readied.position, readied.wal_end)
-        if held is None or goes_on is None:
+        resumed = self.gaps.check(holder, held, readied.position, readied.wal_end)
+        if held is None or resumed is None:
             return None, []
-        if goes_on == held:
+        if resumed == held:
             return held, [self._claim(JOURNAL, holder, held)]
-        await self._sink.skip(self.gaps.accepted[-1].after, goes_on)
-        return goes_on, []
+        await self._sink.skip(self.gaps.accepted[-1].after, resumed)
+        return resumed, []
 
     async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
         await self.gaps.check_refuted(claim, begins)
@@ -174,7 +174,7 @@ class JournaledFanOut(FanOut):
         await self._sink.skip(begins, begin.at(claim.position.lsn))
 
     async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
-        """Open a sink and serve it. If it fails, its cursor stays, and the journal and the other sinks continue.
+        """Open a sink and delivery it. If it fails, its cursor stays, and the journal and the other sinks continue.
 
         :param at: its cursor's position.
         """
@@ -190,9 +190,9 @@ class JournaledFanOut(FanOut):
         if len(self._failed) == len(self._sinks):
             self.ending.set()
 
-    async def _inward(self, window: SliceBuffer, runner: SinkWorker, load: InitialLoad | None) -> None:
+    async def _inward(self, buffer: SliceBuffer, worker: SinkWorker, load: InitialLoad | None) -> None:
         # Nothing comes again: the source is confirmed by what the journal has, and of a load there is one reading.
-        await self._lane(window, partial(self._load_and_read, window, load), [runner])
+        await self._run_workers(buffer, partial(self._load_and_read, buffer, load), [worker])
         self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
         for follower in self._followers:
             follower.end_at(self._end)
@@ -204,7 +204,7 @@ class JournaledFanOut(FanOut):
         try:
             kept = await asyncio.to_thread(cursors.get, name)
             at = begin.at(LSN(0) if kept is None else kept.lsn)
-            await AtCursor(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
+            await CursorProgress(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
         except AioreplError as error:
             self._failed_alone(name, error)
             return None
@@ -213,28 +213,28 @@ class JournaledFanOut(FanOut):
         return at
 
     async def _outward(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
-        serve = self._sinks[name]
-        opened = await unless(self._stopped, self._opened_at(name, serve, at, cleanup))
+        delivery = self._sinks[name]
+        opened = await unless(self._stopped, self._opened_at(name, delivery, at, cleanup))
         if opened is None:
             return
         (own,) = opened
         start, continuity = await self._place(name, own, at)
         reads_from = min(start.lsn, self._reaches)
-        progress = AtCursor(Cursors(self._url), name, at, serve.retry)
+        progress = CursorProgress(Cursors(self._url), name, at, delivery.retry)
         if start.lsn < at.lsn:
-            await progress.stands(start.lsn)
+            await progress.rewound(start.lsn)
         elif not continuity.open:
             await progress.durable(reads_from)
-        window = self._window(name, self._buffer_bytes)
+        buffer = self._new_buffer(name, self._buffer_bytes)
         held = None if own is None else start
-        runner = self._runner(name, serve, window, progress, after=start.lsn, held=held)
+        worker = self._worker(name, delivery, buffer, progress, after=start.lsn, held=held)
         follower = JournalFollower(
             name,
             JournalReader(self._url),
-            window,
+            buffer,
             # A sink may be ahead of its cursor or of the journal. Its last transaction is read again, compared and skipped.
             max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
-            serve.retry,
+            delivery.retry,
             self._capture.tables,
             continuity,
             partial(self.gaps.check_refuted, source="journal"),
@@ -243,7 +243,7 @@ class JournaledFanOut(FanOut):
         if self._end is not None:
             follower.end_at(self._end)
         failed = partial(self._failed_alone, name)
-        await self._lane(window, follower.run, [runner], go_back=follower.go_back, failed=failed)
+        await self._run_workers(buffer, follower.run, [worker], go_back=follower.go_back, failed=failed)
 
     async def _place(self, name: str, own: Position | None, at: Position) -> tuple[Position, Continuity]:
         """Where a sink continues in the journal, and its claim on the journal's stream.
@@ -265,10 +265,10 @@ class JournaledFanOut(FanOut):
             return start.at(begins), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)
-        goes_on = self._fitting(f"sink {name}", own)
-        compared = goes_on == own and not truncates
+        resumed = self._fitting(f"sink {name}", own)
+        compared = resumed == own and not truncates
         claims = [self._claim(name, f"sink {name}", own)] if compared else []
-        return goes_on, Continuity(claims, max(begins, at.lsn))
+        return resumed, Continuity(claims, max(begins, at.lsn))
 
     def _fitting(self, holder: str, own: Position) -> Position:
         """Where a sink continues that may be ahead of the journal.
@@ -287,12 +287,12 @@ class JournaledFanOut(FanOut):
         return self.gaps.check(holder, own, slot, self._readied.wal_end) or own
 
     async def _opened_at(
-        self, name: str, serve: ResolvedDelivery, at: Position, cleanup: contextlib.AsyncExitStack
+        self, name: str, delivery: ResolvedDelivery, at: Position, cleanup: contextlib.AsyncExitStack
     ) -> tuple[Position | None]:
         task = asyncio.current_task()
         assert task is not None
-        held_responsible(task, self.statistics[name])
-        return (await self._open(name, serve, at, cleanup),)
+        attribute_to_sink(task, self.statistics[name])
+        return (await self._open(name, delivery, at, cleanup),)
 
     async def _initial_load(
         self, readied: PreflightResult, held: Position | None, cleanup: contextlib.AsyncExitStack
@@ -320,16 +320,16 @@ class JournaledFanOut(FanOut):
         await load.begin(readied.created.snapshot_name, self._capture)
         return load
 
-    async def _load_and_read(self, window: SliceBuffer, load: InitialLoad | None) -> None:
+    async def _load_and_read(self, buffer: SliceBuffer, load: InitialLoad | None) -> None:
         if load is not None:
 
             async def emit(slices: list[Slice]) -> None:
-                window.extend(slices)
-                if window.backpressured:
-                    await self._room(window)
+                buffer.extend(slices)
+                if buffer.backpressured:
+                    await self._room(buffer)
 
             await load.run(emit)
-        await self._read(window)
+        await self._read(buffer)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

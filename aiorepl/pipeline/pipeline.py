@@ -1,6 +1,6 @@
 """The pipeline, the object that people embed: source, journal and sinks, started, watched and stopped together.
 
-Without a journal every sink reads one window over the stream, and the slot is confirmed up to what all of them have
+Without a journal every sink reads one buffer over the stream, and the slot is confirmed up to what all of them have
 made durable. With a journal the journal is what the slot waits for, and every sink reads it from a cursor of its
 own, at its own pace (``lanes``, ``journaled``).
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import CancelScope
 
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, served
+from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -101,19 +101,21 @@ class Pipeline:
         self._source = source
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
-        serving = served(sinks, batches, retry)
-        self._capture = Capture(source, retry=reconnect, until=until, tables=_table_lookups(source, serving))
+        deliveries = resolve(sinks, batches, retry)
+        self._capture = Capture(
+            source, retry=reconnect, until=until, tables=_table_lookups(source, deliveries)
+        )
         gaps = GapPolicy(accept=accept_gap)
-        self._lanes: FanOut
+        self._fan_out: FanOut
         if journal is None:
-            self._lanes = DirectFanOut(self._capture, serving, buffer_bytes, gaps)
+            self._fan_out = DirectFanOut(self._capture, deliveries, buffer_bytes, gaps)
         else:
             # Imported here: a tenth of the time that the rest takes to start.
             from aiorepl.pipeline.journaled import JournaledFanOut
 
-            self._lanes = JournaledFanOut(
+            self._fan_out = JournaledFanOut(
                 self._capture,
-                serving,
+                deliveries,
                 buffer_bytes,
                 gaps,
                 journal=journal,
@@ -152,11 +154,11 @@ class Pipeline:
     async def _run(self) -> None:
         work = asyncio.create_task(self._work(), name=f"aiorepl pipeline {self._source.slot}")
         stop = asyncio.create_task(self._stopping.wait())
-        ending = asyncio.create_task(self._lanes.ending.wait())
+        ending = asyncio.create_task(self._fan_out.ending.wait())
         try:
             await asyncio.wait({work, stop, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                self._lanes.stop_reading()
+                self._fan_out.stop_reading()
                 await asyncio.wait({work}, timeout=self.shutdown_timeout)
             if not work.done():
                 _log.warning(
@@ -170,8 +172,8 @@ class Pipeline:
                 except BaseExceptionGroup as group:
                     # Not "from None": what caused it is for those who ask.
                     raise first_of(group)  # noqa: B904
-            if self._lanes.failure is not None:
-                raise self._lanes.failure
+            if self._fan_out.failure is not None:
+                raise self._fan_out.failure
         finally:
             await _ended(stop, ending, work)
 
@@ -185,14 +187,14 @@ class Pipeline:
         :raises AioreplError: what ``run`` has ended with before that.
         :raises RuntimeError: it has ended before that without an error.
         """
-        if self._lanes.started.is_set():
+        if self._fan_out.started.is_set():
             return
-        waits = [asyncio.create_task(event.wait()) for event in (self._lanes.started, self._over)]
+        waits = [asyncio.create_task(event.wait()) for event in (self._fan_out.started, self._over)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _ended(*waits)
-        if self._lanes.started.is_set():
+        if self._fan_out.started.is_set():
             return
         if isinstance(self._error, Exception):
             raise self._error
@@ -200,7 +202,7 @@ class Pipeline:
 
     def statistics(self) -> PipelineStatistics:
         """What the pipeline has done so far."""
-        lanes, ledger = self._lanes, self._lanes.ledger
+        lanes, ledger = self._fan_out, self._fan_out.ledger
         return PipelineStatistics(
             received=ledger.received,
             accepted=ledger.accepted,
@@ -209,7 +211,7 @@ class Pipeline:
             last_error=self._capture.last_error,
             idle_seconds=self._capture.idle_seconds,
             transaction_buffer=self._capture.transaction_buffer,
-            buffers={name: window.statistics() for name, window in lanes.buffers.items()},
+            buffers={name: buffer.statistics() for name, buffer in lanes.buffers.items()},
             sinks=dict(lanes.statistics),
             lags=lanes.lags(),
             gaps=tuple(lanes.gaps.accepted),
@@ -246,7 +248,7 @@ class Pipeline:
             if self._heartbeat is not None:
                 beating = asyncio.create_task(self._beat(), name=f"aiorepl heartbeat {self._source.slot}")
                 cleanup.push_async_callback(_ended, beating)
-            await self._lanes.run(cleanup)
+            await self._fan_out.run(cleanup)
 
     async def _beat(self) -> None:
         await self.started()
@@ -256,14 +258,14 @@ class Pipeline:
 
 def _table_lookups(source: Source, sinks: Mapping[str, ResolvedDelivery]) -> TableLookups | None:
     """Create the look-ups of tables for ``sinks``; ``None`` if no sink needs them, or if there is no catalog."""
-    if not source.has_catalog or not any(serve.needs_catalog for serve in sinks.values()):
+    if not source.has_catalog or not any(delivery.needs_catalog for delivery in sinks.values()):
         return None
-    chosen = {name: serve.selection for name, serve in sinks.items()}
+    chosen = {name: delivery.selection for name, delivery in sinks.items()}
     selections = {name: each for name, each in chosen.items() if each is not None and each.rules}
 
-    def verify(lineage: TableCatalog) -> None:
+    def verify(catalog: TableCatalog) -> None:
         for name, selection in selections.items():
-            for mistake in selection.mistakes(lineage):
+            for mistake in selection.mistakes(catalog):
                 raise ConfigurationError(f"sink {name}: {mistake}")
 
     return TableLookups(source, verify if selections else None)

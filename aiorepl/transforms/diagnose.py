@@ -25,16 +25,16 @@ async def check_selections(
     chosen = {name: selection for name, selection in selections.items() if selection.rules}
     if not chosen:
         return []
-    lineage = TableCatalog(await source.published_tables())
+    catalog = TableCatalog(await source.published_tables())
     findings = []
     for name, selection in chosen.items():
-        mistakes = selection.mistakes(lineage)
+        mistakes = selection.mistakes(catalog)
         findings += [
             error_found("selection", ConfigurationError(f"sink {name}: {mistake}")) for mistake in mistakes
         ]
         if not mistakes:
             findings.append(Finding("ok", "selection", f"sink {name}: every pattern matches something"))
-        if inherited := selection.inherited(lineage):
+        if inherited := selection.inherited(catalog):
             shown = ", ".join(inherited[:_NAMED]) + (" …" if len(inherited) > _NAMED else "")
             text = (
                 f"sink {name}: partitions of {shown} are published by their own names; one that is detached while the "

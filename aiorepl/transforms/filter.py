@@ -43,12 +43,12 @@ class StreamFilter:
     Use a new one for each reading of a stream, because it compares each description with the previous one.
 
     :param sink: its name, for errors.
-    :param lineage: the catalog's information about the tables.
+    :param catalog: the catalog's information about the tables.
     """
 
-    def __init__(self, selection: Selection, sink: str = "", lineage: TableCatalog | None = None) -> None:
+    def __init__(self, selection: Selection, sink: str = "", catalog: TableCatalog | None = None) -> None:
         self._sink = sink
-        self._lineage = TableCatalog() if lineage is None else lineage
+        self._catalog = TableCatalog() if catalog is None else catalog
         self._rules = rules = selection.rules
         self._kinds = frozenset(selection.kinds or KINDS)
         self._secret = Secret.of(selection.secret or "").reveal().encode()
@@ -126,28 +126,28 @@ class StreamFilter:
         seen = self._accepted.get(described)
         if seen is None:
             seen = self._accepted[described] = self._look(relation)
-        fates = [seen.fates[column] for column in relation.names]
-        if not seen.wanted or all(fate is ColumnAction.KEPT for fate in fates):
+        actions = [seen.actions[column] for column in relation.names]
+        if not seen.wanted or all(action is ColumnAction.KEPT for action in actions):
             return _Table(relation, seen.wanted, None)
-        return _Table(relation, True, Rewriting(relation, fates, self._secret))
+        return _Table(relation, True, Rewriting(relation, actions, self._secret))
 
     def _look(self, relation: Relation) -> TableSelection:
         """Check a new description.
 
         :raises PermanentError: the selection may mean something else for it.
         """
-        rules, lineage, oid = self._rules, self._lineage, relation.oid
+        rules, catalog, oid = self._rules, self._catalog, relation.oid
         own: Name = relation.schema, relation.name
         # A dropped table may have been a partition of any table with its columns.
-        relatives = [table.names for table in lineage.alike(relation.names)] if lineage.unknown(oid) else []
-        seen = look(rules, (own, *lineage.ancestors(oid)), relation.names, relatives)
+        relatives = [table.names for table in catalog.alike(relation.names)] if catalog.unknown(oid) else []
+        seen = look(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
         told = doubt_of_kin(rules, seen, relatives)
         lost: dict[str, frozenset[str]] = {}
         for before in (self._before(oid), self._before(own)):
             if before is not None:
                 told = told or doubt(rules, before, seen)
                 lost |= gone(before, seen)
-        for table in lineage.descendants(oid):
+        for table in catalog.descendants(oid):
             # publish_via_partition_root was set: rows of the partitions now arrive under this table.
             told = told or doubt(rules, self._as_found(table), seen)
         if told is not None:
@@ -160,36 +160,36 @@ class StreamFilter:
         """The look at the table's latest description, or at the catalog's if there is none."""
         if known in self._latest:
             return self._latest[known]
-        lineage = self._lineage
-        table = lineage.find(known) if isinstance(known, int) else lineage.named(known)
+        catalog = self._catalog
+        table = catalog.find(known) if isinstance(known, int) else catalog.named(known)
         return None if table is None else self._as_found(table)
 
     def _as_found(self, table: CatalogTable) -> TableSelection:
-        return look(self._rules, (table.names, *self._lineage.ancestors(table.oid)), table.columns)
+        return look(self._rules, (table.names, *self._catalog.ancestors(table.oid)), table.columns)
 
 
 class SelectedChanges(Sequence[Change]):
     """Changes that are selected on each iteration; none is kept in memory."""
 
-    __slots__ = ("_count", "_sieve", "_source")
+    __slots__ = ("_count", "_filter", "_source")
 
-    def __init__(self, source: Sequence[Change], sieve: StreamFilter) -> None:
+    def __init__(self, source: Sequence[Change], stream_filter: StreamFilter) -> None:
         self._source = source
-        self._sieve = sieve
-        self._count = None if sieve.filters else len(source)
+        self._filter = stream_filter
+        self._count = None if stream_filter.filters else len(source)
 
     def __len__(self) -> int:
         # Counting needs an iteration, so it is done once, without rewriting.
         if self._count is None:
-            self._count = sum(map(self._sieve.wants, self._source))
+            self._count = sum(map(self._filter.wants, self._source))
         return self._count
 
     def __bool__(self) -> bool:
-        return any(map(self._sieve.wants, self._source)) if self._count is None else self._count > 0
+        return any(map(self._filter.wants, self._source)) if self._count is None else self._count > 0
 
     def __iter__(self) -> Iterator[Change]:
         for change in self._source:
-            selected = self._sieve.select(change)
+            selected = self._filter.select(change)
             if selected is not None:
                 yield selected
 

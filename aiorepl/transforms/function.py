@@ -49,7 +49,7 @@ class Transformer:
     def __init__(self, sink: str, transform: Transform, retry: RetryPolicy) -> None:
         self._sink = sink
         self._transform = transform
-        self._retry = retry
+        self._policy = retry
 
     async def batch(self, batch: Batch) -> Batch:
         """The batch with every change transformed.
@@ -63,7 +63,7 @@ class Transformer:
             kept: list[Change] = []
             for change in part.changes:
                 try:
-                    result = await self._insist(change)
+                    result = await self._retry(change)
                 except SinkError as error:
                     errors.append(error)
                     refused.append(change)
@@ -76,12 +76,12 @@ class Transformer:
             raise Untransformed(transformed, refused, errors[0])
         return transformed
 
-    async def _insist(self, change: Change) -> Change | None:
+    async def _retry(self, change: Change) -> Change | None:
         try:
             return await self._call(change)
         except TransientError:
             pass
-        async for attempt in self._retry.sink(f"sink {self._sink}: its transform"):
+        async for attempt in self._policy.sink(f"sink {self._sink}: its transform"):
             with attempt:
                 return await self._call(change)
         raise AssertionError("the retries end by returning or raising")

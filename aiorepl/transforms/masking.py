@@ -29,16 +29,16 @@ _MASK_HEAD: Final = b"t" + (64).to_bytes(4, "big")
 class Rewriting:
     """How the rows of one relation are rewritten.
 
-    :param fates: one for each column.
+    :param actions: one for each column.
     :param secret: the key of the masks.
     """
 
-    __slots__ = ("_fates", "_layout", "_secret", "relation", "target")
+    __slots__ = ("_actions", "_layout", "_secret", "relation", "target")
 
-    def __init__(self, relation: Relation, fates: Sequence[ColumnAction], secret: bytes) -> None:
+    def __init__(self, relation: Relation, actions: Sequence[ColumnAction], secret: bytes) -> None:
         self.relation = relation
-        self.target = _without(relation, fates)
-        self._fates = tuple(fates)
+        self.target = _without(relation, actions)
+        self._actions = tuple(actions)
         self._secret = secret
         self._layout: Layout | None = None
 
@@ -77,21 +77,21 @@ class Rewriting:
         parts = [len(self.target.columns).to_bytes(2, "big")]
         # Columns that stay side by side are copied together: ``run`` is where those not copied yet begin.
         position = run = at + 2
-        for place, fate in enumerate(self._fates):
+        for place, action in enumerate(self._actions):
             start, kind = position, payload[position]
             if kind == TEXT or kind == BINARY:
                 position = start + 5
                 position += int.from_bytes(payload[start + 1 : position], "big")
-                if fate is kept:
+                if action is kept:
                     continue
                 parts.append(payload[run:start])
                 run = position
-                if fate is masked:
+                if action is masked:
                     parts.append(self._mask(place, payload[start + 5 : position], kind, types))
             else:
                 position = start + 1
                 # NULL and what was not sent have nothing to mask: they stay, and so tell that they are.
-                if fate is ColumnAction.DROPPED:
+                if action is ColumnAction.DROPPED:
                     parts.append(payload[run:start])
                     run = position
         parts.append(payload[run:position])
@@ -116,10 +116,10 @@ def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Trunca
     return message._replace(relations=relations, payload=b"".join(parts))
 
 
-def _without(relation: Relation, fates: Sequence[ColumnAction]) -> Relation:
+def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
     columns = [
-        Column(column.key, column.name, _TEXT_OID, -1) if fate is ColumnAction.MASKED else column
-        for column, fate in zip(relation.columns, fates, strict=True)
-        if fate is not ColumnAction.DROPPED
+        Column(column.key, column.name, _TEXT_OID, -1) if action is ColumnAction.MASKED else column
+        for column, action in zip(relation.columns, actions, strict=True)
+        if action is not ColumnAction.DROPPED
     ]
     return redescribed(relation, columns)

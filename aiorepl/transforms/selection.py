@@ -95,10 +95,10 @@ class Selection:
         """Its patterns."""
         return self._rules
 
-    def mistakes(self, lineage: TableCatalog) -> list[str]:
+    def mistakes(self, catalog: TableCatalog) -> list[str]:
         """The errors of the selection for these tables: patterns that match nothing."""
-        tables = [table.names for table in lineage]
-        columns = [(*table.names, column) for table in lineage for column in table.columns]
+        tables = [table.names for table in catalog]
+        columns = [(*table.names, column) for table in catalog for column in table.columns]
         found = []
         for kind, patterns, names in (
             ("table", self._rules.tables, tables),
@@ -114,14 +114,14 @@ class Selection:
             ]
         return found
 
-    def inherited(self, lineage: TableCatalog) -> list[str]:
+    def inherited(self, catalog: TableCatalog) -> list[str]:
         """The tables whose names select or hide anything in their partitions and children."""
         found: dict[str, None] = {}
-        for table in lineage:
-            own, ancestors = look(self._rules, (table.names,), table.columns), lineage.ancestors(table.oid)
+        for table in catalog:
+            own, ancestors = look(self._rules, (table.names,), table.columns), catalog.ancestors(table.oid)
             for ancestor in ancestors:
                 other = look(self._rules, (table.names, ancestor), table.columns)
-                if (other.wanted, other.fates) != (own.wanted, own.fates):
+                if (other.wanted, other.actions) != (own.wanted, own.actions):
                     found[written(ancestor)] = None
         return list(found)
 

@@ -42,8 +42,8 @@ class Rules:
         """Whether the table with these names, its own and its ancestors', is selected."""
         return not self.tables or self.tables.match(*family)
 
-    def fate(self, family: Sequence[Name], column: str) -> ColumnAction:
-        """The fate of a column in the table with these names."""
+    def action(self, family: Sequence[Name], column: str) -> ColumnAction:
+        """The action of a column in the table with these names."""
         of = [(*names, column) for names in family]
         if self.keep.match(*of):
             return ColumnAction.KEPT
@@ -57,13 +57,13 @@ class TableSelection:
     """A table under one description.
 
     :param family: its name and those of its ancestors.
-    :param fates: of its columns, in their order.
+    :param actions: of its columns, in their order.
     :param gone: hidden columns that have disappeared, each with the other columns of its time.
     """
 
     family: tuple[Name, ...]
     wanted: bool
-    fates: Mapping[str, ColumnAction]
+    actions: Mapping[str, ColumnAction]
     gone: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
@@ -81,7 +81,7 @@ def look(
     """
     names = (*family, *relatives)
     return TableSelection(
-        tuple(family), rules.wanted(family), {column: rules.fate(names, column) for column in columns}
+        tuple(family), rules.wanted(family), {column: rules.action(names, column) for column in columns}
     )
 
 
@@ -99,11 +99,11 @@ def doubt_of_kin(rules: Rules, seen: TableSelection, relatives: Sequence[Name]) 
 
 def gone(before: TableSelection, after: TableSelection) -> dict[str, frozenset[str]]:
     """Hidden columns that have disappeared, each with the other columns of its time."""
-    moved = _moved(list(before.fates), list(after.fates))
-    hidden = {column for column, fate in before.fates.items() if fate is not ColumnAction.KEPT}
-    missing = {column for column in hidden if column not in after.fates or column in moved}
-    found = {column: others for column, others in before.gone.items() if column not in after.fates}
-    return found | dict.fromkeys(missing, frozenset(before.fates) - moved)
+    moved = _moved(list(before.actions), list(after.actions))
+    hidden = {column for column, action in before.actions.items() if action is not ColumnAction.KEPT}
+    missing = {column for column in hidden if column not in after.actions or column in moved}
+    found = {column: others for column, others in before.gone.items() if column not in after.actions}
+    return found | dict.fromkeys(missing, frozenset(before.actions) - moved)
 
 
 def doubt(rules: Rules, before: TableSelection, after: TableSelection) -> str | None:
@@ -117,11 +117,11 @@ def doubt(rules: Rules, before: TableSelection, after: TableSelection) -> str | 
     if not after.wanted:
         return None
     lost = gone(before, after)
-    for column, fate in after.fates.items():
-        if fate is not ColumnAction.KEPT or _is_kept(rules, after, column):
+    for column, action in after.actions.items():
+        if action is not ColumnAction.KEPT or _is_kept(rules, after, column):
             continue
         now = written((*after.family[0], column))
-        if column not in lost and before.fates.get(column, ColumnAction.KEPT) is not ColumnAction.KEPT:
+        if column not in lost and before.actions.get(column, ColumnAction.KEPT) is not ColumnAction.KEPT:
             was = written((*before.family[0], column))
             return (
                 f"{was}, which the selection drops or masks, is now called {now}: add that to drop or mask, or to keep if it "

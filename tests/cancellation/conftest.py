@@ -145,7 +145,7 @@ def _descriptors() -> Counter[str]:
     return Counter({name: count for name, count in found.items() if "aiorepl-spool" not in name})
 
 
-class ResolvedDelivery:
+class ReplicatedDatabase:
     """A database with a publication ``p`` of all tables, and its slot."""
 
     def __init__(self, dsn: str, slot: str, connection: asyncpg.Connection) -> None:
@@ -191,15 +191,15 @@ class ResolvedDelivery:
 
 
 @pytest.fixture
-async def served(database: str, slot_name: str) -> AsyncIterator[ResolvedDelivery]:
+async def replicated(database: str, slot_name: str) -> AsyncIterator[ReplicatedDatabase]:
     """The test's database with a table ``items``."""
     connection = await asyncpg.connect(database)
     # asyncpg logs a future of its own when it is cancelled while it asks whether the server speaks TLS.
-    served = ResolvedDelivery(f"{database}?sslmode=disable", slot_name, connection)
-    await served.execute(
+    fixture = ReplicatedDatabase(f"{database}?sslmode=disable", slot_name, connection)
+    await fixture.execute(
         "CREATE TABLE items (id int PRIMARY KEY, note text)", "CREATE PUBLICATION p FOR ALL TABLES"
     )
-    yield served
+    yield fixture
     connection.terminate()
 
 

@@ -18,14 +18,14 @@ ROWS = 5000
 
 
 @pytest.fixture
-async def written(served):
+async def written(replicated):
     """Two transactions behind the slot, a large one and a small one."""
-    await served.create_slot()
-    await served.execute(
+    await replicated.create_slot()
+    await replicated.execute(
         f"INSERT INTO items SELECT n, 'many' FROM generate_series(1, {ROWS}) n",
         "INSERT INTO items VALUES (0, 'last')",
     )
-    return served
+    return replicated
 
 
 async def messages(connection, received):
@@ -89,11 +89,11 @@ async def test_from_opening_to_closing(written, watched, cancelling, route):
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_looking_types_up(served, watched, cancelling, route):
+async def test_looking_types_up(replicated, watched, cancelling, route):
     """A look-up that is cancelled leaves no session on the server."""
-    await served.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-    oid = await served.connection.fetchval("SELECT 'mood'::regtype::oid")
-    source = Source(served.dsn, slot=served.slot, publication="p", interface=route)
+    await replicated.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    oid = await replicated.connection.fetchval("SELECT 'mood'::regtype::oid")
+    source = Source(replicated.dsn, slot=replicated.slot, publication="p", interface=route)
     found, number, cancelled = None, 0, True
     while cancelled:
         number += 1
@@ -101,6 +101,6 @@ async def test_looking_types_up(served, watched, cancelling, route):
         found = await attempt.run(source.look_up([oid]))
         cancelled = attempt.cancelled
         await watched.nothing_left()
-        await served.nothing_left()
+        await replicated.nothing_left()
     assert [TypeInfo(oid, "public", "mood", "e")] == found
     assert number > 3

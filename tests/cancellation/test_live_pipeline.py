@@ -28,20 +28,20 @@ def ids(sink):
 
 
 @pytest.fixture
-async def written(served):
+async def written(replicated):
     """Rows from before the slot, and transactions behind it."""
-    await served.execute(
+    await replicated.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
         "ALTER TABLE items ADD mood mood",
         f"INSERT INTO items SELECT n, 'loaded', 'ok' FROM generate_series(0, {len(LOADED) - 1}) n",
     )
-    await served.create_slot()
-    await served.execute(
+    await replicated.create_slot()
+    await replicated.execute(
         "INSERT INTO items VALUES (1000, 'one', 'ok')",
         "INSERT INTO items SELECT n, 'many', 'sad' FROM generate_series(2000, 4999) n",
         "INSERT INTO items VALUES (1001, 'last', 'ok')",
     )
-    return served
+    return replicated
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
@@ -100,27 +100,27 @@ async def test_initial_load(written, watched, cancelling, tmp_path):
 
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_creating_a_slot(served, watched, cancelling, route):
+async def test_creating_a_slot(replicated, watched, cancelling, route):
     """A start that is cancelled leaves no slot that it has created."""
 
     async def start(slot):
         async with aiorepl.connect(
-            served.dsn, slot=slot, publication="p", interface=route, create_slot=True
+            replicated.dsn, slot=slot, publication="p", interface=route, create_slot=True
         ) as stream:
             entered.append(stream.confirmed)
 
     number, cancelled, entered = 0, True, []
     while cancelled:
         number += 1
-        slot = f"{served.slot[:50]}_{number}"
+        slot = f"{replicated.slot[:50]}_{number}"
         attempt = cancelling(number, everywhere=True)
         entered.clear()
         await attempt.run(start(slot))
         cancelled = attempt.cancelled
         await watched.nothing_left()
-        await served.nothing_left()
+        await replicated.nothing_left()
         try:
-            await served.connection.execute("SELECT pg_drop_replication_slot($1)", slot)
+            await replicated.connection.execute("SELECT pg_drop_replication_slot($1)", slot)
             assert entered
         except asyncpg.UndefinedObjectError:
             assert not entered

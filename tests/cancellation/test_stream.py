@@ -25,11 +25,11 @@ EXPECTED = [1, 2, *range(100, 100 + LARGE), 3, 4]
 
 
 @pytest.fixture
-async def written(served):
+async def written(replicated):
     """Transactions of one row and of many, and types that have to be looked up, one of them in the middle."""
-    await served.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')", "ALTER TABLE items ADD mood mood")
-    await served.create_slot()
-    await served.execute(
+    await replicated.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')", "ALTER TABLE items ADD mood mood")
+    await replicated.create_slot()
+    await replicated.execute(
         "INSERT INTO items VALUES (1, 'one', 'ok')",
         "INSERT INTO items VALUES (2, 'two', 'sad')",
         f"INSERT INTO items SELECT n, 'many', 'ok' FROM generate_series(100, {99 + LARGE}) n",
@@ -38,7 +38,7 @@ async def written(served):
         "INSERT INTO items VALUES (3, 'three', 'ok', 'red')",
         "INSERT INTO items VALUES (4, 'four', 'ok', 'red')",
     )
-    return served
+    return replicated
 
 
 class Reader:
@@ -70,8 +70,8 @@ class Reader:
         self.acknowledged, self._transaction = len(self.ids), None
 
 
-def connect(served, slot, way, **options):
-    dsn = f"{served.dsn}&logical_decoding_work_mem=64kB"
+def connect(replicated, slot, way, **options):
+    dsn = f"{replicated.dsn}&logical_decoding_work_mem=64kB"
     return aiorepl.connect(dsn, slot=slot, publication="p", **WAYS[way], **options)
 
 

@@ -1,4 +1,4 @@
-"""A lane without a server: a window that a test fills, a sink that reads it, and the ledger that hears of it."""
+"""A harness without a server: a buffer that a test fills, a sink that reads it, and the ledger that hears of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aiorepl.values.registry import Types
 QUICK = RetryPolicy(attempts=3, wait_initial=0.001, wait_max=0.002)
 
 
-class Lane:
+class WorkerHarness:
     """Write down transactions with ``commit``, run with ``start``, and end with ``finish``."""
 
     def __init__(
@@ -46,12 +46,12 @@ class Lane:
         self.table = self.stream.table("items", column("id", 23, key=True), column("note"))
         begin = self.stream.position.lsn
         self.ledger = Ledger(begin, ["s"])
-        self.window = SliceBuffer(limit)
+        self.buffer = SliceBuffer(limit)
         served = ResolvedDelivery(sink, batches or BatchPolicy(flush_seconds=0.01), retry, **choices)
-        self.runner = SinkWorker(
+        self.worker = SinkWorker(
             SinkStatistics("s"),
             served,
-            self.window.cursor(),
+            self.buffer.cursor(),
             LedgerProgress(self.ledger, "s"),
             SinkContext("s", self.stream.position),
             after=after or begin,
@@ -72,7 +72,7 @@ class Lane:
         for part in slices:
             if part.end_lsn is not None:
                 self.ledger.complete(part.end_lsn)
-        self.window.extend(slices)
+        self.buffer.extend(slices)
         return end
 
     def commit_from_disk(self, folder: Path, *ids: int) -> LSN:
@@ -90,35 +90,35 @@ class Lane:
         assert all(isinstance(part.changes, SpooledChanges) for part in slices)
         end = LSN(commit_lsn + 0x30)
         self.ledger.complete(end)
-        self.window.extend(slices)
+        self.buffer.extend(slices)
         return end
 
     def start(self) -> asyncio.Task[None]:
         """Run the sink beside the test."""
-        self.task = asyncio.create_task(self.runner.run())
+        self.task = asyncio.create_task(self.worker.run())
         return self.task
 
     async def finish(self) -> None:
         """Nothing more comes: let the sink finish."""
-        self.window.close()
+        self.buffer.close()
         async with asyncio.timeout(60):
             await (self.task or self.start())
 
 
 @pytest.fixture
-def lane() -> Iterator[type[Lane]]:
-    """A lane for a sink; what still runs when the test ends is cancelled."""
-    made: list[Lane] = []
+def harness() -> Iterator[type[WorkerHarness]]:
+    """A harness for a sink; what still runs when the test ends is cancelled."""
+    made: list[WorkerHarness] = []
 
-    class Kept(Lane):
+    class Kept(WorkerHarness):
         def __init__(self, *arguments, **options) -> None:
             super().__init__(*arguments, **options)
             made.append(self)
 
     yield Kept
-    for lane in made:
-        if lane.task is not None:
-            lane.task.cancel()
+    for harness in made:
+        if harness.task is not None:
+            harness.task.cancel()
 
 
 def ids(sink) -> list[list[int]]:

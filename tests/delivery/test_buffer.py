@@ -1,4 +1,4 @@
-"""The window: kept as long as the slowest reader needs it, and bounded by bytes."""
+"""The buffer: kept as long as the slowest reader needs it, and bounded by bytes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def part(size: int) -> Slice:
 )
 def test_every_reader_gets_everything_once_in_order(steps):
     """And exactly what the slowest has not released is held."""
-    window = SliceBuffer(LIMIT)
-    cursors = [window.cursor() for _ in range(3)]
+    buffer = SliceBuffer(LIMIT)
+    cursors = [buffer.cursor() for _ in range(3)]
     written, taken, released = [], [0, 0, 0], [0, 0, 0]
     for step in steps:
         if isinstance(step, int):
             written.append(part(step))
-            window.extend([written[-1]])
+            buffer.extend([written[-1]])
         elif step[1] == "take":
             found = cursors[step[0]].take()
             if taken[step[0]] < len(written):
@@ -52,7 +52,7 @@ def test_every_reader_gets_everything_once_in_order(steps):
             cursors[step[0]].release(1)
             released[step[0]] += 1
         held = written[min(released) :]
-        statistics = window.statistics()
+        statistics = buffer.statistics()
         assert (sum(kept.size for kept in held), len(held)) == (statistics.bytes, statistics.slices)
         assert [len(written) - count for count in taken] == [cursor.waiting for cursor in cursors]
         assert statistics.backpressured or statistics.bytes <= LIMIT
@@ -61,10 +61,10 @@ def test_every_reader_gets_everything_once_in_order(steps):
 
 async def test_room_waits_for_the_slowest_reader():
     """Over the high mark the writer waits, until the slowest is below the low one."""
-    window = SliceBuffer(LIMIT)
-    quick, slow = window.cursor(), window.cursor()
-    window.extend([part(40), part(40), part(40)])
-    room = asyncio.create_task(window.room())
+    buffer = SliceBuffer(LIMIT)
+    quick, slow = buffer.cursor(), buffer.cursor()
+    buffer.extend([part(40), part(40), part(40)])
+    room = asyncio.create_task(buffer.room())
     for cursor in (quick, slow):
         while cursor.take() is not None:
             pass
@@ -74,14 +74,14 @@ async def test_room_waits_for_the_slowest_reader():
     assert not room.done()
     slow.release(1)
     await asyncio.wait_for(room, 60)
-    assert not window.statistics().backpressured
+    assert not buffer.statistics().backpressured
 
 
 async def test_holds_back():
-    """A reader that has taken all of a full window knows that nothing comes unless it lets go."""
-    window = SliceBuffer(LIMIT)
-    cursor = window.cursor()
-    window.extend([part(60), part(60)])
+    """A reader that has taken all of a full buffer knows that nothing comes unless it lets go."""
+    buffer = SliceBuffer(LIMIT)
+    cursor = buffer.cursor()
+    buffer.extend([part(60), part(60)])
     assert not cursor.holds_back
     cursor.take()
     cursor.take()
@@ -92,9 +92,9 @@ async def test_holds_back():
 
 async def test_news():
     """It wakes a reader for a slice and for the end, and not before."""
-    window = SliceBuffer(LIMIT)
-    cursor = window.cursor()
-    for wake in (lambda: window.extend([part(1)]), window.close):
+    buffer = SliceBuffer(LIMIT)
+    cursor = buffer.cursor()
+    for wake in (lambda: buffer.extend([part(1)]), buffer.close):
         assert cursor.take() is None
         news = asyncio.create_task(cursor.news())
         await asyncio.sleep(0)
@@ -106,11 +106,11 @@ async def test_news():
 
 
 async def test_the_end_comes_after_the_rest():
-    """A closed window still has what was written."""
-    window = SliceBuffer(LIMIT)
-    cursor = window.cursor()
-    window.extend([part(1)])
-    window.close()
+    """A closed buffer still has what was written."""
+    buffer = SliceBuffer(LIMIT)
+    cursor = buffer.cursor()
+    buffer.extend([part(1)])
+    buffer.close()
     assert not cursor.ended
     await cursor.news()
     assert cursor.take() is not None
@@ -119,24 +119,24 @@ async def test_the_end_comes_after_the_rest():
 
 async def test_a_reader_that_leaves_holds_nothing_back():
     """Neither what it had taken nor what it had not."""
-    window = SliceBuffer(LIMIT)
-    stays, leaves = window.cursor(), window.cursor()
-    window.extend([part(120)])
+    buffer = SliceBuffer(LIMIT)
+    stays, leaves = buffer.cursor(), buffer.cursor()
+    buffer.extend([part(120)])
     stays.take()
     stays.release(1)
-    assert window.statistics().backpressured
+    assert buffer.statistics().backpressured
     leaves.leave()
-    await asyncio.wait_for(window.room(), 60)
-    assert 0 == window.statistics().bytes
+    await asyncio.wait_for(buffer.room(), 60)
+    assert 0 == buffer.statistics().bytes
 
 
 async def test_waiting_can_be_cancelled():
     """A reader whose wait was cancelled finds what came meanwhile."""
-    window = SliceBuffer(LIMIT)
-    cursor = window.cursor()
+    buffer = SliceBuffer(LIMIT)
+    cursor = buffer.cursor()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(cursor.news(), 0.01)
-    window.extend([part(1)])
+    buffer.extend([part(1)])
     await asyncio.wait_for(cursor.news(), 60)
     assert cursor.take() is not None
 
@@ -159,10 +159,10 @@ async def test_what_was_delivered_last_is_not_kept():
             await asyncio.Event().wait()
             return None
 
-    capture, window = Capture(), SliceBuffer(100)
-    cursor = window.cursor("s")
+    capture, buffer = Capture(), SliceBuffer(100)
+    cursor = buffer.cursor("s")
     kept = weakref.ref(capture.waiting[0].changes)
-    reading = asyncio.create_task(DirectFanOut(capture, {}, 100, GapPolicy(accept=False))._read(window))
+    reading = asyncio.create_task(DirectFanOut(capture, {}, 100, GapPolicy(accept=False))._read(buffer))
     await capture.asked.wait()
     assert cursor.take() is not None
     cursor.release(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiorepl import BatchPolicy, Delivery, RetryPolicy, Sink
-from aiorepl.delivery.config import served
+from aiorepl.delivery.config import resolve
 
 
 class Filing(Sink):
@@ -17,16 +17,16 @@ class Filing(Sink):
 
 def test_a_sink_says_how_often_it_wants_to_be_flushed():
     """What it does not say is as in the pipeline."""
-    (serve,) = served(
+    (delivery,) = resolve(
         [Filing()], BatchPolicy(max_bytes=7, flush_bytes=8, flush_seconds=1.0), RetryPolicy()
     ).values()
 
-    assert BatchPolicy(max_bytes=7, flush_bytes=8, flush_seconds=60.0) == serve.batches
+    assert BatchPolicy(max_bytes=7, flush_bytes=8, flush_seconds=60.0) == delivery.batches
 
 
 def test_the_users_word_for_a_sink_comes_first():
     """Batches that were given with the sink are taken as they are."""
     wanted = BatchPolicy(flush_seconds=2.0)
-    (serve,) = served([Delivery(Filing(), batches=wanted)], BatchPolicy(), RetryPolicy()).values()
+    (delivery,) = resolve([Delivery(Filing(), batches=wanted)], BatchPolicy(), RetryPolicy()).values()
 
-    assert wanted == serve.batches
+    assert wanted == delivery.batches

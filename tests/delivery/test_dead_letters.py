@@ -94,8 +94,8 @@ def test_a_letter_of_another_is_not_replaced(letters, other):
 
     def write(name, position):
         letters.open(SinkContext(name, position))
-        refusal = Rejection(name, "PermanentError", "no", "write", datetime.now(UTC))
-        letters.write(Batch(batch.slices, refusal))
+        rejection = Rejection(name, "PermanentError", "no", "write", datetime.now(UTC))
+        letters.write(Batch(batch.slices, rejection))
 
     write("s", stream.position)
     (file,) = letters.path.iterdir()
@@ -170,9 +170,9 @@ def test_a_file_that_is_no_letter(letters, damage):
         list(letters.letters())
 
 
-async def refused(lane, letters, sink, **choices) -> None:
+async def refused(harness, letters, sink, **choices) -> None:
     """Three transactions that a sink refused."""
-    served = lane(sink, on_error="dead_letter", dead_letters=_Open(letters), **choices)
+    served = harness(sink, on_error="dead_letter", dead_letters=_Open(letters), **choices)
     for number in (1, 2, 3):
         served.commit(number)
     await served.finish()
@@ -190,10 +190,10 @@ class _Open(MemorySink):
         self._letters.write(batch)
 
 
-async def test_written_again_when_it_is_mended(lane, ids, letters):
+async def test_written_again_when_it_is_mended(harness, ids, letters):
     """In order, and deleted once durable."""
     sink = Refusing()
-    await refused(lane, letters, sink)
+    await refused(harness, letters, sink)
     assert 3 == len(list(letters.letters()))
     sink.mended = True
     assert 3 == await redeliver("s", Delivery(sink), letters)
@@ -202,20 +202,20 @@ async def test_written_again_when_it_is_mended(lane, ids, letters):
     assert sink.closed
 
 
-async def test_refused_once_more(lane, letters):
+async def test_refused_once_more(harness, letters):
     """It stays, with all behind it."""
     sink = Refusing()
-    await refused(lane, letters, sink)
+    await refused(harness, letters, sink)
     with pytest.raises(SinkError, match="is refused again: no such column"):
         await redeliver("s", Delivery(sink), letters)
     assert 3 == len(list(letters.letters()))
 
 
-async def test_a_position_is_left_alone(lane, letters):
+async def test_a_position_is_left_alone(harness, letters):
     """What is delivered late does not set back a sink that keeps its position."""
     sink = Refusing(keeps_position=True)
     await sink.open(SinkContext("s", Stream().position))
-    await refused(lane, letters, sink, keeps_position=True)
+    await refused(harness, letters, sink, keeps_position=True)
     held = sink.position
     assert held.lsn > Stream().position.lsn
     sink.mended = True
@@ -224,7 +224,7 @@ async def test_a_position_is_left_alone(lane, letters):
     assert [1, 2, 3] == [change.new["id"] for change in sink.changes]
 
 
-async def test_a_sink_that_cannot_replay_keeps_its_letters(lane, letters):
+async def test_a_sink_that_cannot_replay_keeps_its_letters(harness, letters):
     """A sink that keeps a position and does not define replay is given no letter, and none is deleted."""
 
     class Positioned(Refusing):
@@ -232,7 +232,7 @@ async def test_a_sink_that_cannot_replay_keeps_its_letters(lane, letters):
 
     sink = Positioned(keeps_position=True)
     await sink.open(SinkContext("s", Stream().position))
-    await refused(lane, letters, sink, keeps_position=True)
+    await refused(harness, letters, sink, keeps_position=True)
     sink.mended = True
     with pytest.raises(ConfigurationError, match=r"'s' keeps a position .* aiorepl dlq show"):
         await redeliver("s", Delivery(sink), letters)
@@ -241,21 +241,21 @@ async def test_a_sink_that_cannot_replay_keeps_its_letters(lane, letters):
     assert sink.closed
 
 
-async def test_the_transform_has_another_try(lane, letters):
+async def test_the_transform_has_another_try(harness, letters):
     """For what it could not do, and only for that."""
 
     def broken(change):
         raise ValueError
 
     sink = MemorySink()
-    await refused(lane, letters, sink, transform=broken)
+    await refused(harness, letters, sink, transform=broken)
     mended = Delivery(sink, transform=lambda change: change.with_columns({"note": "mended"}))
     await redeliver("s", mended, letters)
     assert ["mended"] * 3 == [change.new["note"] for change in sink.changes]
 
 
-async def test_letters_of_another_sink(lane, letters):
+async def test_letters_of_another_sink(harness, letters):
     """Are not delivered to this one."""
-    await refused(lane, letters, Refusing())
+    await refused(harness, letters, Refusing())
     with pytest.raises(ConfigurationError, match="was refused by sink 's', not by 'other'"):
         await redeliver("other", Delivery(MemorySink()), letters)

@@ -8,7 +8,7 @@ from aiorepl import Batch, ConfigurationError, Delivery, SinkError, TransientErr
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 
-async def test_changes_are_replaced_and_left_out(lane):
+async def test_changes_are_replaced_and_left_out(harness):
     """In order, with the identities that they had."""
 
     async def transform(change):
@@ -17,16 +17,16 @@ async def test_changes_are_replaced_and_left_out(lane):
         return change.with_columns({"note": change.new["note"].upper()})
 
     sink = MemorySink()
-    lane = lane(sink, transform=transform)
-    end = lane.commit(1, 2, 3)
-    await lane.finish()
+    harness = harness(sink, transform=transform)
+    end = harness.commit(1, 2, 3)
+    await harness.finish()
     assert [(1, "SECRET 1", 0), (3, "SECRET 3", 2)] == [
         (change.new["id"], change.new["note"], change.ordinal) for change in sink.changes
     ]
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
-async def test_each_change_is_transformed_once(lane):
+async def test_each_change_is_transformed_once(harness):
     """Also when the write is tried again, in the same batch."""
     seen = []
 
@@ -34,13 +34,13 @@ async def test_each_change_is_transformed_once(lane):
         seen.append(change.new["id"])
         return change
 
-    lane = lane(FaultySink(write=[Reject(TransientError("later"))]), transform=transform)
-    lane.commit(1, 2)
-    await lane.finish()
+    harness = harness(FaultySink(write=[Reject(TransientError("later"))]), transform=transform)
+    harness.commit(1, 2)
+    await harness.finish()
     assert [1, 2] == seen
 
 
-async def test_a_transient_error_calls_it_again(lane, ids):
+async def test_a_transient_error_calls_it_again(harness, ids):
     """As that of a sink would."""
     tries = []
 
@@ -51,25 +51,25 @@ async def test_a_transient_error_calls_it_again(lane, ids):
         return change
 
     sink = MemorySink()
-    lane = lane(sink, transform=transform)
-    lane.commit(1)
-    await lane.finish()
+    harness = harness(sink, transform=transform)
+    harness.commit(1)
+    await harness.finish()
     assert ([[1]], 3) == (ids(sink), len(tries))
 
 
 @pytest.mark.parametrize("wrong", [lambda change: 1 / 0, lambda change: change.new, lambda change: Batch(())])
-async def test_what_it_cannot_do_stops_the_sink(lane, wrong):
+async def test_what_it_cannot_do_stops_the_sink(harness, wrong):
     """Named, and without the row."""
-    lane = lane(MemorySink(), transform=wrong)
-    begin = lane.ledger.flushed
-    lane.commit(1)
+    harness = harness(MemorySink(), transform=wrong)
+    begin = harness.ledger.flushed
+    harness.commit(1)
     with pytest.raises(SinkError, match="sink s: its transform") as raised:
-        await lane.finish()
+        await harness.finish()
     assert "secret" not in str(raised.value)
-    assert begin == lane.ledger.flushed
+    assert begin == harness.ledger.flushed
 
 
-async def test_or_makes_a_dead_letter_of_the_change(lane, ids):
+async def test_or_makes_a_dead_letter_of_the_change(harness, ids):
     """Of the change as it was before; the others of the transaction are delivered."""
 
     def transform(change):
@@ -78,9 +78,9 @@ async def test_or_makes_a_dead_letter_of_the_change(lane, ids):
         return change
 
     letters, sink = MemorySink(), MemorySink()
-    lane = lane(sink, transform=transform, on_error="dead_letter", dead_letters=letters)
-    lane.commit(1, 2, 3)
-    await lane.finish()
+    harness = harness(sink, transform=transform, on_error="dead_letter", dead_letters=letters)
+    harness.commit(1, 2, 3)
+    await harness.finish()
     assert [[1, 3]] == ids(sink)
     assert [[2]] == ids(letters)
     assert "transform" == letters.batches[0].rejection.stage
@@ -93,7 +93,7 @@ def test_a_name_that_names_nothing(named):
         Delivery(MemorySink(), transform=named)
 
 
-async def test_what_fails_of_a_transaction_on_disk(lane, ids, tmp_path):
+async def test_what_fails_of_a_transaction_on_disk(harness, ids, tmp_path):
     """The changes that the function cannot do are dead letters though they are new objects when they are walked again."""
 
     def transform(change):
@@ -102,9 +102,9 @@ async def test_what_fails_of_a_transaction_on_disk(lane, ids, tmp_path):
         return change
 
     letters, sink = MemorySink(), MemorySink()
-    lane = lane(sink, transform=transform, on_error="dead_letter", dead_letters=letters)
-    end = lane.commit_from_disk(tmp_path, 1, 2, 3, 4)
-    await lane.finish()
+    harness = harness(sink, transform=transform, on_error="dead_letter", dead_letters=letters)
+    end = harness.commit_from_disk(tmp_path, 1, 2, 3, 4)
+    await harness.finish()
     assert [2, 4] == [number for batch in ids(sink) for number in batch]
     assert [1, 3] == [number for batch in ids(letters) for number in batch]
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed

@@ -75,10 +75,10 @@ def test_order_holds_where_it_can_be_seen(transactions, lanes, by):
     place: dict = {}
     for number, stage in enumerate(stages(batch, lanes, order(by, None)(TableCatalog()))):
         assert 1 <= len(stage) <= lanes
-        for lane, part in enumerate(stage):
+        for harness, part in enumerate(stage):
             for position, change in enumerate(part.changes):
                 assert identity(change) not in place
-                place[identity(change)] = (number, lane, position)
+                place[identity(change)] = (number, harness, position)
     changes = list(batch.changes)
     assert set(place) == set(map(identity, changes))
     for later, change in enumerate(changes):
@@ -91,7 +91,7 @@ def test_order_holds_where_it_can_be_seen(transactions, lanes, by):
 
 
 def test_a_routing_key_decides_when_asked():
-    """Rows of one tenant in one lane, whatever their keys."""
+    """Rows of one tenant in one harness, whatever their keys."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("tenant"))
     stream.transaction(*(table.insert(str(number), "ab"[number % 2]) for number in range(6)))
@@ -100,18 +100,18 @@ def test_a_routing_key_decides_when_asked():
     assert [[0, 2, 4], [1, 3, 5]] == sorted([change.ordinal for change in part.changes] for part in stage)
 
 
-def written(batch: Batch, lineage: TableCatalog | None = None) -> list[list[list]]:
+def written(batch: Batch, catalog: TableCatalog | None = None) -> list[list[list]]:
     """The stages by key, each with the rows of its batches."""
-    split = stages(batch, 4, order("key", None)(lineage or TableCatalog()))
+    split = stages(batch, 4, order("key", None)(catalog or TableCatalog()))
     return [[[change.new or change.old for change in part.changes] for part in stage] for stage in split]
 
 
-def in_order(batch: Batch, row: int, lineage: TableCatalog | None = None) -> bool:
+def in_order(batch: Batch, row: int, catalog: TableCatalog | None = None) -> bool:
     """Whether the changes of a row, by the value ``r`` that it never changes, can only be written as they came."""
     place: dict = {}
-    for number, stage in enumerate(stages(batch, 4, order("key", None)(lineage or TableCatalog()))):
-        for lane, part in enumerate(stage):
-            place |= {identity(change): (number, lane, at) for at, change in enumerate(part.changes)}
+    for number, stage in enumerate(stages(batch, 4, order("key", None)(catalog or TableCatalog()))):
+        for harness, part in enumerate(stage):
+            place |= {identity(change): (number, harness, at) for at, change in enumerate(part.changes)}
     rows = [(change, change.new or change.old) for change in batch.changes]
     # Of a deleted row the key alone is there, which is the same.
     places = [
@@ -172,21 +172,21 @@ def partitions():
 
 def test_a_row_that_moves_to_another_partition(partitions):
     """It is deleted in one and inserted in the other, in this order; other rows are not held up."""
-    stream, one, two, lineage = partitions
+    stream, one, two, catalog = partitions
     stream.transaction(
         *(one.insert(str(number), "0", str(number)) for number in range(2, 8)),
         one.delete("1", None, "1"),
         two.insert("0", "1", "1"),
     )
     batch = Batch(tuple(stream.slices()))
-    assert in_order(batch, 1, lineage)
+    assert in_order(batch, 1, catalog)
     assert not in_order(batch, 1)
-    assert 4 == len(written(batch, lineage)[0])
+    assert 4 == len(written(batch, catalog)[0])
 
 
 def test_a_partition_with_another_replica_identity(partitions):
     """Keys of different columns cannot be compared, so changes of one partition wait for those of the other."""
-    stream, one, two, lineage = partitions
+    stream, one, two, catalog = partitions
     stream.transaction(one.insert("1", "0", "1"))
     two = stream.table("two", column("other", 23, key=True), ROW, column("id", 23), replaces=two)
     stream.transaction(
@@ -195,23 +195,23 @@ def test_a_partition_with_another_replica_identity(partitions):
         two.insert("0", "1", "1"),
         one.update("1", "0", "1"),
     )
-    assert in_order(Batch(tuple(stream.slices())), 1, lineage)
+    assert in_order(Batch(tuple(stream.slices())), 1, catalog)
 
 
 def test_a_table_that_nobody_knows_any_more(partitions):
     """A table that was dropped before the catalog was asked may have been a partition, so the others wait for it."""
     stream, one, two, _ = partitions
-    lineage = TableCatalog(
+    catalog = TableCatalog(
         [CatalogTable(one.oid, "public", "one", parents=(1,)), CatalogTable(1, "public", "t")]
     )
-    lineage.add([], [two.oid])
+    catalog.add([], [two.oid])
     stream.transaction(
         *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
         one.delete("1", None, "1"),
         two.insert("0", "1", "1"),
         one.insert("1", "0", "1"),
     )
-    assert in_order(Batch(tuple(stream.slices())), 1, lineage)
+    assert in_order(Batch(tuple(stream.slices())), 1, catalog)
 
 
 def test_a_routing_key_whose_column_is_renamed():
@@ -246,17 +246,17 @@ class Together(MemorySink):
         await super().write(batch)
 
 
-async def test_a_concurrent_sink_is_called_several_times_at_once(lane):
+async def test_a_concurrent_sink_is_called_several_times_at_once(harness):
     """And the batch is accepted when all of them have returned."""
     sink = Together(3)
-    lane = lane(sink, concurrency=3)
-    end = lane.commit(1, 2, 3, 4, 5, 6)
-    await lane.finish()
+    harness = harness(sink, concurrency=3)
+    end = harness.commit(1, 2, 3, 4, 5, 6)
+    await harness.finish()
     assert {1, 2, 3, 4, 5, 6} == {change.new["id"] for change in sink.changes}
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
-async def test_one_refusal_of_several_writes(lane, ids):
+async def test_one_refusal_of_several_writes(harness, ids):
     """Puts aside its own changes; the other writes are not disturbed."""
 
     class Half(MemorySink):
@@ -269,15 +269,15 @@ async def test_one_refusal_of_several_writes(lane, ids):
             await super().write(batch)
 
     letters, sink = MemorySink(), Half()
-    lane = lane(sink, concurrency=3, on_error="dead_letter", dead_letters=letters)
-    end = lane.commit(1, 2, 3)
-    await lane.finish()
+    harness = harness(sink, concurrency=3, on_error="dead_letter", dead_letters=letters)
+    end = harness.commit(1, 2, 3)
+    await harness.finish()
     assert {1, 3} == {change.new["id"] for change in sink.changes}
     assert [[2]] == ids(letters)
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
-async def test_refusals_of_several_writes_come_one_at_a_time(lane):
+async def test_refusals_of_several_writes_come_one_at_a_time(harness):
     """To the sink of the dead letters, which takes one call at a time like any other."""
 
     class Nothing(Sink):
@@ -303,9 +303,9 @@ async def test_refusals_of_several_writes_come_one_at_a_time(lane):
             self.calls -= 1
 
     letters = Serial()
-    lane = lane(Nothing(), concurrency=3, on_error="dead_letter", dead_letters=letters)
-    lane.commit(1, 2, 3)
-    await lane.finish()
+    harness = harness(Nothing(), concurrency=3, on_error="dead_letter", dead_letters=letters)
+    harness.commit(1, 2, 3)
+    await harness.finish()
     assert {1, 2, 3} == {change.new["id"] for change in letters.changes}
     assert 1 == letters.most
 

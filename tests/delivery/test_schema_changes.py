@@ -158,14 +158,16 @@ def test_in_order_with_the_rows():
     assert [FIRST, 1, 2, {"added": (A,)}, 3, 4] == seen
 
 
-async def test_a_sink_that_asked_gets_them(lane):
+async def test_a_sink_that_asked_gets_them(harness):
     """In the row's transaction and under its ordinal; rows keep theirs."""
     sink = MemorySink()
-    lane = lane(sink, schema_changes=True)
-    lane.commit(1)
-    lane.table = lane.stream.table("items", ID, A, B, replaces=lane.table)
-    lane.receive(lane.stream.transaction(lane.table.insert("2", "x", "y"), lane.table.insert("3", "x", "y")))
-    await lane.finish()
+    harness = harness(sink, schema_changes=True)
+    harness.commit(1)
+    harness.table = harness.stream.table("items", ID, A, B, replaces=harness.table)
+    harness.receive(
+        harness.stream.transaction(harness.table.insert("2", "x", "y"), harness.table.insert("3", "x", "y"))
+    )
+    await harness.finish()
     kinds = [(change.kind, change.ordinal) for change in sink.changes]
     assert [("schema", 0), ("insert", 0), ("schema", 0), ("insert", 0), ("insert", 1)] == kinds
     assert [["a", "b"], ["note"]] == [

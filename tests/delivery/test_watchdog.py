@@ -13,7 +13,7 @@ import pytest
 from aiorepl import Sink
 from aiorepl.delivery import watchdog
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.watchdog import held_responsible, watching
+from aiorepl.delivery.watchdog import attribute_to_sink, watching
 
 pytestmark = pytest.mark.both_loops
 
@@ -63,23 +63,23 @@ class Blocks(Sink):
         block(lambda: [text for text in self.told("sink s") if "in block at " in text])
 
 
-async def test_who_blocks_is_named(lane, told):
+async def test_who_blocks_is_named(harness, told):
     """Sink, place and advice, once for one call; another sink that only waits is not accused."""
-    lane = lane(Blocks(told))
-    lane.commit(1)
+    harness = harness(Blocks(told))
+    harness.commit(1)
     waits = SinkStatistics("waits")
     with watching():
         waiting = asyncio.create_task(asyncio.sleep(60))
-        held_responsible(waiting, waits)
-        held_responsible(lane.start(), lane.runner.statistics)
-        await lane.finish()
+        attribute_to_sink(waiting, waits)
+        attribute_to_sink(harness.start(), harness.worker.statistics)
+        await harness.finish()
         waiting.cancel()
     *before, message = told("sink s")
     assert float(re.search(r"for (\d+\.\d) s, in ", message)[1]) >= 0.1
     assert "in block at " in message
     assert "test_watchdog.py:" in message
     assert "SyncSink" in message
-    assert 1 <= lane.runner.statistics.blocked <= 1 + len(before)
+    assert 1 <= harness.worker.statistics.blocked <= 1 + len(before)
     assert 0 == waits.blocked
 
 
@@ -91,7 +91,7 @@ async def test_told_again_while_it_lasts(told):
         block(lambda: len(told("sink s")) >= 2)
 
     with watching():
-        held_responsible(task := asyncio.create_task(blocks()), sink)
+        attribute_to_sink(task := asyncio.create_task(blocks()), sink)
         await task
     first, second, *_ = (float(re.search(r"for (\d+\.\d) s, in ", text)[1]) for text in told("sink s"))
     assert first >= 0.1

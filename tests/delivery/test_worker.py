@@ -13,22 +13,22 @@ from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 SELDOM = BatchPolicy(flush_seconds=60)
 
 
-async def test_durable_only_after_a_flush(lane):
+async def test_durable_only_after_a_flush(harness):
     """What was written is accepted; what was flushed is durable."""
     hang = Hang()
     sink = FaultySink(flush=[hang])
-    lane = lane(sink)
-    begin = lane.ledger.flushed
-    end = lane.commit(1)
-    lane.start()
+    harness = harness(sink)
+    begin = harness.ledger.flushed
+    end = harness.commit(1)
+    harness.start()
     await hang.reached.wait()
-    assert (end, begin) == (lane.ledger.accepted, lane.ledger.flushed)
+    assert (end, begin) == (harness.ledger.accepted, harness.ledger.flushed)
     hang.release()
-    await lane.finish()
-    assert end == lane.ledger.flushed == lane.runner.statistics.durable
+    await harness.finish()
+    assert end == harness.ledger.flushed == harness.worker.statistics.durable
 
 
-async def test_a_sink_that_only_writes_is_durable_on_return(lane):
+async def test_a_sink_that_only_writes_is_durable_on_return(harness):
     """It is taken at its word, batch by batch."""
 
     class WriteOnly(Sink):
@@ -37,17 +37,17 @@ async def test_a_sink_that_only_writes_is_durable_on_return(lane):
         async def write(self, batch):
             self.written.set()
 
-    lane = lane(WriteOnly(), batches=SELDOM)
-    lane.start()
+    harness = harness(WriteOnly(), batches=SELDOM)
+    harness.start()
     for _ in range(2):
-        end = lane.commit(1)
+        end = harness.commit(1)
         await asyncio.wait_for(WriteOnly.written.wait(), 60)
         WriteOnly.written.clear()
         await asyncio.sleep(0)
-        assert end == lane.ledger.flushed
+        assert end == harness.ledger.flushed
 
 
-async def test_a_sink_that_never_waits_lets_others_run(lane):
+async def test_a_sink_that_never_waits_lets_others_run(harness):
     """Between two of its batches there is a turn for everybody else, however much there is to write."""
     turns = []
 
@@ -60,218 +60,218 @@ async def test_a_sink_that_never_waits_lets_others_run(lane):
             turns.append("other")
             await asyncio.sleep(0)
 
-    lane = lane(Busy(), batches=BatchPolicy(max_bytes=1, flush_seconds=60))
+    harness = harness(Busy(), batches=BatchPolicy(max_bytes=1, flush_seconds=60))
     for number in range(3):
-        lane.commit(number)
-    lane.start()
-    await asyncio.gather(other(), lane.finish())
+        harness.commit(number)
+    harness.start()
+    await asyncio.gather(other(), harness.finish())
 
     writes = [place for place, what in enumerate(turns) if what == "write"]
     assert 3 == len(writes)
     assert all("other" in turns[before:after] for before, after in pairwise(writes))
 
 
-async def test_what_came_together_is_a_batch(lane, ids):
+async def test_what_came_together_is_a_batch(harness, ids):
     """Whole transactions up to the limit; what comes later is another."""
     sink = MemorySink()
-    lane = lane(sink)
+    harness = harness(sink)
     for number in range(3):
-        lane.commit(number, number + 10)
-    lane.start()
+        harness.commit(number, number + 10)
+    harness.start()
     await sink.wait_for_changes(6)
-    lane.commit(5)
-    await lane.finish()
+    harness.commit(5)
+    await harness.finish()
     assert [[0, 10, 1, 11, 2, 12], [5]] == ids(sink)
 
 
-async def test_a_transaction_that_is_not_whole_is_waited_for(lane, ids):
+async def test_a_transaction_that_is_not_whole_is_waited_for(harness, ids):
     """Its slices make one batch if it fits."""
     sink = MemorySink()
-    lane = lane(sink)
-    lane.commit(1, 2, 3, at_once=1)
-    await lane.finish()
+    harness = harness(sink)
+    harness.commit(1, 2, 3, at_once=1)
+    await harness.finish()
     assert [[1, 2, 3]] == ids(sink)
 
 
-async def test_a_large_transaction_comes_in_parts(lane, ids):
+async def test_a_large_transaction_comes_in_parts(harness, ids):
     """None but the last part has an end, and only that is accepted."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(max_bytes=500, flush_seconds=0))
-    end = lane.commit(1, 2, 3, 4, at_once=1)
-    await lane.finish()
+    harness = harness(sink, batches=BatchPolicy(max_bytes=500, flush_seconds=0))
+    end = harness.commit(1, 2, 3, 4, at_once=1)
+    await harness.finish()
     # The last slice, which says that it is whole, has no change of its own here; it is told all the same.
     assert [[1, 2], [3, 4], []] == ids(sink)
     assert [None, None, end] == [batch.end_lsn for batch in sink.batches]
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
-async def test_no_more_rows_than_asked_for(lane, ids):
+async def test_no_more_rows_than_asked_for(harness, ids):
     """Whole transactions as far as they fit, and one of more rows in slices; memory is let go of all the same."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(max_rows=3, flush_seconds=0.01))
-    lane.commit(1, 2)
-    lane.commit(3, 4)
-    end = lane.commit(*range(5, 13))
-    await lane.finish()
+    harness = harness(sink, batches=BatchPolicy(max_rows=3, flush_seconds=0.01))
+    harness.commit(1, 2)
+    harness.commit(3, 4)
+    end = harness.commit(*range(5, 13))
+    await harness.finish()
     assert [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11, 12]] == ids(sink)
     assert [[True], [True], [False], [False], [True]] == [
         [part.last for part in batch.slices] for batch in sink.batches
     ]
-    assert end == lane.ledger.flushed
-    assert 0 == lane.window.statistics().slices
+    assert end == harness.ledger.flushed
+    assert 0 == harness.buffer.statistics().slices
 
 
-async def test_a_batch_waits_for_more(lane, ids):
+async def test_a_batch_waits_for_more(harness, ids):
     """Until it is as old as the policy has it, and no longer."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(linger=0.5, flush_seconds=0.01))
+    harness = harness(sink, batches=BatchPolicy(linger=0.5, flush_seconds=0.01))
     clock = asyncio.get_running_loop().time
     began = clock()
-    lane.start()
+    harness.start()
     for number in range(3):
-        lane.commit(number)
+        harness.commit(number)
         await asyncio.sleep(0)
     await asyncio.wait_for(sink.wait_for_changes(3, durable=True), 60)
     assert 0.5 <= clock() - began
     assert [[0, 1, 2]] == ids(sink)
-    await lane.finish()
+    await harness.finish()
 
 
-async def test_what_does_not_wait_for_more(lane, ids):
+async def test_what_does_not_wait_for_more(harness, ids):
     """A batch that is full, one that holds the source back, and the last."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(max_rows=2, linger=3600, flush_seconds=0.01))
-    lane.start()
-    lane.commit(1)
-    lane.commit(2)
+    harness = harness(sink, batches=BatchPolicy(max_rows=2, linger=3600, flush_seconds=0.01))
+    harness.start()
+    harness.commit(1)
+    harness.commit(2)
     await asyncio.wait_for(sink.wait_for_changes(2, durable=True), 60)
-    lane.commit(3)
+    harness.commit(3)
     await asyncio.sleep(0)
-    await lane.finish()
+    await harness.finish()
     assert [[1, 2], [3]] == ids(sink)
 
 
-async def test_a_full_window_waits_for_no_age(lane):
+async def test_a_full_window_waits_for_no_age(harness):
     """Nothing more can come before something of it is written."""
     sink = MemorySink()
-    lane = lane(sink, limit=200, batches=BatchPolicy(linger=3600, flush_seconds=0.01))
-    lane.start()
-    while not lane.window.backpressured:
-        lane.commit(1)
+    harness = harness(sink, limit=200, batches=BatchPolicy(linger=3600, flush_seconds=0.01))
+    harness.start()
+    while not harness.buffer.backpressured:
+        harness.commit(1)
     await asyncio.wait_for(sink.wait_for_changes(1), 60)
-    await lane.finish()
+    await harness.finish()
 
 
-async def test_a_transaction_without_an_end_is_forgotten_at_the_end(lane, ids):
+async def test_a_transaction_without_an_end_is_forgotten_at_the_end(harness, ids):
     """It comes again whole: nothing of it is confirmed."""
     sink = MemorySink()
-    lane = lane(sink)
-    end = lane.commit(1)
-    lane.stream.transaction(lane.table.insert("2", "x"), lane.table.insert("3", "y"))
-    lane.window.extend(lane.stream.slices(1)[:2])
-    await lane.finish()
-    assert ([[1]], end) == (ids(sink), lane.ledger.flushed)
+    harness = harness(sink)
+    end = harness.commit(1)
+    harness.stream.transaction(harness.table.insert("2", "x"), harness.table.insert("3", "y"))
+    harness.buffer.extend(harness.stream.slices(1)[:2])
+    await harness.finish()
+    assert ([[1]], end) == (ids(sink), harness.ledger.flushed)
 
 
-async def test_flush_by_age(lane):
+async def test_flush_by_age(harness):
     """Without anything new, what was accepted is flushed so long after it was."""
     sink = MemorySink()
-    lane = lane(sink, batches=BatchPolicy(flush_seconds=0.05))
+    harness = harness(sink, batches=BatchPolicy(flush_seconds=0.05))
     clock = asyncio.get_running_loop().time
-    lane.start()
+    harness.start()
     begin = clock()
-    lane.commit(1)
+    harness.commit(1)
     async with asyncio.timeout(60):
         await sink.wait_for_changes(1, durable=True)
     assert clock() - begin >= 0.05
 
 
-async def test_flush_by_bytes(lane):
+async def test_flush_by_bytes(harness):
     """Long before its time when enough has come."""
     sink = FaultySink()
-    lane = lane(sink, batches=BatchPolicy(flush_bytes=2000, flush_seconds=60))
-    lane.start()
+    harness = harness(sink, batches=BatchPolicy(flush_bytes=2000, flush_seconds=60))
+    harness.start()
     for number in range(10):
-        lane.commit(number)
+        harness.commit(number)
         await sink.inner.wait_for_changes(number + 1)
-    await lane.finish()
+    await harness.finish()
     assert 10 == sink.calls.count("write")
     # A row counts 400 bytes and something.
     assert 2 == sink.calls.count("flush")
 
 
-async def test_nothing_is_flushed_that_was_not_written(lane):
-    """A lane on which nothing comes makes no calls."""
+async def test_nothing_is_flushed_that_was_not_written(harness):
+    """A harness on which nothing comes makes no calls."""
     sink = FaultySink()
-    lane = lane(sink, batches=BatchPolicy(flush_seconds=0))
-    lane.start()
+    harness = harness(sink, batches=BatchPolicy(flush_seconds=0))
+    harness.start()
     await asyncio.sleep(0.05)
-    await lane.finish()
+    await harness.finish()
     assert [] == sink.calls
 
 
 @pytest.mark.parametrize("keeps_position", [True, False])
-async def test_batches_without_changes(lane, keeps_position):
+async def test_batches_without_changes(harness, keeps_position):
     """They move the confirmation; only a sink that keeps its position is given them."""
     sink = MemorySink()
-    lane = lane(sink, keeps_position=keeps_position)
-    end = lane.receive(lane.stream.transaction())
-    await lane.finish()
+    harness = harness(sink, keeps_position=keeps_position)
+    end = harness.receive(harness.stream.transaction())
+    await harness.finish()
     assert ([end] if keeps_position else []) == [batch.end_lsn for batch in sink.batches]
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
-async def test_what_the_sink_holds_is_not_given_again(lane, ids):
-    """By its position: what ended there or before. The window is let go of all the same."""
+async def test_what_the_sink_holds_is_not_given_again(harness, ids):
+    """By its position: what ended there or before. The buffer is let go of all the same."""
     sink = MemorySink()
-    plain = lane(sink)
+    plain = harness(sink)
     held = plain.commit(1)
-    lane = lane(sink, after=held, keeps_position=True)
-    lane.commit(1)
-    lane.commit(2)
-    end = lane.commit(3)
-    await lane.finish()
-    assert ([[2, 3]], end) == (ids(sink), lane.ledger.flushed)
-    assert 0 == lane.window.statistics().slices
+    harness = harness(sink, after=held, keeps_position=True)
+    harness.commit(1)
+    harness.commit(2)
+    end = harness.commit(3)
+    await harness.finish()
+    assert ([[2, 3]], end) == (ids(sink), harness.ledger.flushed)
+    assert 0 == harness.buffer.statistics().slices
 
 
-async def test_the_window_is_let_go_of_when_it_is_written(lane):
+async def test_the_window_is_let_go_of_when_it_is_written(harness):
     """Not before: what is being written may have to be written again."""
     hang = Hang()
-    lane = lane(FaultySink(write=[hang]))
-    lane.commit(1)
-    lane.start()
+    harness = harness(FaultySink(write=[hang]))
+    harness.commit(1)
+    harness.start()
     await hang.reached.wait()
-    assert 1 == lane.window.statistics().slices
+    assert 1 == harness.buffer.statistics().slices
     hang.release()
-    await lane.finish()
-    assert 0 == lane.window.statistics().slices
+    await harness.finish()
+    assert 0 == harness.buffer.statistics().slices
 
 
-async def test_a_full_window_is_not_waited_on(lane, ids):
-    """A transaction that is under the batch limit and over the window's comes in parts, however much is to come."""
+async def test_a_full_window_is_not_waited_on(harness, ids):
+    """A transaction that is under the batch limit and over the buffer's comes in parts, however much is to come."""
     sink = MemorySink()
-    lane = lane(sink, limit=1000)
-    lane.start()
-    end = lane.stream.transaction(*(lane.table.insert(str(number), "x") for number in range(10)))
-    for part in lane.stream.slices(1):
+    harness = harness(sink, limit=1000)
+    harness.start()
+    end = harness.stream.transaction(*(harness.table.insert(str(number), "x") for number in range(10)))
+    for part in harness.stream.slices(1):
         if part.end_lsn is not None:
-            lane.ledger.complete(part.end_lsn)
-        lane.window.extend([part])
-        await asyncio.wait_for(lane.window.room(), 60)
-    await lane.finish()
+            harness.ledger.complete(part.end_lsn)
+        harness.buffer.extend([part])
+        await asyncio.wait_for(harness.buffer.room(), 60)
+    await harness.finish()
     assert list(range(10)) == [number for batch in ids(sink) for number in batch]
     assert len(sink.batches) > 1
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
-async def test_statistics(lane):
+async def test_statistics(harness):
     """Counts of what was done, and where the sink stands."""
-    lane = lane(MemorySink())
-    lane.commit(1, 2)
-    end = lane.commit(3)
-    await lane.finish()
-    statistics = lane.runner.statistics
+    harness = harness(MemorySink())
+    harness.commit(1, 2)
+    end = harness.commit(3)
+    await harness.finish()
+    statistics = harness.worker.statistics
     assert ("s", 3, 1, 1, 0) == (
         statistics.name,
         statistics.changes,

@@ -11,77 +11,77 @@ from aiorepl import BatchPolicy, PermanentError, RetryPolicy, SinkError, Transie
 from aiorepl.testing.faults import FailAfterWrite, FaultySink, Hang, Reject, Slow
 
 
-async def test_a_transient_error_brings_the_same_batch_again(lane, ids):
+async def test_a_transient_error_brings_the_same_batch_again(harness, ids):
     """Not one that has grown meanwhile."""
     sink = FaultySink(write=[Reject(TransientError("later")), FailAfterWrite(TransientError("lost"))])
-    lane = lane(sink)
-    end = lane.commit(1)
-    lane.start()
-    lane.commit(2)
-    await lane.finish()
+    harness = harness(sink)
+    end = harness.commit(1)
+    harness.start()
+    harness.commit(2)
+    await harness.finish()
     assert [[1, 2], [1, 2]] == ids(sink.inner)
     assert sink.inner.batches[0] is sink.inner.batches[1]
-    assert 2 == lane.runner.statistics.retries
-    assert end < lane.ledger.flushed
+    assert 2 == harness.worker.statistics.retries
+    assert end < harness.ledger.flushed
 
 
-async def test_a_flush_is_tried_again(lane):
+async def test_a_flush_is_tried_again(harness):
     """Until it succeeds nothing is durable, and no batch is written again."""
     sink = FaultySink(flush=[Reject(TransientError("later")), FailAfterWrite(TransientError("lost")), None])
-    lane = lane(sink)
-    end = lane.commit(1)
-    await lane.finish()
+    harness = harness(sink)
+    end = harness.commit(1)
+    await harness.finish()
     assert ["write", "flush", "flush", "flush"] == sink.calls
-    assert end == lane.ledger.flushed
+    assert end == harness.ledger.flushed
 
 
 @pytest.mark.parametrize("call", ["write", "flush"])
-async def test_a_permanent_error_ends_it(lane, call):
+async def test_a_permanent_error_ends_it(harness, call):
     """At once, as it is, and nothing is confirmed."""
     error = PermanentError("never")
     sink = FaultySink(**{call: [Reject(error)]})
-    lane = lane(sink)
-    begin = lane.ledger.flushed
-    lane.commit(1)
+    harness = harness(sink)
+    begin = harness.ledger.flushed
+    harness.commit(1)
     with pytest.raises(PermanentError) as raised:
-        await lane.finish()
+        await harness.finish()
     assert raised.value is error
-    assert (1, begin) == (sink.calls.count(call), lane.ledger.flushed)
+    assert (1, begin) == (sink.calls.count(call), harness.ledger.flushed)
 
 
 @pytest.mark.parametrize("call", ["write", "flush"])
-async def test_spent_retries_end_it(lane, call):
+async def test_spent_retries_end_it(harness, call):
     """With the last error."""
     sink = FaultySink(**{call: [Reject(TransientError(f"try {number}")) for number in (1, 2, 3)]})
-    lane = lane(sink, retry=RetryPolicy(attempts=3, wait_initial=0.001))
-    begin = lane.ledger.flushed
-    lane.commit(1)
+    harness = harness(sink, retry=RetryPolicy(attempts=3, wait_initial=0.001))
+    begin = harness.ledger.flushed
+    harness.commit(1)
     with pytest.raises(TransientError, match="try 3"):
-        await lane.finish()
-    assert (3, begin) == (sink.calls.count(call), lane.ledger.flushed)
+        await harness.finish()
+    assert (3, begin) == (sink.calls.count(call), harness.ledger.flushed)
 
 
-async def test_retry_after_is_waited_for(lane):
+async def test_retry_after_is_waited_for(harness):
     """As long as the sink's peer asks."""
     sink = FaultySink(write=[Reject(TransientError("busy", retry_after=0.15))])
-    lane = lane(sink)
-    lane.commit(1)
+    harness = harness(sink)
+    harness.commit(1)
     clock = asyncio.get_running_loop().time
     begin = clock()
-    await lane.finish()
+    await harness.finish()
     assert clock() - begin >= 0.15
     assert 2 == sink.calls.count("write")
 
 
-async def test_rows_are_in_no_message(lane, caplog):
+async def test_rows_are_in_no_message(harness, caplog):
     """Neither logs nor errors quote what a sink's own exception does."""
     caplog.set_level(logging.DEBUG)
     faults = [Reject(TransientError("later")), Reject(ValueError("cannot write 'secret 1' with password"))]
     sink = FaultySink(write=faults)
-    lane = lane(sink)
-    lane.commit(1)
+    harness = harness(sink)
+    harness.commit(1)
     with pytest.raises(SinkError) as raised:
-        await lane.finish()
+        await harness.finish()
     told = str(raised.value) + "".join(
         f"{record.getMessage()} {vars(record)}" for record in caplog.records if record.exc_info is None
     )
@@ -90,7 +90,7 @@ async def test_rows_are_in_no_message(lane, caplog):
     assert "password" not in told
 
 
-async def test_cancelled_at_every_await(lane, ids):
+async def test_cancelled_at_every_await(harness, ids):
     """Wherever it is interrupted, no more counts as accepted or durable than the sink could answer for."""
     # No pauses: they would be thousands of steps.
     at_once = RetryPolicy(attempts=3, wait_initial=0, wait_max=0)
@@ -100,10 +100,12 @@ async def test_cancelled_at_every_await(lane, ids):
             write=[Slow(0), Reject(TransientError("later")), None] * 5,
             flush=[Slow(0), Reject(TransientError("later")), None] * 5,
         )
-        made = lane(sink, batches=BatchPolicy(max_bytes=700, flush_bytes=900, flush_seconds=0), retry=at_once)
+        made = harness(
+            sink, batches=BatchPolicy(max_bytes=700, flush_bytes=900, flush_seconds=0), retry=at_once
+        )
         for number in range(12):
             made.commit(number, at_once=2)
-        made.window.close()
+        made.buffer.close()
         task = made.start()
         while steps and not task.done():
             await asyncio.sleep(0)
@@ -127,11 +129,11 @@ async def test_cancelled_at_every_await(lane, ids):
     assert steps > 20
 
 
-async def test_cancelled_while_it_hangs(lane):
+async def test_cancelled_while_it_hangs(harness):
     """In ``write`` nothing is accepted, in ``flush`` nothing is durable."""
     for call in ("write", "flush"):
         hang = Hang()
-        made = lane(FaultySink(**{call: [hang]}))
+        made = harness(FaultySink(**{call: [hang]}))
         begin = made.ledger.flushed
         end = made.commit(1)
         task = made.start()

@@ -21,14 +21,14 @@ def masking(*mask: str, **more) -> Selection:
 
 
 def described(
-    sieve: StreamFilter, *columns: list, names: tuple[str, ...] = ("t", "t"), same: bool = True
+    stream_filter: StreamFilter, *columns: list, names: tuple[str, ...] = ("t", "t"), same: bool = True
 ) -> list:
     """What a sink gets of one row of a table under each of its descriptions."""
     stream, table = Stream(), None
     for name, each in zip(names, columns, strict=True):
         table = stream.table(name, *each, replaces=table if same else None)
         stream.transaction(table.insert("1", *[f"{PLAIN} {one.name}" for one in each[1:]]))
-    return [change for part in stream.slices() for change in sieve.apply(part).changes]
+    return [change for part in stream.slices() for change in stream_filter.apply(part).changes]
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def described(
 )
 def test_another_name_stops_the_sink(selection, before, after, names, says):
     """Where a name has changed on which a pattern depends, and each time that the changes are walked; no row is quoted."""
-    sieve = StreamFilter(selection, "s")
+    stream_filter = StreamFilter(selection, "s")
     for _ in range(2):
         with pytest.raises(PermanentError, match=rf"sink s: .*{says}") as stopped:
-            described(sieve, before, after, names=names)
+            described(stream_filter, before, after, names=names)
         assert stopped.value.fatal
         assert PLAIN not in str(stopped.value)
 
@@ -117,9 +117,9 @@ def test_what_is_settled_goes_on(selection, before, after, names, seen):
 
 def test_what_was_accepted_is_walked_again():
     """Changes on disk are walked more than once, from the first description on."""
-    sieve = StreamFilter(masking())
+    stream_filter = StreamFilter(masking())
     for _ in range(2):
-        assert 2 == len(described(sieve, [ID, NOTE], [ID, EMAIL]))
+        assert 2 == len(described(stream_filter, [ID, NOTE], [ID, EMAIL]))
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["altered", "made anew"])
@@ -129,9 +129,9 @@ def test_names_as_the_catalog_has_them(same, renamed):
     now, then = ([ID, EMAIL], [ID, MAIL]) if renamed == "before" else ([ID, MAIL], [ID, EMAIL])
     selection = masking("public.t.email") if renamed == "before" else masking("public.t.mail")
     oid = 16385 if same else 5
-    lineage = TableCatalog([CatalogTable(oid, "public", "t", tuple(one.name for one in now))])
+    catalog = TableCatalog([CatalogTable(oid, "public", "t", tuple(one.name for one in now))])
     with pytest.raises(PermanentError, match="is new and may be"):
-        described(StreamFilter(selection, "s", lineage), then, names=("t",))
+        described(StreamFilter(selection, "s", catalog), then, names=("t",))
 
 
 def test_a_column_that_was_away_for_a_while():
@@ -151,13 +151,13 @@ MIDDLE = CatalogTable(2, "public", "t_1", ("id", "email", "note"), (1,), partiti
 @pytest.mark.parametrize("parent", [1, 2])
 def test_a_partition_is_its_partitioned_table(parent):
     """It is selected, excluded and masked by the name of the table that it is a partition of, through all levels."""
-    lineage = TableCatalog([PARTITIONED, MIDDLE, CatalogTable(16385, "public", "leaf", (), (parent,))])
+    catalog = TableCatalog([PARTITIONED, MIDDLE, CatalogTable(16385, "public", "leaf", (), (parent,))])
 
     def seen(selection):
         columns = [ID, column("note"), column("email")]
         return [
             dict(change.new)
-            for change in described(StreamFilter(selection, "s", lineage), columns, names=("leaf",))
+            for change in described(StreamFilter(selection, "s", catalog), columns, names=("leaf",))
         ]
 
     assert [] == seen(Selection(tables=("!public.t",)))
@@ -171,19 +171,19 @@ def test_a_partition_is_its_partitioned_table(parent):
 
 def test_a_partition_that_was_dropped():
     """A table that the catalog has no more and that looks like a partition is masked as one; where it is, is asked."""
-    lineage = TableCatalog([PARTITIONED])
-    lineage.add([], [16385])
+    catalog = TableCatalog([PARTITIONED])
+    catalog.add([], [16385])
     columns = [[ID, EMAIL, NOTE]]
-    (change,) = described(StreamFilter(masking(), "s", lineage), *columns, names=("leaf",))
+    (change,) = described(StreamFilter(masking(), "s", catalog), *columns, names=("leaf",))
     assert PLAIN not in change.new["email"]
     assert PLAIN in change.new["note"]
     for selection in (Selection(tables=("public.t",)), Selection(tables=("!public.t",))):
         with pytest.raises(PermanentError, match=r"table public\.leaf is not in the catalog any more"):
-            described(StreamFilter(selection, "s", lineage), *columns, names=("leaf",))
+            described(StreamFilter(selection, "s", catalog), *columns, names=("leaf",))
     settled = Selection(tables=("public.t", "public.leaf?"))
-    assert 1 == len(described(StreamFilter(settled, "s", lineage), *columns, names=("leaf",)))
+    assert 1 == len(described(StreamFilter(settled, "s", catalog), *columns, names=("leaf",)))
     assert [] == described(
-        StreamFilter(Selection(tables=("public.t",)), "s", lineage), [ID, EMAIL], names=("leaf",)
+        StreamFilter(Selection(tables=("public.t",)), "s", catalog), [ID, EMAIL], names=("leaf",)
     )
 
 
@@ -200,19 +200,19 @@ def test_a_partition_that_was_dropped():
 def test_partitions_that_get_the_name_of_their_table(selection, says):
     """With publish_via_partition_root set meanwhile, what went by the partitions' names comes by another."""
     root = dataclasses.replace(PARTITIONED, oid=16385)
-    lineage = TableCatalog([root, CatalogTable(5, "public", "leaf", ("id", "email", "note"), (16385,))])
+    catalog = TableCatalog([root, CatalogTable(5, "public", "leaf", ("id", "email", "note"), (16385,))])
     if says is None:
-        assert 1 == len(described(StreamFilter(selection, "s", lineage), [ID, EMAIL, NOTE], names=("t",)))
+        assert 1 == len(described(StreamFilter(selection, "s", catalog), [ID, EMAIL, NOTE], names=("t",)))
     else:
         with pytest.raises(PermanentError, match=says):
-            described(StreamFilter(selection, "s", lineage), [ID, EMAIL, NOTE], names=("t",))
+            described(StreamFilter(selection, "s", catalog), [ID, EMAIL, NOTE], names=("t",))
 
 
 def test_a_partition_that_is_detached():
     """Rows from before may still come, so it stays one for as long as the pipeline runs."""
-    lineage = TableCatalog([PARTITIONED, CatalogTable(16385, "public", "leaf", (), (1,))])
-    lineage.add([CatalogTable(16385, "public", "leaf")], [16385])
-    (change,) = described(StreamFilter(masking(), "s", lineage), [ID, EMAIL], names=("leaf",))
+    catalog = TableCatalog([PARTITIONED, CatalogTable(16385, "public", "leaf", (), (1,))])
+    catalog.add([CatalogTable(16385, "public", "leaf")], [16385])
+    (change,) = described(StreamFilter(masking(), "s", catalog), [ID, EMAIL], names=("leaf",))
     assert PLAIN not in change.new["email"]
 
 

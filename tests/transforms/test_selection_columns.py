@@ -204,8 +204,8 @@ def test_one_layout_a_relation(selection):
     table = stream.table("orders", column("id", INT4, key=True), column("note", 1043), replaces=table)
     stream.transaction(table.insert("3", "a"))
 
-    sieve = StreamFilter(selection)
-    changes = [change for part in stream.slices() for change in sieve.apply(part).changes]
+    stream_filter = StreamFilter(selection)
+    changes = [change for part in stream.slices() for change in stream_filter.apply(part).changes]
 
     assert 1 == len({id(change.layout) for change in changes[:3]})
     assert changes[2].layout is not changes[3].layout

@@ -38,58 +38,58 @@ class Reading(Sink):
         return [change.new["id"] for batch in self.memory.durable_batches for change in batch.changes]
 
 
-def commit(lane, *rows):
+def commit(harness, *rows):
     """A transaction of these rows; gives its end."""
-    return lane.receive(lane.stream.transaction(*(lane.table.insert(*row) for row in rows)))
+    return harness.receive(harness.stream.transaction(*(harness.table.insert(*row) for row in rows)))
 
 
 @pytest.mark.parametrize("options", [{}, {"max_rows": 1}, {"max_bytes": 1}, {"linger": 1000.0}], ids=str)
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_what_stands_before_it_is_delivered(lane, options, concurrency):
+async def test_what_stands_before_it_is_delivered(harness, options, concurrency):
     """Whole transactions, whatever batches they are in; they are durable and confirmed, and nothing behind them is."""
     sink = Reading(concurrent=concurrency > 1)
-    lane = lane(sink, batches=BatchPolicy(flush_seconds=1000, **options), concurrency=concurrency)
-    commit(lane, ("1", "a"))
-    end = commit(lane, ("2", "b"), ("3", None))
-    commit(lane, ("4", "c"), ("5", BAD), ("6", BAD))
-    commit(lane, ("7", "d"))
+    harness = harness(sink, batches=BatchPolicy(flush_seconds=1000, **options), concurrency=concurrency)
+    commit(harness, ("1", "a"))
+    end = commit(harness, ("2", "b"), ("3", None))
+    commit(harness, ("4", "c"), ("5", BAD), ("6", BAD))
+    commit(harness, ("7", "d"))
 
     with pytest.raises(
         DataError, match=rf"^{re.escape(PROBLEM)}.*change 1 of transaction 703 at 0/"
     ) as caught:
-        await lane.finish()
+        await harness.finish()
     assert "secret" not in str(caught.value)
-    assert end == lane.ledger.flushed == lane.runner.statistics.durable
+    assert end == harness.ledger.flushed == harness.worker.statistics.durable
     assert {1, 2, 3} <= set(sink.durable)
     # Of batches that were written at once, others may be there, and come again.
     assert set(sink.durable) <= {1, 2, 3, 4, 7} - ({7} if concurrency == 1 else set())
 
 
-async def test_a_mask_of_it(lane):
+async def test_a_mask_of_it(harness):
     """The same of a column that is to be masked."""
     sink = MemorySink()
     selection = Selection(mask=("public.items.note",), secret="s")
-    lane = lane(sink, batches=BatchPolicy(flush_seconds=1000, linger=1000.0), selection=selection)
-    end = commit(lane, ("1", "a"))
-    commit(lane, ("2", BAD))
-    commit(lane, ("3", "b"))
+    harness = harness(sink, batches=BatchPolicy(flush_seconds=1000, linger=1000.0), selection=selection)
+    end = commit(harness, ("1", "a"))
+    commit(harness, ("2", BAD))
+    commit(harness, ("3", "b"))
 
     with pytest.raises(DataError, match=r"public\.items\.note: .*transaction \d+ at "):
-        await lane.finish()
-    assert end == lane.ledger.flushed
+        await harness.finish()
+    assert end == harness.ledger.flushed
     assert [1] == [change.new["id"] for change in sink.changes]
 
 
 @pytest.mark.parametrize("keeps_position", [False, True])
-async def test_it_is_put_aside(lane, keeps_position):
+async def test_it_is_put_aside(harness, keeps_position):
     """Under ``dead_letter`` its transaction goes there, and the others to the sink."""
     sink, letters = Reading(keeps_position=keeps_position), MemorySink()
-    lane = lane(sink, on_error="dead_letter", dead_letters=letters, keeps_position=keeps_position)
-    await sink.open(SinkContext("s", lane.stream.position))
-    commit(lane, ("1", "a"))
-    commit(lane, ("2", BAD))
-    end = commit(lane, ("3", "b"))
-    await lane.finish()
-    assert end == lane.ledger.flushed
+    harness = harness(sink, on_error="dead_letter", dead_letters=letters, keeps_position=keeps_position)
+    await sink.open(SinkContext("s", harness.stream.position))
+    commit(harness, ("1", "a"))
+    commit(harness, ("2", BAD))
+    end = commit(harness, ("3", "b"))
+    await harness.finish()
+    assert end == harness.ledger.flushed
     assert [1, 3] == sink.durable
     assert [2] == [change.new["id"] for change in letters.changes]

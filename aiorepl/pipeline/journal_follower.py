@@ -1,4 +1,4 @@
-"""How a sink reads the journal: the reader that fills its window, and the cursor that keeps its progress."""
+"""How a sink reads the journal: the reader that fills its buffer, and the cursor that keeps its progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOK_AGAIN_SECONDS = 30.0
 
 
 class JournalFollower:
-    """Reads the journal into a sink's window until its end is announced.
+    """Reads the journal into a sink's buffer until its end is announced.
 
     :param retry: the policy for transient file system errors.
     :param tables: look-ups of tables in the catalog; ``None`` if the sink needs none.
@@ -38,14 +38,14 @@ class JournalFollower:
         self,
         name: str,
         reader: JournalReader,
-        window: SliceBuffer,
+        buffer: SliceBuffer,
         after: LSN,
         retry: RetryPolicy,
         tables: TableLookups | None,
         continuity: Continuity,
         refuted: Callable[[Claim, LSN], Awaitable[None]],
     ) -> None:
-        self.window = window
+        self.buffer = buffer
         self._name = name
         self._rereads = Rewinds(retry)
         self._reader = reader
@@ -58,7 +58,7 @@ class JournalFollower:
         self._stopped = False
 
     async def run(self) -> None:
-        """Until ``end_at``'s position is in the window."""
+        """Until ``end_at``'s position is in the buffer."""
         self._task = asyncio.current_task()
         if self._done():
             return None
@@ -79,7 +79,7 @@ class JournalFollower:
                 raise
 
     async def _read(self) -> None:
-        # The sink's runner drops the repeated slices of an unfinished transaction.
+        # The sink's worker drops the repeated slices of an unfinished transaction.
         async with aclosing(self._reader.follow(self._reached, poll=_LOOK_AGAIN_SECONDS)) as parts:
             async for part in parts:
                 if self._continuity.open:
@@ -87,12 +87,12 @@ class JournalFollower:
                         await self._refuted(claim, self._continuity.begins)
                 if self._tables is not None:
                     await self._tables.ensure(part)
-                self.window.extend((part,))
+                self.buffer.extend((part,))
                 if part.end_lsn is not None:
                     self._reached = part.end_lsn
                     if self._done():
                         return
-                await self.window.room()
+                await self.buffer.room()
 
     def end_at(self, end: LSN) -> None:
         """The journal will not grow past ``end``."""
@@ -117,7 +117,7 @@ def _may_pass(error: JournalError) -> bool:
     return isinstance(error.__cause__, OSError) and transient(error.__cause__)
 
 
-class AtCursor:
+class CursorProgress:
     """The progress of a sink that reads the journal: nothing waits for it but its own next start."""
 
     def __init__(self, cursors: Cursors, name: str, at: Position, retry: RetryPolicy) -> None:
@@ -129,7 +129,7 @@ class AtCursor:
     async def accepted(self, end_lsn: LSN) -> None:
         """Nobody asks."""
 
-    async def stands(self, lsn: LSN) -> None:
+    async def rewound(self, lsn: LSN) -> None:
         """The sink holds less than its cursor says, as one does that was restored: keep what lies behind ``lsn``."""
         async for attempt in self._retry.sink(f"sink {self._name}: moving its cursor back"):
             with attempt:

@@ -10,7 +10,7 @@ from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.transaction import Slice
 
 
-def located(error: DataError, unit: Sequence[Slice]) -> DataError:
+def locate_error(error: DataError, unit: Sequence[Slice]) -> DataError:
     """The same error, told in which transaction it is, and in which change if that can be found."""
     header = next((part.transaction for part in unit if part.transaction is not None), None)
     if header is None:
