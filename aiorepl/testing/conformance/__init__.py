@@ -31,7 +31,7 @@ from aiorepl.testing.conformance.event import Event, native_events
 from aiorepl.testing.conformance.log import SinkConformance
 from aiorepl.testing.conformance.mirror import MirrorConformance
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import FULL, ITEMS, KEYLESS, ODD, PAIRS, TABLES, TYPES, WIDE, Table
+from aiorepl.testing.conformance.scenario import FULL, ITEMS, KEYLESS, ODD, PAIRS, TABLES, TYPES, WIDE, Table
 
 __all__ = [  # noqa: RUF022 - by theme
     "SinkConformance",

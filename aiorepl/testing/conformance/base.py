@@ -18,7 +18,7 @@ from aiorepl.errors import SinkError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
 from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, unmourned
-from aiorepl.testing.conformance.story import TABLES, Scenario, Table, batches
+from aiorepl.testing.conformance.scenario import TABLES, Scenario, Table, batches
 from aiorepl.transactions.transaction import Slice
 
 _T = TypeVar("_T")
@@ -104,19 +104,19 @@ class Conformance:
         return _asynchronous(self.make_sink())
 
     @asynccontextmanager
-    async def opened(self, story: Scenario) -> AsyncIterator[tuple[Sink, Position | None]]:
+    async def opened(self, scenario: Scenario) -> AsyncIterator[tuple[Sink, Position | None]]:
         """A new sink, opened, and closed in the end."""
         sink = self.new_sink()
         try:
-            yield sink, self._checked(await sink.open(story.context), story)
+            yield sink, self._checked(await sink.open(scenario.context), scenario)
         finally:
             await sink.close()
 
     def missing(
-        self, story: Scenario, held: Position | None, confirmed: int = 0, at_once: int | None = None
+        self, scenario: Scenario, held: Position | None, confirmed: int = 0, at_once: int | None = None
     ) -> list[Slice]:
         """What the engine sends again to a sink that returned ``held``, where the slot stands at ``confirmed``."""
-        return story.stream.again(at_once, after=confirmed if held is None else held.lsn)
+        return scenario.stream.again(at_once, after=confirmed if held is None else held.lsn)
 
     async def write(
         self, sink: Sink, slices: Sequence[Slice], limit: int = EACH_ALONE, *, flush: bool = True
@@ -149,8 +149,8 @@ class Conformance:
             ) from error
         return None
 
-    def _checked(self, held: Position | None, story: Scenario) -> Position | None:
-        begin = story.context.position
+    def _checked(self, held: Position | None, scenario: Scenario) -> Position | None:
+        begin = scenario.context.position
         if held is None:
             return None
         if not self.exactly_once:

@@ -13,7 +13,7 @@ from aiorepl.position import Position, Timelines
 from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken, cancelled
-from aiorepl.testing.conformance.story import ITEMS, SECRET, Scenario
+from aiorepl.testing.conformance.scenario import ITEMS, SECRET, Scenario
 from aiorepl.transactions.transaction import Slice
 
 LARGE_BATCH: Final = 1200
@@ -29,12 +29,12 @@ class Batches(Conformance):
     @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_what_is_flushed_is_there(self, limit: int) -> None:
         """Changes of all kinds, in batches of any size: nothing missing, nothing invented, in order."""
-        story = Scenario()
-        slices = story.everything(self.kinds, self.tables)
+        scenario = Scenario()
+        slices = scenario.everything(self.kinds, self.tables)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
-                await self.write(sink, self._cut(story, limit), limit)
+            async with self.opened(scenario) as (sink, _):
+                await self.write(sink, self._cut(scenario, limit), limit)
                 await self.expect(slices, after="a flush")
 
         self.live(life)
@@ -42,18 +42,20 @@ class Batches(Conformance):
 
     def test_a_large_batch(self) -> None:
         """More than a thousand changes of a few rows in one batch: a target that takes them in portions keeps their order."""
-        story = Scenario()
-        items, keys = story.table(ITEMS), [story.int(number) for number in range(1, 41)]
-        slices = story.commit(*(items.insert(key, f"{SECRET} 0", None) for key in keys))
+        scenario = Scenario()
+        items, keys = scenario.table(ITEMS), [scenario.int(number) for number in range(1, 41)]
+        slices = scenario.commit(*(items.insert(key, f"{SECRET} 0", None) for key in keys))
         rounds = range(1, LARGE_BATCH // len(keys))
-        slices += story.commit(
+        slices += scenario.commit(
             *(items.update(key, f"{SECRET} {number}", None) for number in rounds for key in keys)
         )
         for number in range(5):
-            slices += story.commit(*(items.update(key, f"{SECRET} last {number}", None) for key in keys[:3]))
+            slices += scenario.commit(
+                *(items.update(key, f"{SECRET} last {number}", None) for key in keys[:3])
+            )
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await self.write(sink, slices, ONE_BATCH)
                 await self.expect(slices, after="a batch of more than a thousand changes")
 
@@ -61,10 +63,10 @@ class Batches(Conformance):
 
     def test_a_sink_is_opened_and_closed(self) -> None:
         """Again and again, with nothing written; and closed where it never was opened."""
-        story = Scenario()
+        scenario = Scenario()
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await sink.flush()
                 await self.expect([], after="nothing was written")
 
@@ -73,11 +75,11 @@ class Batches(Conformance):
 
     def test_close_lets_go_of_everything(self) -> None:
         """No task runs on; and a sink can be closed that never was opened."""
-        story = Scenario()
+        scenario = Scenario()
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
-                await self.write(sink, story.items(2))
+            async with self.opened(scenario) as (sink, _):
+                await self.write(sink, scenario.items(2))
 
         async def unopened() -> None:
             try:
@@ -93,18 +95,18 @@ class Batches(Conformance):
 
     def test_a_transaction_in_slices(self) -> None:
         """Its parts are flushed as they come. Where transactions are seen whole, none is before the last."""
-        story = Scenario()
-        before = story.items(2)
-        story.commit(*(story.item(f"of many {number}") for number in range(300)))
-        parts = story.stream.again(40, after=story.stream.ends[0])
+        scenario = Scenario()
+        before = scenario.items(2)
+        scenario.commit(*(scenario.item(f"of many {number}") for number in range(300)))
+        parts = scenario.stream.again(40, after=scenario.stream.ends[0])
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await self.write(sink, before)
                 await self.write(sink, parts[:-1], IN_PARTS)
                 await self.expect(before, parts[:-1], after="all slices of a transaction but the last")
                 # The rest comes together with what is behind it.
-                behind = story.items(2)
+                behind = scenario.items(2)
                 await self.write(sink, [parts[-1], *behind], ONE_BATCH)
                 await self.expect([*before, *parts, *behind], after="its last slice")
 
@@ -112,20 +114,20 @@ class Batches(Conformance):
 
     def test_the_position_of_batches_without_changes(self) -> None:
         """A sink that keeps its position keeps up with WAL that has nothing for it; none other returns one."""
-        story = Scenario()
-        slices = story.items(2)
-        story.stream.transaction()
-        empty = story.stream.slices()
-        end = LSN(story.stream.ends[-1] + 0x100)
+        scenario = Scenario()
+        slices = scenario.items(2)
+        scenario.stream.transaction()
+        empty = scenario.stream.slices()
+        end = LSN(scenario.stream.ends[-1] + 0x100)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await self.write(sink, slices)
                 if self.exactly_once:
                     await self.write(sink, [*empty, Slice(None, (), True, end, 0)])
 
         async def again() -> None:
-            async with self.opened(story) as (_, held):
+            async with self.opened(scenario) as (_, held):
                 if self.exactly_once and (held is None or held.lsn != end):
                     raise ContractBroken(
                         f"{end} was flushed, and open returned {None if held is None else held.lsn}",
@@ -142,27 +144,27 @@ class Batches(Conformance):
         of what is behind that.
         """
         skip_without(self.exactly_once, "exactly_once = True")
-        story = Scenario()
-        timelines = story.context.position.timelines
+        scenario = Scenario()
+        timelines = scenario.context.position.timelines
         assert timelines is not None
         slices: list[Slice] = []
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
-                slices.extend(fresh := story.items(2))
+            async with self.opened(scenario) as (sink, _):
+                slices.extend(fresh := scenario.items(2))
                 await self.write(sink, fresh)
                 if timelines.current == 1:
-                    timelines.grow(Timelines(2, [(1, story.stream.ends[-1])]))
+                    timelines.grow(Timelines(2, [(1, scenario.stream.ends[-1])]))
                     if not running:
                         return
-                slices.extend(fresh := story.items(2))
+                slices.extend(fresh := scenario.items(2))
                 await self.write(sink, fresh)
 
         async def again() -> None:
-            async with self.opened(story) as (_, held):
+            async with self.opened(scenario) as (_, held):
                 if held is None or held.timeline != 2:
                     raise ContractBroken(
-                        f"{story.stream.ends[-1]} of timeline 2 was flushed, and open returned "
+                        f"{scenario.stream.ends[-1]} of timeline 2 was flushed, and open returned "
                         f"{None if held is None else held.timeline} for the timeline",
                         "keep context.position.at(batch.end_lsn): neither the position that was read back nor its "
                         "timeline know of a promotion",
@@ -177,8 +179,8 @@ class Batches(Conformance):
     def test_a_position_is_kept_whole(self) -> None:
         """What it says beside the LSN is there again: the next start compares it with the server."""
         skip_without(self.exactly_once, "exactly_once = True")
-        story = Scenario()
-        context = replace(story.context, position=story.context.position.followed())
+        scenario = Scenario()
+        context = replace(scenario.context, position=scenario.context.position.followed())
         trail = context.position.trail
         assert trail is not None
         trail.begin(context.position)
@@ -188,17 +190,17 @@ class Batches(Conformance):
             sink = self.new_sink()
             try:
                 await sink.open(context)
-                slices = story.items(2)
+                slices = scenario.items(2)
                 (header,) = (part.transaction for part in slices if part.last)
                 assert header is not None
-                trail.add(story.stream.ends[-1], header)
+                trail.add(scenario.stream.ends[-1], header)
                 await self.write(sink, slices)
-                kept.append(context.position.at(story.stream.ends[-1]))
+                kept.append(context.position.at(scenario.stream.ends[-1]))
             finally:
                 await sink.close()
 
         async def again() -> None:
-            async with self.opened(story) as (_, held):
+            async with self.opened(scenario) as (_, held):
                 if held != kept[0]:
                     raise ContractBroken(
                         f"{kept[0]} was flushed, and open returned {held}",
@@ -208,8 +210,8 @@ class Batches(Conformance):
         self.live(life)
         self.live(again)
 
-    def _cut(self, story: Scenario, limit: int) -> list[Slice]:
-        return story.stream.again(1 if limit == IN_PARTS else None)
+    def _cut(self, scenario: Scenario, limit: int) -> list[Slice]:
+        return scenario.stream.again(1 if limit == IN_PARTS else None)
 
 
 class Crashes(Conformance):
@@ -217,11 +219,11 @@ class Crashes(Conformance):
 
     def test_what_was_flushed_survives_a_crash(self) -> None:
         """Without a close."""
-        story = Scenario()
-        done = story.items(3) + story.items(2)
+        scenario = Scenario()
+        done = scenario.items(3) + scenario.items(2)
 
         async def life(sink: Sink) -> None:
-            await sink.open(story.context)
+            await sink.open(scenario.context)
             await self.write(sink, done)
 
         self.die(life)
@@ -230,46 +232,46 @@ class Crashes(Conformance):
     @pytest.mark.parametrize("again", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_a_crash_between_write_and_flush(self, again: int) -> None:
         """What was not flushed comes again, cut in other ways, to a new sink."""
-        story = Scenario()
-        done = story.items(3)
-        confirmed = story.stream.ends[-1]
-        pending = story.items(2) + story.items(40)
+        scenario = Scenario()
+        done = scenario.items(3)
+        confirmed = scenario.stream.ends[-1]
+        pending = scenario.items(2) + scenario.items(40)
 
         async def life(sink: Sink) -> None:
-            await sink.open(story.context)
+            await sink.open(scenario.context)
             await self.write(sink, done)
             await self.write(sink, pending, flush=False)
 
         self.die(life)
         self.live(lambda: self.expect(done, pending, after="a crash between write and flush"))
-        self._go_on(story, confirmed, again)
+        self._go_on(scenario, confirmed, again)
 
     def test_a_crash_within_a_transaction(self) -> None:
         """Some slices of it were flushed. It comes again from its first slice, cut otherwise."""
-        story = Scenario()
-        done = story.items(3)
-        confirmed = story.stream.ends[-1]
-        story.commit(*(story.item(f"of many {number}") for number in range(60)))
-        parts = story.stream.again(7, after=confirmed)[:5]
+        scenario = Scenario()
+        done = scenario.items(3)
+        confirmed = scenario.stream.ends[-1]
+        scenario.commit(*(scenario.item(f"of many {number}") for number in range(60)))
+        parts = scenario.stream.again(7, after=confirmed)[:5]
 
         async def life(sink: Sink) -> None:
-            held = await sink.open(story.context)
-            slices = self.missing(story, held, at_once=7)
+            held = await sink.open(scenario.context)
+            slices = self.missing(scenario, held, at_once=7)
             await self.write(sink, slices[:-4], IN_PARTS)
 
         for _ in range(2):
             self.die(life)
             self.live(lambda: self.expect(done, parts, after="a crash within a transaction"))
-        self._go_on(story, confirmed, IN_PARTS, at_once=11)
+        self._go_on(scenario, confirmed, IN_PARTS, at_once=11)
 
     def test_a_restart_with_an_older_confirmation(self) -> None:
         """The server may not have heard of the last flush: the same comes again, with the same identities."""
-        story = Scenario()
-        slices = story.everything(self.kinds, self.tables)
+        scenario = Scenario()
+        slices = scenario.everything(self.kinds, self.tables)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, held):
-                await self.write(sink, self.missing(story, held))
+            async with self.opened(scenario) as (sink, held):
+                await self.write(sink, self.missing(scenario, held))
 
         for _ in range(3):
             self.live(life)
@@ -279,51 +281,51 @@ class Crashes(Conformance):
     @pytest.mark.parametrize("call", ["open", "write", "flush"])
     def test_cancellation(self, call: str, late: bool) -> None:
         """At each await of a call: it ends, the sink can be closed, and a new one takes what was not flushed."""
-        story = Scenario()
+        scenario = Scenario()
         confirmed = LSN(0)
         for at in range(1, self.cancellations + 1):
-            done, pending = story.stream.again(), story.items(3) + story.items(2)
+            done, pending = scenario.stream.again(), scenario.items(3) + scenario.items(2)
 
             async def life(
                 at: int = at, done: Sequence[Slice] = done, pending: Sequence[Slice] = pending
             ) -> bool:
                 sink = self.new_sink()
                 try:
-                    return await self._interrupted(call, at, late, sink, story, pending)
+                    return await self._interrupted(call, at, late, sink, scenario, pending)
                 finally:
                     await sink.close()
                     await self.expect(done, pending, after=f"{call} was cancelled at await {at}")
 
             came_so_far = self.live(life)
-            self._go_on(story, confirmed, EACH_ALONE)
-            confirmed = story.stream.ends[-1]
+            self._go_on(scenario, confirmed, EACH_ALONE)
+            confirmed = scenario.stream.ends[-1]
             if not came_so_far:
                 return
 
     async def _interrupted(
-        self, call: str, at: int, late: bool, sink: Sink, story: Scenario, pending: Sequence[Slice]
+        self, call: str, at: int, late: bool, sink: Sink, scenario: Scenario, pending: Sequence[Slice]
     ) -> bool:
         if call == "open":
-            return await cancelled(sink.open(story.context), at, "open", late=late)
-        await sink.open(story.context)
+            return await cancelled(sink.open(scenario.context), at, "open", late=late)
+        await sink.open(scenario.context)
         if call == "write":
             return await cancelled(sink.write(Batch(tuple(pending))), at, "write", late=late)
         await self.write(sink, pending, flush=False)
         return await cancelled(sink.flush(), at, "flush", late=late)
 
-    def _go_on(self, story: Scenario, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
+    def _go_on(self, scenario: Scenario, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
         """A new sink gets what is missing and something new."""
-        story.items(2)
+        scenario.items(2)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, held):
+            async with self.opened(scenario) as (sink, held):
                 if self.exactly_once and held is not None and held.lsn < confirmed:
                     raise ContractBroken(
                         f"{confirmed} was flushed, and open returned {held.lsn}", EXACTLY_ONCE
                     )
                 cut = 1 if limit == IN_PARTS and at_once is None else at_once
-                await self.write(sink, self.missing(story, held, confirmed, cut), limit)
-                await self.expect(story.stream.again(), after="the rest came again")
+                await self.write(sink, self.missing(scenario, held, confirmed, cut), limit)
+                await self.expect(scenario.stream.again(), after="the rest came again")
 
         self.live(life)
 
@@ -336,11 +338,11 @@ class Concurrency(Conformance):
         import asyncio
 
         skip_without(self.new_sink().concurrent, "that its sink is concurrent")
-        story = Scenario()
-        slices = [part for _ in range(6) for part in story.items(4)]
+        scenario = Scenario()
+        slices = [part for _ in range(6) for part in scenario.items(4)]
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await asyncio.gather(*(sink.write(Batch((part,))) for part in slices))
                 await sink.flush()
 

@@ -19,7 +19,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch, Sink, SinkContext
 from aiorepl.testing.conformance.base import LOST_ANSWER, OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import Scenario
+from aiorepl.testing.conformance.scenario import Scenario
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
 
@@ -31,17 +31,17 @@ class Engine(Conformance):
 
     def test_a_pipeline(self) -> None:
         """Through more than fits in memory at once, twice started: what is acknowledged is there."""
-        story = Scenario()
-        source = MemorySource(stream=story.stream)
+        scenario = Scenario()
+        source = MemorySource(stream=scenario.stream)
         batches = BatchPolicy(max_bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
 
         async def work() -> None:
             for _ in range(5):
-                story.items(3)
+                scenario.items(3)
                 source.lose()
-                story.commit(*(story.item(f"of many {number}") for number in range(100)))
-                await source.acknowledged(story.stream.ends[-2])
-                done, rest = _parted(story, source.confirmed)
+                scenario.commit(*(scenario.item(f"of many {number}") for number in range(100)))
+                await source.acknowledged(scenario.stream.ends[-2])
+                done, rest = _parted(scenario, source.confirmed)
                 await self.expect(done, rest, after=f"{source.confirmed} was acknowledged")
 
         async def life() -> None:
@@ -55,7 +55,7 @@ class Engine(Conformance):
                 shutdown_timeout=self.seconds,
             )
             await beside(pipeline, work())
-            await self.expect(story.stream.again(), after="a pipeline ended")
+            await self.expect(scenario.stream.again(), after="a pipeline ended")
 
         for _ in range(2):
             self.live(life)
@@ -75,14 +75,14 @@ class Engine(Conformance):
     def _fails_within_a_transaction(
         self, call: int, fault: Callable[[], AbstractContextManager[object] | None], named: str
     ) -> None:
-        story = Scenario()
-        source = MemorySource(stream=story.stream, read_bytes=500)
+        scenario = Scenario()
+        source = MemorySource(stream=scenario.stream, read_bytes=500)
 
         async def work(failing: _FailsAt) -> None:
-            story.items(2)
+            scenario.items(2)
             await source.acknowledged()
-            story.commit(*(story.item(f"of many {number}") for number in range(100)))
-            story.items(2)
+            scenario.commit(*(scenario.item(f"of many {number}") for number in range(100)))
+            scenario.items(2)
             await _either(failing.failed.wait(), source.acknowledged())
             if not failing.failed.is_set():
                 raise ContractBroken(
@@ -108,19 +108,19 @@ class Engine(Conformance):
                 await beside(pipeline, work(failing))
             finally:
                 failing.end()
-            await self.expect(story.stream.again(), after=f"{named} within a transaction")
+            await self.expect(scenario.stream.again(), after=f"{named} within a transaction")
 
         for _ in range(2):
             self.live(life)
 
     def test_schema_changes(self) -> None:
         """Where the user wants them, they stand before rows and share their identities: the rows are there all the same."""
-        story = Scenario()
-        source = MemorySource(stream=story.stream)
+        scenario = Scenario()
+        source = MemorySource(stream=scenario.stream)
 
         async def work() -> None:
             # The first row of a table after a start brings one.
-            story.items(2)
+            scenario.items(2)
             await source.acknowledged()
 
         async def life() -> None:
@@ -128,7 +128,7 @@ class Engine(Conformance):
             batches = BatchPolicy(flush_seconds=0.02)
             delivery = Delivery(self.make_sink(), schema_changes=True, batches=batches)
             await beside(Pipeline(source, [delivery], shutdown_timeout=self.seconds), work())
-            await self.expect(story.stream.again(), after="schema changes were delivered, too")
+            await self.expect(scenario.stream.again(), after="schema changes were delivered, too")
 
         for _ in range(2):
             self.live(life)
@@ -209,8 +209,8 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _parted(story: Scenario, confirmed: int) -> tuple[list[Slice], list[Slice]]:
+def _parted(scenario: Scenario, confirmed: int) -> tuple[list[Slice], list[Slice]]:
     """What is acknowledged, and the rest."""
-    slices = story.stream.again()
-    count = bisect_right(story.stream.ends, confirmed)
+    slices = scenario.stream.again()
+    count = bisect_right(scenario.stream.ends, confirmed)
     return slices[:count], slices[count:]

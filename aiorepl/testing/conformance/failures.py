@@ -12,7 +12,7 @@ from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import LOST_ANSWER, ONE_BATCH, OUTAGE, Conformance, skip_without
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.running import ContractBroken, Watch
-from aiorepl.testing.conformance.story import ITEMS, SECRET, Scenario
+from aiorepl.testing.conformance.scenario import ITEMS, SECRET, Scenario
 from aiorepl.transactions.transaction import Slice
 
 POISON = "poison: a value of public.items.note that the target refuses for good"
@@ -32,11 +32,11 @@ class Failures(Conformance):
     def test_poison(self) -> None:
         """A row that never will be taken: the sink says which, or refuses its batch and takes the other transactions."""
         skip_without(self.poison, POISON)
-        story, poisoned, good = self._poisoned()
+        scenario, poisoned, good = self._poisoned()
         batch = Batch((*good[:2], *poisoned, *good[2:]))
 
         async def life() -> list[Slice]:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 error = await self.refuse(sink, batch)
                 permanent = self._permanent(error)
                 if permanent.refused:
@@ -62,11 +62,11 @@ class Failures(Conformance):
         outage = self.outage()
         skip_without(outage, OUTAGE)
         assert outage is not None
-        story = Scenario()
-        done, pending = story.items(2), story.items(2) + story.items(3)
+        scenario = Scenario()
+        done, pending = scenario.items(2), scenario.items(2) + scenario.items(3)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await self.write(sink, done)
                 batch = Batch(tuple(pending))
                 written = False
@@ -86,12 +86,12 @@ class Failures(Conformance):
         lost = self.lost_answer()
         skip_without(lost, LOST_ANSWER)
         assert lost is not None
-        story = Scenario()
-        done, pending = story.items(2), story.items(2) + story.items(3)
-        confirmed = story.stream.ends[0]
+        scenario = Scenario()
+        done, pending = scenario.items(2), scenario.items(2) + scenario.items(3)
+        confirmed = scenario.stream.ends[0]
 
         async def unheard(sink: Sink) -> _Failed:
-            await sink.open(story.context)
+            await sink.open(scenario.context)
             await self.write(sink, done)
             with lost:
                 return await self._unheard(sink, Batch(tuple(pending)))
@@ -101,17 +101,17 @@ class Failures(Conformance):
             try:
                 failed = await unheard(sink)
                 if failed.rewind:
-                    held = await sink.open(story.context)
-                    await self.write(sink, self.missing(story, held, confirmed))
+                    held = await sink.open(scenario.context)
+                    await self.write(sink, self.missing(scenario, held, confirmed))
                 else:
                     await self.write(sink, () if failed.call == "flush" else pending, ONE_BATCH)
-                await self.write(sink, story.items(2))
+                await self.write(sink, scenario.items(2))
             finally:
                 await sink.close()
 
         async def restart() -> None:
-            async with self.opened(story) as (sink, held):
-                await self.write(sink, [*self.missing(story, held, confirmed), *story.items(2)])
+            async with self.opened(scenario) as (sink, held):
+                await self.write(sink, [*self.missing(scenario, held, confirmed), *scenario.items(2)])
 
         if then == "again":
             self.live(again)
@@ -121,22 +121,22 @@ class Failures(Conformance):
                 lambda: self.expect(done, pending, after="an answer was lost and the process was killed")
             )
             self.live(restart)
-        self.live(lambda: self.expect(story.stream.again(), after="an answer was lost"))
+        self.live(lambda: self.expect(scenario.stream.again(), after="an answer was lost"))
 
     def test_a_target_that_is_away_at_the_start(self) -> None:
         """``open`` or the first calls raise an error of the contract, and the sink can be closed."""
         outage = self.outage()
         skip_without(outage, OUTAGE)
         assert outage is not None
-        story = Scenario()
-        story.items(2)
+        scenario = Scenario()
+        scenario.items(2)
 
         async def life() -> None:
             sink = self.new_sink()
             with outage:
                 try:
-                    await sink.open(story.context)
-                    await self.write(sink, story.stream.again())
+                    await sink.open(scenario.context)
+                    await self.write(sink, scenario.stream.again())
                 except SinkError:
                     pass
                 else:
@@ -151,9 +151,9 @@ class Failures(Conformance):
 
     def test_rows_are_never_told(self) -> None:
         """Not in logs from INFO up, not in errors and what caused them, not in ``repr``."""
-        story, watch = Scenario(), Watch()
-        slices = story.everything(self.kinds, self.tables)
-        self.watched(story, slices, watch)
+        scenario, watch = Scenario(), Watch()
+        slices = scenario.everything(self.kinds, self.tables)
+        self.watched(scenario, slices, watch)
         if watch.leaks:
             raise ContractBroken(
                 f"rows are quoted by {', '.join(sorted(set(watch.leaks)))}",
@@ -161,22 +161,22 @@ class Failures(Conformance):
                 "the cause quotes what was sent",
             )
 
-    def watched(self, story: Scenario, slices: list[Slice], watch: Watch) -> None:
+    def watched(self, scenario: Scenario, slices: list[Slice], watch: Watch) -> None:
         """Write under watch, and fail as the author allows."""
         poison: list[Slice] = []
         if self.poison is not None:
-            refused = story.table(ITEMS).insert("2000000", self.poison, f"{SECRET} beside it")
-            poison = story.items(1) + story.commit(refused)
+            refused = scenario.table(ITEMS).insert("2000000", self.poison, f"{SECRET} beside it")
+            poison = scenario.items(1) + scenario.commit(refused)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await self.write(sink, slices)
                 watch.look(repr(sink), "repr(sink)")
                 if poison:
                     await self.refuse(sink, Batch(tuple(poison)), watch)
                 if (outage := self.outage()) is not None:
                     with outage:
-                        await self.refuse(sink, Batch(tuple(story.items(2))), watch)
+                        await self.refuse(sink, Batch(tuple(scenario.items(2))), watch)
 
         with watch.watching():
             self.live(life)
@@ -222,12 +222,12 @@ class Failures(Conformance):
             pass
 
     def _poisoned(self) -> tuple[Scenario, list[Slice], list[Slice]]:
-        story = Scenario()
-        good = story.items(2) + story.items(1)
+        scenario = Scenario()
+        good = scenario.items(2) + scenario.items(1)
         assert self.poison is not None
-        refused = story.table(ITEMS).insert("2000000", self.poison, None)
-        poisoned = story.commit(story.item(), refused, story.item())
-        return story, poisoned, good + story.items(2)
+        refused = scenario.table(ITEMS).insert("2000000", self.poison, None)
+        poisoned = scenario.commit(scenario.item(), refused, scenario.item())
+        return scenario, poisoned, good + scenario.items(2)
 
     def _permanent(self, error: SinkError | None) -> PermanentError:
         if not isinstance(error, PermanentError):

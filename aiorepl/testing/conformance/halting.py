@@ -18,7 +18,7 @@ from aiorepl.testing.conformance.engine import AGAIN, beside
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.failures import POISON
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import ITEMS, Scenario
+from aiorepl.testing.conformance.scenario import ITEMS, Scenario
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.transaction import Slice
@@ -37,16 +37,16 @@ class Halting(Conformance):
         """Under ``halt`` each start stops at the refused change. As a dead letter it is passed, and nothing else is."""
         skip_without(self.poison, POISON)
         assert self.poison is not None
-        story = Scenario()
-        refused = story.table(ITEMS).insert("2000000", self.poison, None)
-        story.items(2)
-        story.items(1)
-        poisoned = story.commit(story.item(), refused, story.item())
-        source = MemorySource(stream=story.stream, read_bytes=1 if limit == IN_PARTS else 64 * 1024)
+        scenario = Scenario()
+        refused = scenario.table(ITEMS).insert("2000000", self.poison, None)
+        scenario.items(2)
+        scenario.items(1)
+        poisoned = scenario.commit(scenario.item(), refused, scenario.item())
+        source = MemorySource(stream=scenario.stream, read_bytes=1 if limit == IN_PARTS else 64 * 1024)
         lost = {identity(poisoned[0].changes[1])}
 
         for start in ("the first start", "the next start"):
-            story.items(2)
+            scenario.items(2)
             self.live(partial(self._halt, source, limit, start))
         letters = MemorySink()
         self.live(lambda: self._deliver(source, letters))
@@ -57,13 +57,13 @@ class Halting(Conformance):
         shown = aside - lost if limit == IN_PARTS and not self.atomic else set()
 
         async def look(after: str) -> None:
-            slices = story.stream.again()
+            slices = scenario.stream.again()
             done = _with(slices, lambda at: at not in aside)
             await self.expect(done, _with(slices, lambda at: at in shown), after=after)
 
         self.live(lambda: look("dead letters were written"))
         # The position is past the dead letter now, so no start stops there any more.
-        story.items(2)
+        scenario.items(2)
         self.live(lambda: self._deliver(source, None))
         self.live(lambda: look("a start behind dead letters"))
 

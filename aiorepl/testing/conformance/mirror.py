@@ -18,7 +18,7 @@ from aiorepl.testing.conformance.prepared import Prepared
 from aiorepl.testing.conformance.replaying import Replays
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.samples import SAMPLES
-from aiorepl.testing.conformance.story import Table
+from aiorepl.testing.conformance.scenario import Table
 from aiorepl.transactions.changes import Change, Delete, Insert, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.transaction import Slice

@@ -7,7 +7,7 @@ from dataclasses import replace
 from aiorepl.sink import Batch
 from aiorepl.testing.conformance.base import Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.story import ITEMS, Scenario
+from aiorepl.testing.conformance.scenario import ITEMS, Scenario
 from aiorepl.transactions.transaction import Slice
 
 REPLAYS = (
@@ -24,27 +24,27 @@ class Replays(Conformance):
         skip_without(
             not self.exactly_once or self.new_sink().replays, "how its sink replays: it keeps a position"
         )
-        story = Scenario()
+        scenario = Scenario()
         # One transaction was refused whole, of another only the second change.
-        done, refused = story.items(2), story.items(2)
-        (part,) = story.commit(
-            story.item(), story.table(ITEMS).insert("2000000", "refused", None), story.item()
+        done, refused = scenario.items(2), scenario.items(2)
+        (part,) = scenario.commit(
+            scenario.item(), scenario.table(ITEMS).insert("2000000", "refused", None), scenario.item()
         )
         done.append(replace(part, changes=[part.changes[0], part.changes[2]]))
         refused.append(replace(part, changes=[part.changes[1]]))
-        done += story.items(2)
+        done += scenario.items(2)
 
         async def life() -> None:
-            async with self.opened(story) as (sink, _):
+            async with self.opened(scenario) as (sink, _):
                 await self.write(sink, done)
 
         async def replaying() -> None:
-            async with self.opened(story) as (sink, held):
+            async with self.opened(scenario) as (sink, held):
                 for letter in refused:
                     await sink.replay(Batch((letter,)))
                     await sink.flush()
                 await self.expect(done, replayed=refused, after="dead letters were written again")
-            async with self.opened(story) as (sink, left):
+            async with self.opened(scenario) as (sink, left):
                 if left != held:
                     raise ContractBroken(
                         f"open returned {None if held is None else held.lsn} before a replay and "
@@ -53,13 +53,13 @@ class Replays(Conformance):
                     )
 
         async def again() -> None:
-            async with self.opened(story) as (sink, held):
-                rest = self.missing(story, held, confirmed) if self.exactly_once else behind
+            async with self.opened(scenario) as (sink, held):
+                rest = self.missing(scenario, held, confirmed) if self.exactly_once else behind
                 await self.write(sink, rest)
                 await self.expect([*done, *behind], replayed=refused, after="later rows behind a replay")
 
         self.live(life)
         self.live(replaying)
-        confirmed = story.stream.ends[-1]
-        behind: list[Slice] = story.items(2)
+        confirmed = scenario.stream.ends[-1]
+        behind: list[Slice] = scenario.items(2)
         self.live(again)

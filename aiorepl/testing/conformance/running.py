@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from aiorepl.testing.conformance.story import SECRET
+from aiorepl.testing.conformance.scenario import SECRET
 
 _T = TypeVar("_T")
 
