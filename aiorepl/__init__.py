@@ -1,15 +1,17 @@
-"""PostgreSQL logical replication for Python: consume a database's changes with asyncio, or on Spark.
+"""PostgreSQL logical replication for Python: consume a database's changes with asyncio or on Spark.
 
-``connect`` gives one consumer the transactions of a slot; ``Pipeline`` runs sinks; ``aiorepl.spark`` reads a
-pipeline's journal. Names are imported when they are first used.
+``connect`` opens a slot for one consumer, ``Pipeline`` delivers a slot to sinks, and ``aiorepl.spark`` reads the journal
+of a pipeline. Every name, and the packages ``formats``, ``spark`` and ``testing``, are imported on first use.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiorepl import formats as formats
+    from aiorepl import spark as spark
+    from aiorepl import testing as testing
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.delivery.config import Delivery
     from aiorepl.delivery.dead_letters import DeadLetters
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
     from aiorepl.transactions.transaction import Slice, Transaction
     from aiorepl.transforms.selection import Selection
 
-_HOMES = {
+    __version__: str
+
+_NAMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
     "aiorepl.delivery.dead_letters": ("DeadLetters",),
     "aiorepl.delivery.config": ("Delivery",),
@@ -87,7 +91,8 @@ _HOMES = {
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.transaction": ("Slice", "Transaction"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_PACKAGES = ("formats", "spark", "testing")
 
 __all__ = [  # noqa: RUF022 - by theme
     "connect",
@@ -139,20 +144,23 @@ __all__ = [  # noqa: RUF022 - by theme
     "TransientError",
 ]
 
+if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version  # takes longer to import than all that stands here
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
-        return version("aiorepl")
-    try:
-        home = _HOME_OF[name]
-    except KeyError:
-        raise AttributeError(f"module 'aiorepl' has no attribute {name!r}") from None
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+        if name == "__version__":
+            from importlib.metadata import version  # slower to import than this module
+
+            return version("aiorepl")
+        if name in _PACKAGES:
+            return import_module(f"aiorepl.{name}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'aiorepl' has no attribute {name!r}")
+        value = getattr(import_module(_MODULE_OF[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_PACKAGES))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,21 +13,23 @@ import aiorepl
 
 
 def imports_for_type_checkers() -> dict[str, str]:
-    """Name → module, of the imports under ``if TYPE_CHECKING:``; what editors and mypy see."""
+    """Name → module, of the names imported under ``if TYPE_CHECKING:``, which editors and mypy see."""
     tree = ast.parse(Path(aiorepl.__file__).read_text(encoding="utf-8"))
     blocks = [
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    return {
+        alias.name: str(node.module) for node in imports if node.module != "aiorepl" for alias in node.names
+    }
 
 
 def test_the_three_lists_agree():
-    """``__all__``, the table of homes and the imports for type checkers have the same names from the same modules."""
+    """``__all__``, the table of modules and the imports for type checkers have the same names from the same modules."""
     assert len(aiorepl.__all__) == len(set(aiorepl.__all__))
-    assert set(aiorepl.__all__) == set(aiorepl._HOME_OF)
-    assert aiorepl._HOME_OF == imports_for_type_checkers()
-    assert dir(aiorepl) == sorted(aiorepl.__all__)
+    assert set(aiorepl.__all__) == set(aiorepl._MODULE_OF)
+    assert aiorepl._MODULE_OF == imports_for_type_checkers()
+    assert dir(aiorepl) == sorted([*aiorepl.__all__, *aiorepl._PACKAGES])
 
 
 @pytest.mark.parametrize("name", aiorepl.__all__)
@@ -41,3 +45,15 @@ def test_no_other_name():
     with pytest.raises(AttributeError, match="module 'aiorepl' has no attribute 'conect'"):
         _ = aiorepl.conect
     assert aiorepl.__version__.count(".") >= 2
+
+
+@pytest.mark.parametrize("package", ["formats", "spark", "testing"])
+def test_a_package_is_imported_on_first_use(package):
+    """``import aiorepl`` makes the package reachable without importing it."""
+    program = (
+        f"import sys, aiorepl; before = 'aiorepl.{package}' in sys.modules; "
+        f"print(before, aiorepl.{package}.__name__, {package!r} in dir(aiorepl))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert said.split() == ["False", f"aiorepl.{package}", "True"]

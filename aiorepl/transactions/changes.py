@@ -158,6 +158,11 @@ class Insert(RowChange):
     kind = "insert"
 
     @property
+    def new(self) -> Row:
+        """The new row."""
+        return Row(self.layout, self.raw_new, self.new_kinds)
+
+    @property
     def raw_new(self) -> list[Raw]:
         if self._new is None:
             self._new = columns_of(self.message.payload, self.message.new_at)
@@ -178,6 +183,11 @@ class Update(RowChange):
 
     __slots__ = ()
     kind = "update"
+
+    @property
+    def new(self) -> Row:
+        """The row after the change."""
+        return Row(self.layout, self.raw_new, self.new_kinds)
 
     @property
     def raw_new(self) -> list[Raw]:
@@ -211,6 +221,17 @@ class Delete(RowChange):
 
     __slots__ = ()
     kind = "delete"
+
+    @property
+    def old(self) -> Row:
+        """The deleted row: its key, or all of it under replica identity FULL."""
+        return Row(self.layout, self.raw_old, self.old_kinds, self.old_places)
+
+    @property
+    def raw_old(self) -> list[Raw]:
+        if self._old is None:
+            self._old = columns_of(self.message.payload, self.message.old_at)
+        return self._old
 
 
 class Truncate(Change):

@@ -1,0 +1,42 @@
+"""The public names as type checkers see them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "tests" / "typing_example.py"
+
+
+def test_mypy():
+    """Correct user code passes ``mypy --strict``, and every marked mistake is reported."""
+    command = [sys.executable, "-m", "mypy", str(EXAMPLE)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pyright(tmp_path):
+    """The same under pyright, where it is installed."""
+    pyright = shutil.which("pyright") or shutil.which("basedpyright")
+    if pyright is None:
+        pytest.skip("pyright is not installed")
+    config = tmp_path / "pyrightconfig.json"
+    options = {
+        "include": [str(EXAMPLE)],
+        "typeCheckingMode": "standard",
+        "enableTypeIgnoreComments": False,
+        "reportUnnecessaryTypeIgnoreComment": "error",
+        "extraPaths": [str(ROOT), str(ROOT / "sinks")],
+    }
+    config.write_text(json.dumps(options), encoding="utf-8")
+    command = [pyright, "-p", str(config), "--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr

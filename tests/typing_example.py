@@ -1,0 +1,52 @@
+"""User code as type checkers see it: each ``ignore`` marks a mistake that mypy and pyright must report.
+
+``test_typing`` runs them on this file; both report an ``ignore`` that has nothing to ignore.
+"""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import aiorepl
+from aiorepl import Sorce  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+from aiorepl.transactions import rows
+
+Sorce()
+print(aiorepl.conect)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+assert_type(aiorepl.__version__, str)
+
+
+def print_status(change: aiorepl.Change) -> None:
+    """Narrow a change to its class, then read its rows."""
+    if isinstance(change, aiorepl.RowChange):
+        change.new["status"]  # type: ignore[index]  # pyright: ignore[reportOptionalSubscript]
+        change.old["status"]  # type: ignore[index]  # pyright: ignore[reportOptionalSubscript]
+    if isinstance(change, aiorepl.Insert):
+        assert_type(change.new, rows.Row)
+        print(change.new["status"])
+    elif isinstance(change, aiorepl.Update):
+        assert_type(change.new, rows.Row)
+        assert_type(change.old, rows.Row | None)
+    elif isinstance(change, aiorepl.Delete):
+        assert_type(change.old, rows.Row)
+
+
+async def consume(dsn: str) -> None:
+    """``connect`` and everything it yields are typed."""
+    async with aiorepl.connect(dsn, slot="orders", publication="shop") as stream:
+        assert_type(stream, aiorepl.ReplicationStream)
+        async for transaction in stream:
+            assert_type(transaction.commit_lsn, aiorepl.LSN | None)
+            async for change in transaction:
+                assert_type(change, aiorepl.Change)
+            await stream.ack(transaction)
+
+
+def deliver(dsn: str) -> aiorepl.Pipeline:
+    """Packages are reachable from ``aiorepl``; a wrong option is an error."""
+    with aiorepl.testing.EmbeddedServer() as server:
+        assert_type(server.dsn, str)
+    print(aiorepl.spark.register)
+    aiorepl.formats.named("debezium")
+    aiorepl.Pipeline(aiorepl.Source(dsn, slot="a", publication="b"), [], memory=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    return aiorepl.Pipeline(aiorepl.Source(dsn, slot="a", publication="b"), [aiorepl.testing.MemorySink()])
