@@ -58,7 +58,12 @@ PURE = (
         "journal/index.py",
         "journal/chain.py",
     ),
-    *("journal/segment_builder.py", "source/ledger.py", "source/feedback/schedule.py", "delivery/batching.py"),
+    *(
+        "journal/segment_builder.py",
+        "source/ledger.py",
+        "source/feedback/schedule.py",
+        "delivery/batching.py",
+    ),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
     *("source/feedback/liveness.py", "source/catalog/tables.py"),
     *("source/continuity.py", "source/progress.py"),

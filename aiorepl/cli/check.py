@@ -16,7 +16,7 @@ from aiorepl.cli.tail import names
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
-    from aiorepl.source.diagnose.check import Look
+    from aiorepl.source.diagnose.check import Check
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
     from aiorepl.transforms.selection import Selection
@@ -97,11 +97,11 @@ async def _found(
     from aiorepl.source.diagnose.finding import Finding
 
     findings: list[Any] = []
-    further: dict[str, Look] = {}
+    additional: dict[str, Check] = {}
     if selections:
         from aiorepl.transforms.diagnose import check_selections
 
-        further["selection"] = partial(check_selections, selections)
+        additional["selection"] = partial(check_selections, selections)
     held = None
     if journal is not None:
         from aiorepl.journal.reader import JournalReader
@@ -110,4 +110,6 @@ async def _found(
             held = JournalReader(journal).recorded_position()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
-    return findings + [finding async for finding in check(source, held, snapshot=snapshot, further=further)]
+    return findings + [
+        finding async for finding in check(source, held, snapshot=snapshot, additional=additional)
+    ]

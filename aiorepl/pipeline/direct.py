@@ -65,16 +65,14 @@ class DirectFanOut(FanOut):
             for name, position in resumed.items()
             if position is not None and position == self._held[name]
         ]
-        self.ledger = await self._capture.begin(
-            after, self._sinks, claims=claims, refuted=self.gaps.check_refuted
-        )
+        ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.check_refuted)
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
         workers = [
             self._worker(
                 name,
                 delivery,
                 buffer,
-                LedgerProgress(self.ledger, name),
+                LedgerProgress(ledger, name),
                 after=(resumed[name] or begin).lsn,
                 held=resumed[name],
             )

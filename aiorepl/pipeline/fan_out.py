@@ -51,7 +51,6 @@ class FanOut(ABC):
     def __init__(
         self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
     ) -> None:
-        self.ledger = Ledger(LSN(0), ())
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
         self.started = asyncio.Event()
@@ -69,10 +68,19 @@ class FanOut(ABC):
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, and run until everything has ended. Sinks are closed through ``cleanup``."""
 
+    @property
+    def ledger(self) -> Ledger | None:
+        """The positions of the stream; ``None`` before it has begun."""
+        return self._capture.ledger
+
+    @property
+    def received(self) -> LSN:
+        """How far the server has sent; 0 before the stream has begun."""
+        return LSN(0) if self.ledger is None else self.ledger.received
+
     def lags(self) -> dict[str, Lag]:
         """How far every sink is behind what the server has sent."""
-        received = self.ledger.received
-        return {name: lag(received, statistics) for name, statistics in self.statistics.items()}
+        return {name: lag(self.received, statistics) for name, statistics in self.statistics.items()}
 
     def stop_reading(self) -> None:
         """Fill no buffer any more; what is in them is still delivered."""

@@ -92,7 +92,7 @@ class JournaledFanOut(FanOut):
             cleanup,
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
-            kept=await asyncio.to_thread(JournalReader(self._url).recorded_position),
+            journal=await asyncio.to_thread(JournalReader(self._url).recorded_position),
         )
         self._readied, begin = readied, readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
@@ -107,7 +107,7 @@ class JournaledFanOut(FanOut):
         self._reaches = after
         # What the load brings ends where the slot begins: not durable before the journal has it.
         start = after if load is None else LSN(after - 1)
-        self.ledger = await self._capture.begin(
+        ledger = await self._capture.begin(
             after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
         )
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
@@ -115,7 +115,7 @@ class JournaledFanOut(FanOut):
             JOURNAL,
             self._journal,
             buffer,
-            LedgerProgress(self.ledger, JOURNAL),
+            LedgerProgress(ledger, JOURNAL),
             after=start,
             held=begin if held is None or load is not None else held,
         )
@@ -151,7 +151,7 @@ class JournaledFanOut(FanOut):
         """How far the journal is behind the server, and every sink behind the journal."""
         lags = {}
         for name, statistics in self.statistics.items():
-            end = self.ledger.received if name == JOURNAL else self._sink.end
+            end = self.received if name == JOURNAL else self._sink.end
             lags[name] = lag(end, statistics, self._begin)
         return lags
 

@@ -204,9 +204,9 @@ class Pipeline:
         """What the pipeline has done so far."""
         lanes, ledger = self._fan_out, self._fan_out.ledger
         return PipelineStatistics(
-            received=ledger.received,
-            accepted=ledger.accepted,
-            flushed=ledger.flushed,
+            received=lanes.received,
+            accepted=LSN(0) if ledger is None else ledger.accepted,
+            flushed=LSN(0) if ledger is None else ledger.flushed,
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
             idle_seconds=self._capture.idle_seconds,

@@ -1,8 +1,8 @@
-"""The source as one unbroken sequence of slices, whatever becomes of its connections.
+"""The source as one unbroken sequence of slices over all of its connections.
 
 After a lost connection it reconnects, checks that the stream is the same one (the slot, its cluster, the server's history,
 and ``continuity``), and resumes after the last transaction that was received whole. It drops the changes of an unfinished
-transaction that it has already given out. So consumers get no duplicates within a process, unless one calls ``go_back``.
+transaction that it has already given out. So consumers get no duplicates within a process, unless one calls ``rewind``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
 from aiorepl.lsn import LSN
@@ -19,9 +20,9 @@ from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.source.catalog.lookups import TableLookups
 from aiorepl.source.continuity import Claim, Continuity, refutation, require_history
 from aiorepl.source.ledger import Ledger
-from aiorepl.source.preflight import PreflightResult, make_failover, preflight
+from aiorepl.source.preflight import PreflightResult, preflight
 from aiorepl.source.progress import HOLDER, CaptureProgress
-from aiorepl.source.server.slot_cleanup import drop
+from aiorepl.source.server.slots import drop_created, make_failover
 from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
 from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
@@ -32,17 +33,19 @@ from aiorepl.wire.interface import Connection, CreatedSlot
 
 _log = logging.getLogger("aiorepl.capture")
 
-NOW = "now"
+NOW: Final = "now"
 
-_BRIEFLY = RetryPolicy(timeout=10.0)
+# Used for a connection that this process has dropped itself, even if the user wants no reconnects.
+_OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
 
 
 class Capture:
-    """Use: ``connect``, then ``begin``, then ``receive`` until it returns ``None``, then ``stop``.
+    """Reads a slot: ``connect``, then ``begin``, then ``receive`` until it returns ``None``, then ``stop``.
 
     :param retry: how to reconnect; ``None``: not at all.
-    :param until: stop before the first transaction that commits at or after this; ``"now"``: at the end of WAL.
+    :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
     :param tables: look-ups of tables in the catalog; ``None`` if no sink needs them.
+    :raises ConfigurationError: ``until`` is not an LSN.
     """
 
     def __init__(
@@ -56,35 +59,37 @@ class Capture:
         self.source = source
         self.types = Types()
         self.tables = tables
-        self._retry = retry
-        self._until = _parsed(until)
-        self._connection: Connection | None = None
-        self._readied: PreflightResult | None = None
-        self._session: Session | None = None
-        self._ledger = Ledger(LSN(0), ())
-        # Shared by all connections: slices of an earlier one may still be queued for the sinks.
-        self._spool = Spool(source.spill_dir)
-        self._received = CaptureProgress(LSN(0))
-        self._claims: list[Claim] = []
-        self._refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
-        self._continuity: Continuity | None = None
-        self._refutations: list[tuple[Claim, LSN]] = []
-        self._standby: StandbyWatch | None = None
-        # Slices that were received and not given out yet.
-        self._fresh: list[Slice] | None = None
-        # Already received before the server was asked to send it again.
-        self._known = LSN(0)
-        self._going_back = False
         self.reconnects = 0
         self.last_error: str | None = None
+        self.ledger: Ledger | None = None
+        """The positions of the stream; ``None`` before ``begin``."""
+        self._retry = retry
+        self._until = _parsed(until)
+        # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
+        self._spool = Spool(source.spill_dir)
+        self._connection: Connection | None = None
+        self._preflight: PreflightResult | None = None
+        self._session: Session | None = None
+        self._standby_watch: StandbyWatch | None = None
+        # Set by ``begin``, which knows where the stream begins.
+        self._progress: CaptureProgress
+        self._claims: list[Claim] = []
+        self._on_refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
+        self._continuity: Continuity | None = None
+        self._refuted: list[tuple[Claim, LSN]] = []
+        # Slices that were received and not given out yet.
+        self._received: list[Slice] | None = None
+        # What was received before this connection, which the server was asked to send again.
+        self._known = LSN(0)
+        self._rewinding = False
 
     def deliver_prepared(self) -> None:
-        """Everyone downstream keeps prepared transactions: give them out when they are prepared."""
+        """Give out prepared transactions when they are prepared, because every consumer can keep them."""
         self.source = replace(self.source, deliver_prepared=True)
 
     @property
     def idle_seconds(self) -> float | None:
-        """Seconds since the server's last sign of life; ``None`` without a stream, and with ``interface="sql"``."""
+        """Seconds since the server has sent something; ``None`` without a stream, and with ``interface="sql"``."""
         if self._session is None or self.source.interface == "sql":
             return None
         return self._session.idle_seconds()
@@ -95,36 +100,39 @@ class Capture:
         return TransactionBufferStatistics() if self._session is None else self._session.transaction_buffer
 
     async def connect(
-        self, *, snapshot: str = "nothing", replace: bool = False, kept: Position | None = None
+        self, *, snapshot: str = "nothing", replace: bool = False, journal: Position | None = None
     ) -> PreflightResult:
-        """The first connection, checked; it stays idle until ``begin``, as an exported snapshot needs.
+        """Open the first connection and check the source; the connection stays idle until ``begin``.
 
-        :param replace: make the slot anew, if it is there.
-        :param kept: what the journal holds, of which a slot that is made has to be the source.
-        :raises ConnectionFailed, ConfigurationError, SlotError: with what to do.
+        An exported snapshot lives until then.
+
+        :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial load.
+        :param replace: drop an existing slot and create it again.
+        :param journal: the position of the journal, which must belong to a slot that is created.
+        :raises ConnectionFailed, ConfigurationError, SlotError: the source cannot be used; the message says what to do.
         """
         self._connection = await self.source.open()
         try:
-            self._readied = await preflight(
+            self._preflight = await preflight(
                 self._connection,
                 self.source,
                 create=self.source.create_slot or replace,
                 snapshot=snapshot,
                 replace=replace,
-                kept=kept,
+                journal=journal,
                 tables=self.tables,
             )
         except BaseException:
             await self._connection.close()
             raise
-        return self._readied
+        return self._preflight
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Run a query between ``connect`` and ``begin``, which ends an exported snapshot; all columns are text.
 
         :raises ServerError, ConnectionLost: the query failed.
         """
-        connection, _ = self._required()
+        connection, _ = self._connected()
         return await connection.query(sql)
 
     async def begin(
@@ -136,36 +144,37 @@ class Capture:
         claims: Iterable[Claim] = (),
         refuted: Callable[[Claim, LSN], Awaitable[None]] | None = None,
     ) -> Ledger:
-        """START_REPLICATION behind ``after``.
+        """Start streaming after ``after``.
 
-        :param sinks: whose word the confirmation needs.
-        :param start: what counts as durable before the first of them has spoken; ``after`` unless given.
-        :param claims: the holders' positions, to be verified against the stream.
+        :param sinks: the sinks that a confirmation waits for.
+        :param start: what counts as durable before any of them has reported; ``after`` by default.
+        :param claims: the sinks' positions, to be verified against the stream.
         :param refuted: called for each claim that the stream refutes, with the LSN where the server began to send; the
             stream continues unless it raises.
+        :raises SlotError, ConfigurationError, ServerError, ConnectionLost: the stream cannot start.
         """
-        connection, readied = self._required()
+        connection, result = self._connected()
         if self._until == NOW:
             self._until = (await connection.identify_system()).xlogpos
         start = after if start is None else start
-        if readied.holds_prepared:
-            # The slot may have been held back for what is prepared and undecided. Nothing tells of that but the
-            # PREPARE that comes again, so until then no more is confirmed than was before.
-            start = min(start, readied.position.lsn)
-        self._ledger = Ledger(start, sinks)
+        if result.holds_prepared:
+            # The slot may stay behind because of prepared transactions that are not decided yet. They are unknown until
+            # the server sends their PREPARE again, so nothing more is confirmed before that.
+            start = min(start, result.position.lsn)
+        ledger = self.ledger = Ledger(start, sinks)
         self._claims = list(claims)
         lasts = [claim.position.last for claim in self._claims if claim.position.lsn == after]
-        self._received = CaptureProgress(after, next(iter(lasts), None))
-        self._refuted = refuted or _refuse
-        await self._start(connection, readied)
-        return self._ledger
+        self._progress = CaptureProgress(after, next(iter(lasts), None))
+        self._on_refuted = refuted or _refuse
+        await self._start(connection, result, ledger)
+        return ledger
 
     async def receive(self) -> list[Slice] | None:
-        """The next slices; ``None`` at the end.
+        """Return the next slices; ``None`` at the end.
 
         A call that is cancelled consumes nothing: the next one returns what it would have returned.
 
-        :raises AioreplError: what reconnecting cannot mend.
+        :raises AioreplError: an error that a reconnect cannot solve.
         """
         while True:
             if self._session is None:
@@ -174,33 +183,34 @@ class Capture:
             try:
                 return await self._receive(self._session)
             except Exception as error:
-                # First, because what the session has consumed comes again only on another connection.
+                # First, because only another connection sends again what this session has consumed.
                 await self._abandon(error)
                 if not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
-                _log.warning("reading from the source broke off, reconnecting: %s", error)
+                _log.warning("reading from the source failed, reconnecting: %s", error)
                 if isinstance(error, SpoolError) and self._retry is not None:
-                    # Connecting would succeed and the disk be as full: give whoever is to make room some time.
+                    # A reconnect alone does not free disk space.
                     await asyncio.sleep(self._retry.wait_max)
 
     async def _receive(self, session: Session) -> list[Slice] | None:
-        if self._fresh is None:
+        if self._received is None:
             received = await session.receive()
             if received is None:
                 return None
-            self._fresh = self._new(received)
-        if self._standby is not None and self._fresh:
-            await self._standby.require_same_timeline()
-        while self._refutations:
-            claim, begins = self._refutations[0]
-            await (_refuse if claim.holder == HOLDER else self._refuted)(claim, begins)
+            self._received = self._new(received)
+        if self._standby_watch is not None and self._received:
+            await self._standby_watch.require_same_timeline()
+        while self._refuted:
+            claim, begins = self._refuted[0]
+            await (_refuse if claim.holder == HOLDER else self._on_refuted)(claim, begins)
             self._claims.remove(claim)
-            del self._refutations[0]
+            del self._refuted[0]
         if self._continuity is not None and not self._continuity.open:
+            assert self.ledger is not None
             self._continuity, self._claims = None, []
-            self._ledger.confirm_at_most(None)
-        self._received.remember(self._fresh)
-        slices, self._fresh = self._fresh, None
+            self.ledger.confirm_at_most(None)
+        self._progress.remember(self._received)
+        slices, self._received = self._received, None
         return slices
 
     async def _abandon(self, error: Exception | None = None) -> None:
@@ -208,109 +218,106 @@ class Capture:
         if error is not None:
             self.last_error = str(error)
         session, self._session = self._session, None
-        standby, self._standby = self._standby, None
-        self._fresh, self._refutations = None, []
-        if standby is not None:
-            standby.abort()
+        standby_watch, self._standby_watch = self._standby_watch, None
+        self._received, self._refuted = None, []
+        if standby_watch is not None:
+            standby_watch.abort()
         if session is not None:
             await session.abandon()
 
     async def rewind(self, lsn: LSN) -> None:
-        """Have everything behind ``lsn`` received once more: somebody downstream has lost it. Not during ``receive``.
+        """Receive everything after ``lsn`` again, because a sink has lost it. Not during ``receive``.
 
-        :raises SlotError: where the slot would not outlive that.
+        :raises SlotError: the slot is temporary, so it would be dropped with its connection.
         """
         if self.source.temporary:
             raise SlotError(
-                f"what a sink has lost cannot be read again: slot {self.source.slot!r} is temporary and would be gone with "
-                "its connection; use one that stays, or a journal"
+                f"changes that a sink has lost cannot be read again: slot {self.source.slot!r} is temporary and would be "
+                "dropped with its connection; use a permanent slot, or a journal"
             )
-        self._received.rewind(lsn)
-        self._going_back = True
+        self._progress.rewind(lsn)
+        self._rewinding = True
         await self._abandon()
 
     async def stop(self) -> None:
         """Send the last status, end the stream in order and close. Safe to call in any state."""
         session, self._session = self._session, None
-        standby, self._standby = self._standby, None
+        standby_watch, self._standby_watch = self._standby_watch, None
         connection, self._connection = self._connection, None
-        if standby is not None:
-            standby.abort()
+        if standby_watch is not None:
+            standby_watch.abort()
         if session is not None:
             await session.stop()
         elif connection is not None:
             await connection.close()
 
     async def roll_back(self) -> None:
-        """Stop, and drop the slot if ``connect`` has created it, after a failed start in which nothing was delivered."""
+        """Stop after a failed start in which nothing was delivered, and drop the slot if ``connect`` has created it."""
         try:
             await self.stop()
         finally:
             if self.created is not None:
-                await drop(self.source, self.created)
+                await drop_created(self.source, self.created)
 
     @property
     def created(self) -> CreatedSlot | None:
         """The slot that ``connect`` created; ``None`` for an existing slot or a temporary one."""
-        return None if self._readied is None or self.source.temporary else self._readied.created
+        return None if self._preflight is None or self.source.temporary else self._preflight.created
 
-    def _required(self) -> tuple[Connection, PreflightResult]:
-        if self._connection is None or self._readied is None:
-            raise RuntimeError("connect first")
-        return self._connection, self._readied
+    def _connected(self) -> tuple[Connection, PreflightResult]:
+        if self._connection is None or self._preflight is None:
+            raise RuntimeError("call connect first")
+        return self._connection, self._preflight
 
-    async def _start(self, connection: Connection, readied: PreflightResult) -> None:
-        if readied.becomes_failover:
-            # Only now: everybody who holds a position has found it to be of this slot.
+    async def _start(self, connection: Connection, result: PreflightResult, ledger: Ledger) -> None:
+        if result.make_failover:
+            # Not earlier: by now every kept position was found to belong to this slot.
             await make_failover(connection, self.source.slot)
-        until = self._until if isinstance(self._until, LSN) else None
-        continuity = Continuity(self._claims, readied.position.lsn)
-        # Before the session's timer starts: the next start cannot compare what a status has confirmed.
-        self._ledger.confirm_at_most(readied.position.lsn if continuity.open else None)
+        continuity = Continuity(self._claims, result.position.lsn)
+        # Before the status updates start: the next start cannot compare transactions that a status has confirmed.
+        ledger.confirm_at_most(result.position.lsn if continuity.open else None)
         session = Session(
             connection,
             self.source,
             self.types,
-            self._ledger,
-            resume=self._received.resume(continuity.since(self._received.after)),
+            ledger,
+            resume=self._progress.resume(continuity.since(self._progress.after)),
             tables=self.tables,
-            until=until,
+            until=self._until if isinstance(self._until, LSN) else None,
             spool=self._spool,
         )
-        await session.start(readied)
-        self._session, self._known = session, self._received.after
-        timelines = readied.position.timelines
-        if readied.standby is not None and timelines is not None:
-            self._standby = StandbyWatch(self.source, readied.standby, timelines.current)
+        await session.start(result)
+        self._session, self._known = session, self._progress.after
+        timelines = result.position.timelines
+        if result.standby_pid is not None and timelines is not None:
+            self._standby_watch = StandbyWatch(self.source, result.standby_pid, timelines.current)
         self._continuity = continuity if continuity.open else None
         if self._continuity is None:
             self._claims = []
 
     async def _reconnect(self) -> None:
-        # Whoever does not want to reconnect is connected again where we hung up ourselves.
-        retry = self._retry or _BRIEFLY
-        _, before = self._required()
-        told = self.last_error
-        async for attempt in retry.connection():
+        _, previous = self._connected()
+        error_before = self.last_error
+        async for attempt in (self._retry or _OWN_RECONNECT).connection():
             with attempt:
-                readied, connection = await self._connect_again(before)
-                self._connection, self._readied = connection, readied
-        if self._going_back:
-            # That the slot is still ours for a moment is nothing to be told.
-            self._going_back, self.last_error = False, told
-            _log.warning("the source is read again from %s", self._received.after)
+                self._connection, self._preflight = await self._reconnect_once(previous)
+        if self._rewinding:
+            # The slot may have been busy for a moment, which is no error to be reported.
+            self._rewinding, self.last_error = False, error_before
+            _log.warning("reading the source again from %s", self._progress.after)
             return
         self.reconnects += 1
-        _log.warning("reconnected to the source, going on from %s", self._received.after)
+        _log.warning("reconnected to the source, continuing at %s", self._progress.after)
 
-    async def _connect_again(self, before: PreflightResult) -> tuple[PreflightResult, Connection]:
+    async def _reconnect_once(self, previous: PreflightResult) -> tuple[Connection, PreflightResult]:
+        assert self.ledger is not None
         try:
             connection = await self.source.open()
             try:
-                followed = before.position.at(self._received.furthest)
-                readied = await preflight(connection, self.source, create=False, followed=followed)
-                readied = self._same_stream(before, readied)
-                await self._start(connection, readied)
+                furthest = previous.position.at(self._progress.furthest)
+                result = await preflight(connection, self.source, create=False, previous=furthest)
+                result = self._require_same_stream(previous, result, self.ledger)
+                await self._start(connection, result, self.ledger)
             except BaseException:
                 connection.abort()
                 raise
@@ -320,47 +327,50 @@ class Capture:
                 _log.info("reconnecting to the source failed: %s", text)
                 self.last_error = text
             raise
-        return readied, connection
+        return connection, result
 
-    def _same_stream(self, before: PreflightResult, readied: PreflightResult) -> PreflightResult:
-        """Check that what comes fits to what came, and have every position of the stream know of a promotion.
+    def _require_same_stream(
+        self, previous: PreflightResult, result: PreflightResult, ledger: Ledger
+    ) -> PreflightResult:
+        """Check that the server continues the received stream, and update the stream's timelines after a promotion.
 
-        :raises SlotError: it would leave a gap, or follow another history.
+        :raises SlotError: the server has another history, or the stream would have a gap.
         """
-        found, position = readied.position, before.position
-        timelines, there = position.timelines, found.timelines
+        found, position = result.position, previous.position
+        timelines, server_timelines = position.timelines, found.timelines
         assert timelines is not None
-        assert there is not None
+        assert server_timelines is not None
         position.require_same_source(found, "this pipeline")
-        furthest = self._received.furthest
-        require_history(position.at(furthest), there, self._received.begun)
-        if furthest > readied.wal_end:
+        furthest = self._progress.furthest
+        require_history(position.at(furthest), server_timelines, self._progress.partial)
+        if furthest > result.wal_end:
             raise SlotError(
-                f"the server's WAL ends at {readied.wal_end}, but this pipeline has received up to {furthest}: the "
-                "server lost its last transactions, by a failover or a restore; what has them has to begin anew"
+                f"the server's WAL ends at {result.wal_end}, but this pipeline has received up to {furthest}: the "
+                "server lost its last transactions, by a failover or a restore; start with empty sinks"
             )
-        known = max(self._received.after, self._ledger.flushed, position.lsn)
-        if self._ledger.resend_from is not None:
-            known = min(known, self._ledger.resend_from)
+        known = max(self._progress.after, ledger.flushed, position.lsn)
+        if ledger.resend_from is not None:
+            known = min(known, ledger.resend_from)
         if found.lsn > known:
             raise SlotError(
                 f"slot {found.slot!r} was moved to {found.lsn} by somebody else, past {known} where this pipeline "
-                "stands: what lies between would be lost; start again with resnapshot=True (--resnapshot, with a "
-                "journal), or with accept_gap=True (--accept-gap)"
+                "stands, so the transactions between them would be missing; start again with resnapshot=True "
+                "(--resnapshot, with a journal) or accept_gap=True (--accept-gap)"
             )
-        if readied.started != before.started:
+        if result.started != previous.started:
             # A server that was not restarted still has the same WAL.
-            own = self._received.claim(position)
+            own = self._progress.claim(position)
             others = [claim for claim in self._claims if claim.holder != HOLDER]
             self._claims = others if own is None else [*others, own]
-        if there.current > timelines.current:
-            _log.warning("the source was promoted: timeline %s after %s", there.current, timelines.current)
-        if there.history(there.current) is not None:
-            timelines.grow(there)
-        elif there.current > timelines.current:
-            # Everything from here on belongs to the new timeline.
-            timelines.grow(Timelines(there.current, [(timelines.current, furthest)], known=False))
-        return replace(readied, position=replace(found, timelines=timelines))
+        current = server_timelines.current
+        if current > timelines.current:
+            _log.warning("the source was promoted: timeline %s after %s", current, timelines.current)
+        if server_timelines.history(current) is not None:
+            timelines.grow(server_timelines)
+        elif current > timelines.current:
+            # The history is unknown: everything from here on counts as on the new timeline.
+            timelines.grow(Timelines(current, [(timelines.current, furthest)], known=False))
+        return replace(result, position=replace(found, timelines=timelines))
 
     def _new(self, slices: list[Slice]) -> list[Slice]:
         """The slices that were not received before; open claims make the server repeat known transactions."""
@@ -369,7 +379,7 @@ class Capture:
             return slices
         new = []
         for part in slices:
-            self._refutations += [(claim, continuity.begins) for claim in continuity.take(part)]
+            self._refuted += [(claim, continuity.begins) for claim in continuity.take(part)]
             header, end = part.transaction, part.end_lsn
             known = end is not None and end <= self._known
             if not known and (header is None or header.commit_lsn >= self._known):
@@ -382,7 +392,7 @@ async def _refuse(claim: Claim, begins: LSN) -> None:
 
 
 def _parsed(until: LSN | str | None) -> LSN | str | None:
-    """``NOW``, or a position.
+    """Parse ``until``: ``NOW``, an LSN, or ``None``.
 
     :raises ConfigurationError: for other text.
     """

@@ -1,44 +1,45 @@
-"""Which part of the stream is durable everywhere: the number that the slot is confirmed with. Pure.
+"""Which part of the stream is durable in every sink: the LSN that the slot is confirmed with. Pure.
 
-Three positions stay apart. *Received* is how far the server has sent. *Accepted* is what sinks have taken into
-their hands; it frees memory and confirms nothing. *Durable* is what every sink has made safe; ``flushed`` is its
-prefix over all sinks, by end LSNs of transactions.
+Three positions are kept apart. *Received* is how far the server has sent. *Accepted* is what the sinks have taken; it frees
+memory and confirms nothing. *Durable* is what a sink has made durable; ``flushed`` is the minimum over all sinks, always the
+end LSN of a transaction.
 
-WAL that holds nothing for us has to move ``flushed`` as well, or a quiet table would keep the WAL of a busy
-database. A keepalive that arrives while no transaction is partly here says that everything below it was sent, so it
-is a slice without changes that ends there, and goes the way of every other: in order, through every sink that keeps
-a position, and only then into ``flushed``. There is no second rule, and a position that a sink holds is never behind
-what the slot was told.
+WAL without published changes has to move ``flushed`` as well, or a quiet table would keep the WAL of a busy database. A
+keepalive that arrives between transactions says that everything before its LSN was sent. It becomes a slice without changes
+that ends there and takes the same way as every other slice: in order, through every sink that keeps a position, and then
+into ``flushed``. So the position of a sink is never behind what the slot was confirmed with.
 
 Source: ``get_flush_position`` and ``send_feedback`` in PostgreSQL's worker.c.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aiorepl.lsn import LSN
 
 
 class Ledger:
-    """The positions of one pipeline. They never move backwards, whatever a reconnect brings again, unless a sink has lost
-    what it had; what the server was told never does.
+    """The positions of one pipeline.
 
-    :param start: the position the stream begins at: durable before we came.
-    :param sinks: the names of those whose word is needed.
+    They never move backwards when a reconnect repeats a part of the stream. ``reset`` can move ``flushed`` backwards; what
+    the server was sent never moves backwards.
+
+    :param start: where the stream begins; durable in every sink.
+    :param sinks: the names of the sinks that a confirmation waits for.
     """
 
     def __init__(self, start: LSN, sinks: Iterable[str]) -> None:
         self._received = start
         self._end = start
         self._flushed = start
-        self._told = start
-        # Where the server begins to send, until its stream is compared with what the sinks hold.
-        self._unproven: LSN | None = None
+        self._confirmed = start
+        self._limit: LSN | None = None
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
-        # By gid and the end of the PREPARE: the end before it, and the end LSN that releases it.
+        # By gid and the end of the PREPARE: the end LSN before it, and the end LSN that releases it.
         self._holds: dict[tuple[str, LSN], tuple[LSN, LSN | None]] = {}
+        self._listener: Callable[[], None] | None = None
 
     @property
     def received(self) -> LSN:
@@ -60,15 +61,24 @@ class Ledger:
         """What every sink has made durable."""
         return self._flushed
 
+    @property
+    def confirmable(self) -> LSN:
+        """What the next status confirms: ``flushed``, or the limit of ``confirm_at_most``."""
+        return self._flushed if self._limit is None else min(self._flushed, self._limit)
+
+    def notify(self, listener: Callable[[], None] | None) -> None:
+        """Call ``listener`` once, when ``confirmable`` moves next; ``None`` cancels that."""
+        self._listener = listener
+
     def receive(self, lsn: int) -> None:
-        """WAL up to ``lsn`` was sent to us, in whatever form."""
+        """The server has sent all WAL up to ``lsn``."""
         if lsn > self._received:
             self._received = LSN(lsn)
 
     def complete(self, end_lsn: LSN) -> None:
-        """A slice that completes everything up to ``end_lsn`` was received."""
+        """A slice was received that completes everything up to ``end_lsn``."""
         if end_lsn > self._end:
-            # Held back by a sink, ``flushed`` does not move with the end: so with every transaction under load.
+            # While a sink is behind, ``flushed`` does not move with the end. Under load that is nearly always so.
             behind = self._flushed < self._end and not self._holds
             self._end = end_lsn
             self.receive(end_lsn)
@@ -87,56 +97,65 @@ class Ledger:
             self._advance()
 
     def confirm(self) -> LSN:
-        """``flushed``, which the server is told: what ended by then may never come again."""
-        told = self._flushed if self._unproven is None else min(self._flushed, self._unproven)
-        self._told = max(self._told, told)
-        return told
+        """Return ``confirmable`` to be sent to the server, which may never send earlier transactions again."""
+        confirmed = self.confirmable
+        self._confirmed = max(self._confirmed, confirmed)
+        return confirmed
 
-    def confirm_at_most(self, begins: LSN | None) -> None:
-        """Confirm no more than ``begins`` to the server until the next call, with ``None``.
+    def confirm_at_most(self, limit: LSN | None) -> None:
+        """Limit what is confirmed until the next call; ``None`` removes the limit.
 
-        A start that is refused must not move the slot, or the next start would find nothing to compare.
+        A start that is refused must not move the slot, or the next start could not compare the positions of the sinks with
+        the stream.
         """
-        self._unproven = begins
+        self._limit = limit
+        self._notify()
 
     def reset(self, sink: str, lsn: LSN) -> bool:
-        """``sink`` was opened again and holds everything up to ``lsn``, be it more or less than it has said before.
+        """``sink`` was opened again and holds everything up to ``lsn``, which may be less than before.
 
-        :returns: whether the server still has what lies behind.
+        :returns: whether the server can still send what comes after ``lsn``.
         """
         self._accepted[sink] = self._durable[sink] = lsn
-        # What the server has not heard of it need not hear.
-        self._flushed = max(self._told, min(self._flushed, lsn))
+        # ``flushed`` may move back only as far as the server does not know it.
+        self._flushed = max(self._confirmed, min(self._flushed, lsn))
         self._advance()
-        return lsn >= self._told
+        return lsn >= self._confirmed
 
     def hold(self, gid: str, prepared: LSN) -> None:
-        """A prepared transaction was received that nobody but us has; it must come again if we end.
+        """Confirm nothing from here on until ``release``: a prepared transaction waits here for its commit.
 
-        Once its PREPARE is confirmed the server never sends its rows again, only that it committed. So nothing is
-        confirmed from here on, until ``release``.
+        Once its PREPARE is confirmed, the server never sends its rows again, only the COMMIT PREPARED.
 
-        :param prepared: where the PREPARE ended; with it the gid is a name for good, by itself it is used again.
+        :param prepared: the end LSN of the PREPARE. Together they are unique; a gid alone can be used again.
         """
         self._holds.setdefault((gid, prepared), (self._end, None))
 
     def release(self, gid: str, end_lsn: LSN) -> None:
-        """The held transaction has ended; its hold goes when everything up to ``end_lsn`` is durable."""
-        prepared = max((at for name, at in self._holds if name == gid and at < end_lsn), default=None)
+        """The held transaction has ended; its hold is removed when everything up to ``end_lsn`` is durable."""
+        prepared = max((lsn for name, lsn in self._holds if name == gid and lsn < end_lsn), default=None)
         if prepared is not None:
             self._holds[gid, prepared] = self._holds[gid, prepared][0], end_lsn
             self._advance()
 
     @property
     def resend_from(self) -> LSN | None:
-        """From where the server has to send again after a reconnect, for what is held; ``None`` when nothing is."""
+        """Where the server has to start sending after a reconnect because of holds; ``None`` without holds."""
         return min((limit for limit, _ in self._holds.values()), default=None)
 
     def _advance(self) -> None:
-        # A sink may hold more than we have received (its own position, after a restart): that counts to the end.
-        safe = min(min(self._durable.values(), default=self._end), self._end)
-        for name, (_, released) in list(self._holds.items()):
-            if released is not None and released <= safe:
-                del self._holds[name]
-        held = self.resend_from
-        self._flushed = max(self._flushed, safe if held is None else min(safe, held))
+        # A sink that was restarted may hold more than was received; that counts up to the end.
+        durable = min(min(self._durable.values(), default=self._end), self._end)
+        for key, (_, released) in list(self._holds.items()):
+            if released is not None and released <= durable:
+                del self._holds[key]
+        limit = self.resend_from
+        flushed = durable if limit is None else min(durable, limit)
+        if flushed > self._flushed:
+            self._flushed = flushed
+            self._notify()
+
+    def _notify(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener()

@@ -24,31 +24,32 @@ class CaptureProgress:
 
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self.after = after
-        """Behind this the stream goes on; the end of the last transaction that was received whole, unless it is read again."""
-        # Also where the stream is read again: how far it was received whole, the last transaction of that, and where the
-        # commit record begins of the last one that was received in part.
+        """Where the stream resumes: the end of the last transaction that was received whole, unless it is being read again."""
+        # These do not move back when the stream is read again: the end of the last whole transaction, its header, and
+        # the largest commit LSN of a transaction of which any part was received.
         self._end = after
         self._last: Header | None = last
-        self._begun = LSN(0)
+        self._last_commit = LSN(0)
+        # Commit LSN of the transaction that was received in part, and its number of received changes.
         self._partial: tuple[LSN, int] | None = None
 
     @property
     def furthest(self) -> LSN:
         """The LSN that a server's WAL must reach to contain everything received, including a partly received commit."""
-        return max(self._end, LSN(self._begun + 1))
+        return max(self._end, LSN(self._last_commit + 1))
 
     @property
-    def begun(self) -> LSN | None:
+    def partial(self) -> LSN | None:
         """The commit LSN of a transaction of which only a part was received; ``None`` without one."""
-        return self._begun if self._begun >= self._end else None
+        return self._last_commit if self._last_commit >= self._end else None
 
     def resume(self, since: LSN) -> Resume:
-        """The state for an assembler whose server sends everything behind ``since``."""
+        """The state for an assembler whose server sends everything after ``since``."""
         commit_lsn, ordinals = self._partial or (None, 0)
         return Resume(since, commit_lsn, ordinals)
 
     def claim(self, position: Position) -> Claim | None:
-        """The claim that a server, perhaps another one, has to prove; ``position`` is any position of the stream."""
+        """The claim that a server has to prove after a reconnect; ``position`` is any position of the stream."""
         if self._last is None:
             return None
         return Claim(HOLDER, replace(position.at(self._end), last=Commit.of(self._last)))
@@ -63,15 +64,16 @@ class CaptureProgress:
             if header is not None:
                 if self._partial is not None and self._partial[0] != header.commit_lsn:
                     raise SlotError(
-                        f"the server goes on with the transaction that commits at {header.commit_lsn}, but of the one at "
-                        f"{self._partial[0]} only a part has come: the server lost it, by a failover or a restore; {GAP_ADVICE}"
+                        f"the server continues with the transaction that commits at {header.commit_lsn}, but only a part of "
+                        f"the one at {self._partial[0]} was received: the server lost it, by a failover or a restore; "
+                        f"{GAP_ADVICE}"
                     )
                 if end is None or header.commit_lsn < end:
                     # A ROLLBACK PREPARED is identified by the end of its record.
-                    self._begun = max(self._begun, header.commit_lsn)
+                    self._last_commit = max(self._last_commit, header.commit_lsn)
                 if end is None:
-                    before = 0 if self._partial is None else self._partial[1]
-                    self._partial = (header.commit_lsn, before + len(part.changes))
+                    received = 0 if self._partial is None else self._partial[1]
+                    self._partial = (header.commit_lsn, received + len(part.changes))
                 else:
                     self._partial = None
                     if end > self._end and commits(part, header):
@@ -81,7 +83,7 @@ class CaptureProgress:
                 self._end = max(self._end, end)
 
     def rewind(self, lsn: LSN) -> None:
-        """Receive everything behind ``lsn`` again."""
-        # An earlier go_back may not have reached ``lsn`` yet.
+        """Receive everything after ``lsn`` again."""
+        # An earlier rewind may not have reached ``lsn`` yet.
         self.after = min(self.after, lsn)
         self._partial = None

@@ -1,4 +1,4 @@
-"""One connection, from START_REPLICATION to its end: frames in, slices out, and the ledger told of what they end."""
+"""One connection, from START_REPLICATION to its end: frames in, slices out. The ledger records what they complete."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from aiorepl.wire.server_errors import missing_publication
 
 _log = logging.getLogger("aiorepl.session")
 
+# A busy server sends a keepalive after every transaction: one per interval becomes a slice.
 _IDLE_SECONDS: Final = 1.0
 
 
@@ -50,10 +51,11 @@ class TransactionBufferStatistics:
 class Session:
     """Reads one START_REPLICATION.
 
-    :param ledger: told what is received, asked what may be confirmed.
-    :param resume: what of the stream is known already.
-    :param tables: looks up tables that were described, before their rows are given out.
-    :param until: stop before the first transaction that commits at or after this position.
+    :param types: the known types; types that are looked up are added.
+    :param ledger: records what is received, and has the LSN to confirm.
+    :param resume: the part of the stream that is known already.
+    :param tables: look-ups of described tables, made before their rows are returned; ``None`` if no sink needs them.
+    :param until: stop before the first transaction that commits at or after this LSN.
     :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
     """
 
@@ -73,95 +75,86 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._source = source
         self._types = types
-        self._watch = TypeWatch(source)
+        self._type_watch = TypeWatch(source)
+        self._tables = tables
         self._ledger = ledger
         self._until = until
         self._resume = resume
         self._spool = Spool(source.spill_dir) if spool is None else spool
+        # Set by ``start``, which knows where the stream begins.
         self._decoder: Decoder
         self._assembler: Assembler
-        self._reporting: StatusUpdates
-        self._ended = False
-        self._idle_again_at = 0.0
-        self._at = 0
-        # How far this reading has come. The ledger may be further, where what is known is read again.
-        self._end = resume.after
+        self._status_updates: StatusUpdates
+        self._finished = False
         self._failure: ProtocolError | SpoolError | None = None
-        # Slices that wait for the types they need: a look-up that fails or is cancelled must not lose them.
-        self._waiting: list[Slice] | None = None
-        self._missing: set[int] = set()
-        self._tables = tables
-        self._described: set[int] = set()
+        self._next_idle_at = 0.0
+        self._received = 0
+        # How far this connection has come. The ledger may be further, when known transactions are sent again.
+        self._end = resume.after
+        # Assembled slices whose types and tables are not looked up yet: a look-up that fails or is cancelled must not lose
+        # them.
+        self._assembled: list[Slice] | None = None
+        self._missing_types: set[int] = set()
+        self._described_tables: set[int] = set()
 
-    def _begin(self, resume: Resume) -> None:
-        """Begin to decode anew, what is known of the stream being ``resume``."""
-        source = self._source
-        self._decoder = Decoder(source.options().streaming)
-        self._assembler = Assembler(
-            self._types,
-            binary=source.binary,
-            resume=resume,
-            deliver_prepared=source.deliver_prepared,
-            budget=source.transaction_buffer_bytes,
-            spool=self._spool,
-        )
+    async def start(self, result: PreflightResult) -> None:
+        """Send START_REPLICATION and start the status updates.
 
-    async def start(self, readied: PreflightResult) -> None:
-        """START_REPLICATION, and the timer from then on.
-
-        :raises SlotError, ConfigurationError, ServerError: when the server refuses.
+        :raises SlotError, ConfigurationError, ServerError: the server refuses.
         """
-        begin = self._resume.after
-        if readied.holds_prepared:
-            # What is prepared and undecided has to come again, and lies before what is known.
-            begin = min(begin, readied.position.lsn)
-        # The SQL route knows no other beginning than the slot's.
-        slot_at = readied.position.lsn
-        begins = max(begin, slot_at) if isinstance(self._connection, ReplicationConnection) else slot_at
+        start_lsn = self._resume.after
+        slot_lsn = result.position.lsn
+        if result.holds_prepared:
+            # Prepared transactions that are not decided yet must be sent again, and begin before the known part.
+            start_lsn = min(start_lsn, slot_lsn)
+        # SQL functions always begin at the slot's own position.
+        walsender = isinstance(self._connection, ReplicationConnection)
+        begins = max(start_lsn, slot_lsn) if walsender else slot_lsn
         self._resume = replace(self._resume, begins=begins)
-        self._begin(self._resume)
-        # Before the command, because a notice may arrive in the same read as the answer.
-        self._connection.on_notice(self._noticed)
+        self._start_assembler(self._resume)
+        # Before the command, because a notice may arrive in the same read as the reply.
+        self._connection.on_notice(self._on_notice)
         await self._connection.start_replication(
-            self._source.slot, begin, readied.plugin_options, confirmed=slot_at
+            self._source.slot, start_lsn, result.plugin_options, confirmed=slot_lsn
         )
-        self._reporting = StatusUpdates(
-            self._connection, self._source, self._ledger, readied.wal_sender_timeout
+        self._status_updates = StatusUpdates(
+            self._connection, self._source, self._ledger, result.wal_sender_timeout
         )
 
     async def receive(self) -> list[Slice] | None:
-        """The slices that have arrived; ``None`` when everything below ``until`` has.
-
-        :raises ProtocolError: naming message, field and LSN; what came before it was returned.
-        :raises ServerError, ConnectionLost: the connection is of no use any more.
+        """Return the slices that have arrived; ``None`` once everything before ``until`` was returned.
 
         A call that is cancelled consumes nothing: the next one returns what it would have returned.
+
+        :raises ProtocolError: names message, field and LSN; everything before it was returned.
+        :raises SpoolError: the spool cannot be written.
+        :raises ServerError, ConnectionLost: the connection cannot be used any more.
         """
-        if self._waiting is None:
-            if self._ended:
+        if self._assembled is None:
+            if self._finished:
                 return None
             if self._failure is not None:
                 raise self._failure
             frames = await self._connection.receive()
             if not frames:
-                # A CopyDone from the server is an error, because the stream is not complete.
+                # CopyDone from the server is an error, because the stream is not complete.
                 raise ConnectionLost(
-                    "the server ended the stream: it shuts down, or its walsender was told to"
+                    "the server ended the stream: it is shutting down, or its walsender was terminated"
                 )
-            self._waiting = self._take(frames)
-            fresh = self._assembler.take_fresh()
-            oids = {column.type_oid for relation in fresh for column in relation.columns}
-            self._missing = set().union(*map(self._types.missing, oids))
-            self._described = {relation.oid for relation in fresh}
-        if self._missing:
-            await self._look_up(self._missing)
-            self._missing = set()
-        if self._described and self._tables is not None:
-            await self._tables.refresh(self._described)
-            self._described = set()
-        self._waiting = await self._watch.settle(self._assembler, self._waiting)
+            self._assembled = self._assemble(frames)
+            relations = self._assembler.take_fresh()
+            type_oids = {column.type_oid for relation in relations for column in relation.columns}
+            self._missing_types = set().union(*map(self._types.missing, type_oids))
+            self._described_tables = {relation.oid for relation in relations}
+        if self._missing_types:
+            await self._look_up_types(self._missing_types)
+            self._missing_types = set()
+        if self._described_tables and self._tables is not None:
+            await self._tables.refresh(self._described_tables)
+            self._described_tables = set()
+        self._assembled = await self._type_watch.settle(self._assembler, self._assembled)
         self._types = self._assembler.layouts.types
-        slices, self._waiting = self._waiting, None
+        slices, self._assembled = self._assembled, None
         return slices
 
     @property
@@ -171,15 +164,18 @@ class Session:
         return TransactionBufferStatistics(waiting.memory, waiting.spooled)
 
     def idle_seconds(self) -> float:
-        """Seconds since the last sign of life."""
-        return self._reporting.idle_seconds()
+        """Seconds since the server has sent something."""
+        return self._status_updates.idle_seconds()
 
     async def stop(self) -> None:
-        """Send the last status, exchange CopyDone, and close the connection; drop it if this is cancelled."""
+        """Send the last status, exchange CopyDone, and close the connection; drop it if this is cancelled.
+
+        :raises ServerError, ConnectionLost: the stream did not end in order.
+        """
         self._assembler.waiting.clear()
         try:
             await self._stop_tasks()
-            self._reporting.report()
+            self._status_updates.report()
             await self._connection.stop()
             await self._connection.close()
         except BaseException:
@@ -192,51 +188,63 @@ class Session:
         self._assembler.waiting.clear()
         await self._stop_tasks()
 
-    def _take(self, frames: Sequence[CopyFrame | Restart]) -> list[Slice]:
+    def _start_assembler(self, resume: Resume) -> None:
+        source = self._source
+        self._decoder = Decoder(source.options().streaming)
+        self._assembler = Assembler(
+            self._types,
+            binary=source.binary,
+            resume=resume,
+            deliver_prepared=source.deliver_prepared,
+            budget=source.transaction_buffer_bytes,
+            spool=self._spool,
+        )
+
+    def _assemble(self, frames: Sequence[CopyFrame | Restart]) -> list[Slice]:
         slices: list[Slice] = []
         try:
             for run in runs(frames):
                 if isinstance(run, list):
-                    slices += self._account(self._assembler.feed(self._decoder.messages(run)))
-                    self._at = self._decoder.position
+                    slices += self._record(self._assembler.feed(self._decoder.messages(run)))
+                    self._received = self._decoder.position
                 elif isinstance(run, Restart):
-                    self._reporting.report()
+                    self._status_updates.report()
                     self._assembler.waiting.clear()
-                    self._begin(Resume(self._end, begins=self._resume.begins))
+                    self._start_assembler(Resume(self._end, begins=self._resume.begins))
                 else:
-                    self._at = run.wal_end
+                    self._received = run.wal_end
                     if not self._assembler.open:
-                        slices += self._idle(LSN(run.wal_end))
+                        slices += self._keepalive(LSN(run.wal_end))
         except ProtocolError as error:
-            # What stands before the damage is good, and is delivered first.
+            # The slices before the damage are good, and are delivered first.
             self._failure = error.at(self._decoder.position)
-            return slices + self._account(self._assembler.rescue())
+            return slices + self._record(self._assembler.rescue())
         except SpoolError as error:
             self._failure = error
-            return slices + self._account(self._assembler.rescue())
-        self._ledger.receive(self._at)
+            return slices + self._record(self._assembler.rescue())
+        self._ledger.receive(self._received)
         return slices
 
-    def _account(self, slices: list[Slice]) -> list[Slice]:
-        """Tell the ledger what these end, and return those that bring something downstream."""
-        downstream = []
+    def _record(self, slices: list[Slice]) -> list[Slice]:
+        """Record in the ledger what these slices complete, and return those that have to be delivered."""
+        delivered = []
         for part in slices:
-            if self._beyond(part):
-                downstream += self._finish()
+            if self._is_past_until(part):
+                delivered += self._finish()
                 continue
             if part.two_phase is not None and not self._source.deliver_prepared:
-                self._decide(part.two_phase)
+                self._hold_or_release(part.two_phase)
             if part.end_lsn is not None:
-                self._ended_at(part.end_lsn)
+                self._complete(part.end_lsn)
                 if self._source.heartbeat_interval and is_heartbeat(part):
-                    downstream.append(Slice(None, (), True, part.end_lsn, 0))
+                    delivered.append(Slice(None, (), True, part.end_lsn, 0))
                     continue
             if part.changes or part.end_lsn is not None:
-                downstream.append(part)
-        return downstream
+                delivered.append(part)
+        return delivered
 
-    def _decide(self, message: TwoPhase) -> None:
-        """A prepared transaction has nobody but us until it ends: hold the confirmation that long."""
+    def _hold_or_release(self, message: TwoPhase) -> None:
+        """Hold the confirmation while a prepared transaction is only in this process."""
         if isinstance(message, (m.Prepare, m.StreamPrepare)):
             self._ledger.hold(message.gid, LSN(message.end_lsn))
         elif isinstance(message, m.CommitPrepared):
@@ -244,60 +252,59 @@ class Session:
         else:
             self._ledger.release(message.gid, LSN(message.rollback_end_lsn))
 
-    def _idle(self, wal_end: LSN) -> list[Slice]:
+    def _keepalive(self, wal_end: LSN) -> list[Slice]:
         if self._until is not None and wal_end >= self._until:
             return self._finish()
         if wal_end <= self._end:
             return []
-        # A busy server sends one after every transaction; what is left out is made good by the next, which comes
-        # at the latest in answer to our status.
         now = self._loop.time()
-        if now < self._idle_again_at:
-            self._reporting.wants_keepalive = True
+        if now < self._next_idle_at:
+            # This keepalive is dropped. A later one covers it, at the latest the reply to the next status.
+            self._status_updates.wants_keepalive = True
             return []
-        self._idle_again_at = now + _IDLE_SECONDS
-        self._reporting.wants_keepalive = False
-        return self._nothing_until(wal_end)
+        self._next_idle_at = now + _IDLE_SECONDS
+        self._status_updates.wants_keepalive = False
+        return self._empty_slice(wal_end)
 
     def _finish(self) -> list[Slice]:
-        """All that committed below ``until`` was sent: the end, and nothing more between here and there."""
+        """End the stream at ``until``: everything that committed before it was received."""
         assert self._until is not None
-        self._ended = True
-        return self._nothing_until(self._until) if self._until > self._end else []
+        self._finished = True
+        return self._empty_slice(self._until) if self._until > self._end else []
 
-    def _nothing_until(self, lsn: LSN) -> list[Slice]:
-        self._ended_at(lsn)
+    def _empty_slice(self, lsn: LSN) -> list[Slice]:
+        self._complete(lsn)
         return [Slice(None, (), True, lsn, 0)]
 
-    def _ended_at(self, lsn: LSN) -> None:
+    def _complete(self, lsn: LSN) -> None:
         self._end = max(self._end, lsn)
         self._ledger.complete(lsn)
 
-    def _beyond(self, part: Slice) -> bool:
+    def _is_past_until(self, part: Slice) -> bool:
         if self._until is None:
             return False
         if part.transaction is None or isinstance(part.two_phase, m.RollbackPrepared):
-            # Where such a record begins is not told. What ends by then has begun before.
+            # The message does not have the LSN where the record begins, so its end decides.
             return part.end_lsn is not None and part.end_lsn > self._until
         return part.transaction.commit_lsn >= self._until
 
-    async def _look_up(self, oids: set[int]) -> None:
+    async def _look_up_types(self, oids: set[int]) -> None:
         for info in await self._source.look_up(oids):
             self._types.add(info)
-        # A type dropped since is not asked for again: its values stay text.
+        # A type that was dropped since is not looked up again: its values stay text.
         for oid in oids:
             if self._types.missing(oid):
                 self._types.add(TypeInfo(oid, "", str(oid), "p"))
 
     @staticmethod
-    def _noticed(notice: ServerNotice) -> None:
-        """Stop at a publication that is missing.
+    def _on_notice(notice: ServerNotice) -> None:
+        """Stop if a publication is missing.
 
-        :raises ConfigurationError: the server passes over changes because of it, as it does from PostgreSQL 18 on.
+        :raises ConfigurationError: the server skips changes because of it, as PostgreSQL 18 and later do.
         """
         if notice.routine == "LoadPublications":
             raise missing_publication(notice.message or "a publication is missing")
 
     async def _stop_tasks(self) -> None:
-        self._watch.close()
-        await asyncio.gather(self._reporting.stop(), return_exceptions=True)
+        self._type_watch.close()
+        await asyncio.gather(self._status_updates.stop(), return_exceptions=True)

@@ -1,7 +1,6 @@
-"""``aiorepl.connect``: one consumer, transaction by transaction, acknowledged by hand.
+"""``aiorepl.connect``: one consumer reads transaction by transaction and acknowledges them itself.
 
-The consumer pulls. While it does not, about a megabyte is read ahead and then the server waits; status updates go
-out all the same.
+The consumer pulls. While it does not, about a megabyte is read ahead and then the server waits; status updates continue.
 """
 
 from __future__ import annotations
@@ -53,18 +52,31 @@ def connect(
     reconnect: RetryPolicy | None = FOR_EVER,
     **options: Any,
 ) -> ReplicationStream:
-    """Consume a slot: ``async with aiorepl.connect(dsn, slot=…, publication=…) as stream``.
+    """Consume a slot, transaction by transaction::
 
-    :param dsn: as asyncpg takes it; ``None`` for the PG* environment. Or an ``aiorepl.Source``, which says all of it.
-    :param until: stop before the first transaction that commits at or after it; ``"now"``: at the end of WAL.
-    :param reconnect: how to go on after a lost connection; ``None`` raises ConnectionLost instead.
-    :param options: of ``aiorepl.Source``: ``create_slot``, ``temporary``, ``messages``, ``origin`` …
-    :raises ConfigurationError: an option that cannot work.
+        async with aiorepl.connect(dsn, slot="orders", publication="shop") as stream:
+            async for transaction in stream:
+                async for change in transaction:
+                    ...
+                await stream.ack(transaction)
+
+    Nothing is connected before ``async with``, which raises the errors of a start: ConnectionFailed, ConfigurationError
+    (the server or a publication does not fit) and SlotError (the slot is missing, lost or in use). Reading raises what a
+    reconnect cannot solve; with ``reconnect=None`` also ConnectionLost.
+
+    :param dsn: a DSN or URL as asyncpg takes it, ``None`` for the PG* environment, or an ``aiorepl.Source``, which has all
+        other options itself.
+    :param slot: the replication slot's name.
+    :param publication: one name or several.
+    :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
+    :param reconnect: how to retry after a lost connection; ``None``: not at all. The first connection is not retried.
+    :param options: further parameters of ``aiorepl.Source``: ``create_slot``, ``temporary``, ``messages``, ``origin`` …
+    :raises ConfigurationError: the options contradict each other, or are given beside a ``Source``.
     """
     if not isinstance(dsn, Source):
         source = Source(dsn, **options)
     elif options:
-        raise ConfigurationError(f"the source says it itself: {', '.join(sorted(options))}")
+        raise ConfigurationError(f"set these in the Source instead: {', '.join(sorted(options))}")
     else:
         source = dsn
     return ReplicationStream(Capture(source, retry=reconnect, until=until))
@@ -74,23 +86,22 @@ class ReplicationStream:
     """The transactions of a slot, in commit order. Made by ``aiorepl.connect``; one task may use it.
 
     Any call may be cancelled and repeated without loss. A step in progress (a reconnect, a catalog look-up, a poll of the
-    SQL source) continues meanwhile, so it completes even if it takes longer than the caller's time-outs.
+    SQL interface) continues meanwhile, so it completes even if it takes longer than the caller's time-outs.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._ledger = Ledger(LSN(0), ())
         self._slices: deque[Slice] = deque()
-        # Bytes given out since the last yield to the event loop.
-        self._given = 0
+        # Bytes returned since the last yield to the event loop.
+        self._bytes_since_yield = 0
         self._receiving = Resumable(capture.receive, "aiorepl stream")
-        self._ended = False
+        self._finished = False
         self._current: ReplicationTransaction | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            readied = await self._capture.connect()
-            self._ledger = await self._capture.begin(readied.position.lsn, (_CONSUMER,))
+            result = await self._capture.connect()
+            await self._capture.begin(result.position.lsn, (_CONSUMER,))
         except BaseException:
             await self._capture.roll_back()
             raise
@@ -112,26 +123,36 @@ class ReplicationStream:
             if part is None:
                 raise StopAsyncIteration
             if part.transaction is None and not part.changes:
-                self._idle(part)
+                self._acknowledge_idle(part)
                 continue
             self._current = ReplicationTransaction(self, part)
             return self._current
 
     @property
     def confirmed(self) -> LSN:
-        """What the slot was or will next be told: every transaction that ended up to here is acknowledged."""
+        """The LSN that the slot is confirmed with by the next status: all transactions that end before it are acknowledged.
+
+        :raises RuntimeError: the stream was not entered.
+        """
         return self._ledger.flushed
 
     async def ack(self, transaction: ReplicationTransaction) -> None:
-        """Everything up to the end of ``transaction`` is safe with you and need not come again.
+        """Acknowledge everything up to the end of ``transaction``: the consumer has made it durable.
 
-        The server is told within a second or so.
+        The next status confirms it to the server, within about a second. The server never sends it again.
 
-        :raises ValueError: when the transaction has not been read to its end.
+        :raises ValueError: the transaction has not been read to its end.
+        :raises RuntimeError: the stream was not entered.
         """
         if transaction.end_lsn is None:
             raise ValueError("read a transaction to its end before acknowledging it")
         self._ledger.durable(_CONSUMER, transaction.end_lsn)
+
+    @property
+    def _ledger(self) -> Ledger:
+        if self._capture.ledger is None:
+            raise RuntimeError("enter the stream first: async with aiorepl.connect(…) as stream")
+        return self._capture.ledger
 
     async def _stop(self) -> None:
         # Within a cancelled scope anyio cancels every await, and the slot would stay in use.
@@ -142,33 +163,33 @@ class ReplicationStream:
                 await self._capture.stop()
 
     async def _slice(self) -> Slice | None:
-        if self._given >= _TURN_BYTES:
-            # A consumer that never waits would keep statuses from the server until a huge transaction is read. Reset before
-            # the await, for one that is cancelled gives others their turn as well.
-            self._given = 0
+        if self._bytes_since_yield >= _TURN_BYTES:
+            # A consumer that never waits would delay status updates until a huge transaction is read. Reset before the
+            # await, because a cancelled await yields as well.
+            self._bytes_since_yield = 0
             await asyncio.sleep(0)
         while not self._slices:
-            slices = None if self._ended else await self._receiving.result()
+            slices = None if self._finished else await self._receiving.result()
             if slices is None:
-                self._ended = True
+                self._finished = True
                 return None
             self._slices.extend(slices)
         part = self._slices.popleft()
-        self._given += part.size
+        self._bytes_since_yield += part.size
         return part
 
-    def _idle(self, part: Slice) -> None:
-        # Nothing to acknowledge by hand: it is as durable as what came before it.
-        before = self._current
-        acknowledged = before is None or (before.end_lsn or LSN(0)) <= self._ledger.flushed
+    def _acknowledge_idle(self, part: Slice) -> None:
+        """Acknowledge WAL without changes, if every transaction before it is acknowledged."""
+        previous = self._current
+        acknowledged = previous is None or (previous.end_lsn or LSN(0)) <= self._ledger.flushed
         if part.end_lsn is not None and acknowledged:
             self._ledger.durable(_CONSUMER, part.end_lsn)
 
 
 class ReplicationTransaction:
-    """A transaction being read: ``async for change in transaction``. What is left unread is skipped.
+    """A transaction being read: ``async for change in transaction``. The next transaction skips its unread rest.
 
-    A message that is not transactional comes as one of these with ``transaction`` ``None``.
+    A message that is not transactional is one of these, with ``transaction`` ``None``.
     """
 
     def __init__(self, stream: ReplicationStream, first: Slice) -> None:
@@ -178,7 +199,7 @@ class ReplicationTransaction:
         self._changes: Iterator[Change] | None = None
         self.transaction: Transaction | None = first.transaction
         self.end_lsn: LSN | None = None
-        """The end LSN, known once everything has been read; what ``ack`` confirms."""
+        """The end LSN, which ``ack`` confirms; ``None`` until everything has been read."""
 
     @property
     def xid(self) -> int | None:
@@ -187,17 +208,17 @@ class ReplicationTransaction:
 
     @property
     def commit_lsn(self) -> LSN | None:
-        """Where the commit record starts."""
+        """The LSN where the commit record starts."""
         return None if self.transaction is None else self.transaction.commit_lsn
 
     @property
     def commit_time(self) -> datetime | None:
-        """When it committed, UTC."""
+        """The time of the commit, in UTC."""
         return None if self.transaction is None else self.transaction.commit_time
 
     @property
     def origin(self) -> str | None:
-        """The replication origin it came from."""
+        """The name of the replication origin; ``None`` for a local transaction."""
         return None if self.transaction is None else self.transaction.origin
 
     def __aiter__(self) -> Self:

@@ -7,13 +7,19 @@ import re
 from aiorepl.lsn import LSN
 from aiorepl.testing.script import Rows
 
+_SETTINGS = {
+    "wal_level": "logical",
+    "wal_sender_timeout": "60000",
+    "max_replication_slots": "10",
+    "max_slot_wal_keep_size": "-1",
+    "server_encoding": "UTF8",
+}
+
 
 def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
     """The rows for a query or a command; none for those that nobody expects."""
     literals = [quoted.replace("''", "'") for quoted in re.findall(r"'((?:[^']|'')*)'", sql)]
     identifiers = [quoted.replace('""', '"') for quoted in re.findall(r'"((?:[^"]|"")*)"', sql)]
-    if sql.startswith("SHOW wal_level"):
-        return [{"wal_level": "logical"}]
     if sql.startswith("IDENTIFY_SYSTEM"):
         system = {"systemid": "7000000000000000001", "timeline": "1", "dbname": "scripted"}
         return [{**system, "xlogpos": str(wal_end)}]
@@ -21,7 +27,9 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
         created = {"slot_name": identifiers[0], "consistent_point": str(confirmed_flush_lsn)}
         return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
     if "pg_settings" in sql:
-        return [{"setting": "60000"}]
+        return [{"name": name, "setting": setting} for name, setting in _SETTINGS.items()]
+    if "pg_postmaster_start_time" in sql:
+        return [{"started": "2026-01-01 00:00:00+00", "in_recovery": "false", "pid": "1"}]
     if "pg_publication" in sql:
         return [{"pubname": name} for name in literals]
     if "pg_replication_slots" in sql:
@@ -32,11 +40,12 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
 def _slot(name: str, at: str) -> dict[str, str | None]:
     told = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
     flags = {"temporary": "false", "active": "false", "active_pid": None, "two_phase": "false"}
-    flags |= {"failover": "false", "synchronizing": "false"}
+    flags |= {"failover": "false", "synchronized": "false"}
     state = {
         "wal_status": "reserved",
         "invalidation_reason": None,
         "restart_lsn": at,
         "confirmed_flush_lsn": at,
+        "retained": None,
     }
     return {**told, **flags, **state}

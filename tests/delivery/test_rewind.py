@@ -457,7 +457,7 @@ async def test_a_temporary_slot():
     """It would be gone with its connection."""
     told = Told(create_slot=True, temporary=True)
     told.commit(40)
-    with pytest.raises(SlotError, match="is temporary and would be gone"):
+    with pytest.raises(SlotError, match="is temporary and would be dropped"):
         await ended(told.pipeline(Holding(Target(), at_writes(3))))
 
 

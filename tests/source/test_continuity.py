@@ -152,11 +152,11 @@ def test_a_transaction_goes_on_as_another():
     received = CaptureProgress(LSN(100))
     begun = whole(SECOND)
     received.remember([replace(begun, end_lsn=None)])
-    assert (LSN(250), LSN(251)) == (received.begun, received.furthest)
-    with pytest.raises(SlotError, match=r"of the one at 0/FA only a part has come"):
+    assert (LSN(250), LSN(251)) == (received.partial, received.furthest)
+    with pytest.raises(SlotError, match=r"only a part of the one at 0/FA was received"):
         received.remember([whole(THIRD)])
     received.remember([replace(begun, first=False)])
-    assert (None, LSN(260)) == (received.begun, received.furthest)
+    assert (None, LSN(260)) == (received.partial, received.furthest)
 
 
 def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
@@ -164,7 +164,7 @@ def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
     received = CaptureProgress(LSN(100))
     header = Transaction(9, LSN(260), 1, gid="g", prepared=True)
     received.remember([Slice(header, (), True, LSN(260), 0, RollbackPrepared(240, 260, 1, 1, 9, "g"))])
-    assert (None, LSN(260)) == (received.begun, received.furthest)
+    assert (None, LSN(260)) == (received.partial, received.furthest)
 
 
 def test_what_was_begun_is_known_after_going_back():
@@ -172,5 +172,5 @@ def test_what_was_begun_is_known_after_going_back():
     received = CaptureProgress(LSN(100))
     received.remember([whole(FIRST), replace(whole(SECOND), end_lsn=None)])
     received.rewind(LSN(100))
-    assert (LSN(100), LSN(250), LSN(251)) == (received.after, received.begun, received.furthest)
+    assert (LSN(100), LSN(250), LSN(251)) == (received.after, received.partial, received.furthest)
     assert FIRST == received.claim(HELD).position.last

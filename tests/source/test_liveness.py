@@ -59,7 +59,7 @@ def test_who_waits_as_told_learns_in_time(patience, pauses):
     now, silence = 0.0, LivenessMonitor(patience, 0.0)
     silence.listen(1, now)
     asked = False
-    for pause in [*pauses, *[patience] * 10]:
+    for pause in [*pauses, *[patience] * 30]:
         now += min(pause, max(silence.wait(now), 1e-6))
         sign = silence.look(1, now)
         asked = asked or sign is Sign.ASK

@@ -214,7 +214,7 @@ async def test_a_silent_server_is_asked_and_then_given_up(begin):
     async with asyncio.timeout(60):
         error = await connection.failed
     assert isinstance(error, ConnectionLost)
-    assert "nothing has come from the server for 0.2 s" in str(error)
+    assert "the server has sent nothing for 0.2 s" in str(error)
     assert [True] == [reply for *_, reply in connection.statuses if reply]
 
 

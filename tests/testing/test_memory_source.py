@@ -88,7 +88,7 @@ async def test_a_consumer(shop):
 
 def test_a_source_says_it_all(shop):
     """What a source has cannot be said again beside it."""
-    with pytest.raises(ConfigurationError, match="the source says it itself: slot"):
+    with pytest.raises(ConfigurationError, match="set these in the Source instead: slot"):
         aiorepl.connect(shop.source, slot="other")
 
 

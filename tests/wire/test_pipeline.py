@@ -26,7 +26,12 @@ RELATION = build.relation(
     oid=7, name="orders", columns=[build.column("id", 23, key=True), build.column("note")]
 )
 # The server asks for a status thrice a second, so that no test waits for one.
-QUICK = {"wal_sender_timeout": [{"setting": "900"}]}
+QUICK = {
+    "pg_settings": [
+        {"name": "wal_level", "setting": "logical"},
+        {"name": "wal_sender_timeout", "setting": "900"},
+    ]
+}
 
 
 class Remember(Sink):

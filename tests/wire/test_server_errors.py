@@ -97,7 +97,9 @@ USABLE = {
     "wal_status": "reserved",
     "invalidation_reason": None,
     "failover": "false",
-    "synchronizing": "false",
+    "two_phase": "false",
+    "synchronized": "false",
+    "retained": None,
     "confirmed_flush_lsn": "0/10",
 }
 
@@ -110,9 +112,9 @@ USABLE = {
         ({"database": "other"}, "belongs to database 'other', the DSN names 'scripted'"),
         ({"wal_status": "lost"}, "is lost (the WAL it needed was removed): changes are missing for good"),
         ({"invalidation_reason": "idle_timeout"}, "is lost (idle_timeout): changes are missing for good"),
-        ({"synchronizing": "true"}, "is being synchronized from the primary on this standby"),
+        ({"synchronized": "true"}, "is being synchronized from the primary on this standby"),
         ({"active": "true", "active_pid": "7"}, "is in use by process 7 on the server"),
-        ({"temporary": "true"}, "is temporary and of another session: use another name"),
+        ({"temporary": "true"}, "is temporary and belongs to another session: use another name"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -125,7 +127,7 @@ async def test_slots_that_cannot_be_used(found, expected):
             ).run()
 
     assert f"slot 's' {expected}" in str(caught.value)
-    assert (found.keys() <= {"active", "active_pid", "synchronizing"}) == caught.value.busy
+    assert (found.keys() <= {"active", "active_pid", "synchronized"}) == caught.value.busy
     assert not [sql for sql in server.queries if sql.startswith("START_REPLICATION")]
 
 
@@ -133,7 +135,7 @@ async def test_slots_that_cannot_be_used(found, expected):
     ("answers", "expected"),
     [
         (
-            {"wal_level": [{"wal_level": "replica"}]},
+            {"pg_settings": [{"name": "wal_level", "setting": "replica"}]},
             "wal_level is replica: set wal_level = logical and restart it",
         ),
         ({"pg_publication": []}, "no publication 'p' in this database: CREATE PUBLICATION p"),

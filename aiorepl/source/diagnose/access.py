@@ -1,4 +1,4 @@
-"""Checks of the connection's security and of the source role's privileges, for ``check``."""
+"""Checks of the connection's security and of the source role's privileges."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 from aiorepl.wire.opening import translated
 
-_NAMED: Final = 5
-_NO_PRIVILEGE: Final = "42501"
+_SHOWN: Final = 5
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
 # The function's signature depends on the server's version.
-_NO_HEARTBEATS: Final = """
+_HEARTBEATS_DENIED: Final = """
 SELECT p.oid::pg_catalog.regprocedure::text AS name FROM pg_catalog.pg_proc p
  WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace
    AND p.proargtypes[2] = 'text'::pg_catalog.regtype AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')
 """
 # A slot's name cannot contain capitals, so this slot never exists.
-_PEEK_AT_NOTHING: Final = "SELECT 1 FROM pg_catalog.pg_logical_slot_peek_binary_changes('NONE', NULL, 1)"
+_PEEK: Final = "SELECT 1 FROM pg_catalog.pg_logical_slot_peek_binary_changes('NONE', NULL, 1)"
 
 
 async def tls(connection: Connection, source: Source) -> list[Finding]:
@@ -28,31 +28,41 @@ async def tls(connection: Connection, source: Source) -> list[Finding]:
     if connection.exposure is None:
         return []
     text = (
-        f"the connection {connection.exposure}, so that an attacker on the network could take the password and read or "
-        "alter the rows: set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
+        f"the connection {connection.exposure}, so an attacker on the network can take the password and read or alter rows: "
+        "set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
     )
     return [Finding("warning", "TLS", text)]
 
 
 async def privileges(connection: Connection, source: Source) -> list[Finding]:
-    """Find missing privileges. A replication connection proves REPLICATION; the SQL route calls a function to find out."""
+    """Check for REPLICATION and for the privilege to write heartbeats.
+
+    A replication connection proves REPLICATION. With ``interface="sql"`` a function that needs it is called.
+
+    :raises ConnectionFailed: the role lacks REPLICATION.
+    :raises ServerError, ConnectionLost: a query failed.
+    """
     findings = []
     (row,) = await connection.query("SELECT pg_catalog.quote_ident(current_user) AS role")
     if source.interface == "sql":
         try:
             # The server checks the privilege before it looks for the slot.
-            await connection.query(_PEEK_AT_NOTHING)
+            await connection.query(_PEEK)
         except ServerError as error:
-            if error.sqlstate == _NO_PRIVILEGE:
+            if error.sqlstate == _INSUFFICIENT_PRIVILEGE:
                 raise ConnectionFailed(f"{error.message}: ALTER ROLE {row['role']} REPLICATION") from None
-    for function in await connection.query(_NO_HEARTBEATS) if source.heartbeat_interval is not None else ():
-        text = f"no heartbeats: GRANT EXECUTE ON FUNCTION {function['name']} TO {row['role']}"
-        findings.append(Finding("warning", "privileges", text))
+    if source.heartbeat_interval is not None:
+        for function in await connection.query(_HEARTBEATS_DENIED):
+            text = f"no heartbeats: GRANT EXECUTE ON FUNCTION {function['name']} TO {row['role']}"
+            findings.append(Finding("warning", "privileges", text))
     return findings
 
 
 async def initial_load(connection: Connection, source: Source) -> list[Finding]:
-    """Check whether the role can read every row of every published table."""
+    """Check whether the role can read every row of every published table.
+
+    :raises AioreplError: the tables cannot be checked.
+    """
     reader = await source.connect_sql()
     try:
         count, problems = await unreadable(reader, source.options().publications)
@@ -62,8 +72,8 @@ async def initial_load(connection: Connection, source: Source) -> list[Finding]:
         reader.terminate()
     if not problems:
         return [Finding("ok", "initial load", f"the role can read all {count} tables")]
-    findings = [error_found("initial load", problem) for problem in problems[:_NAMED]]
-    if len(problems) > _NAMED:
-        text = f"{len(problems) - _NAMED} more tables cannot be read"
+    findings = [error_found("initial load", problem) for problem in problems[:_SHOWN]]
+    if len(problems) > _SHOWN:
+        text = f"{len(problems) - _SHOWN} more tables cannot be read"
         findings.append(Finding("error", "initial load", text, problems[0].exit_code))
     return findings

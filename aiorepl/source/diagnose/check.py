@@ -1,4 +1,8 @@
-"""What would go wrong with a source, found out before it does: looks at the server and changes nothing there."""
+"""``aiorepl check``: what would keep a pipeline from starting, or stop it later. Changes nothing on the server.
+
+The checks ask the same questions as a start (``server.queries``) and apply the same requirements (``server.requirements``);
+a check also warns of what a start does not look at.
+"""
 
 from __future__ import annotations
 
@@ -7,225 +11,180 @@ from types import MappingProxyType
 from typing import Final
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
-from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.source.continuity import GapPolicy, parse_history
+from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.diagnose import access
 from aiorepl.source.diagnose.finding import Finding, error_found
-from aiorepl.source.preflight import find_slot, require_publications, require_usable
+from aiorepl.source.server.queries import (
+    count_published_tables,
+    count_slots,
+    existing_publications,
+    read_process,
+    read_settings,
+    read_slot,
+    read_timelines,
+    tables_without_identity,
+)
+from aiorepl.source.server.requirements import require_logical, require_publications, require_usable
 from aiorepl.source.source import Source
-from aiorepl.wire.commands import literal, literals
-from aiorepl.wire.interface import Connection, System
+from aiorepl.wire.interface import Connection
 
-Look = Callable[[Connection, Source], Awaitable[list[Finding]]]
+Check = Callable[[Connection, Source], Awaitable[list[Finding]]]
 
-_NAMED: Final = 5
-_NONE: Final[Mapping[str, Look]] = MappingProxyType({})
-_SETTINGS: Final = ("wal_level", "max_replication_slots", "max_slot_wal_keep_size", "wal_sender_timeout")
+_SHOWN: Final = 5
+_NONE: Final[Mapping[str, Check]] = MappingProxyType({})
 
 
 async def check(
     source: Source,
-    held: Position | None = None,
+    journal: Position | None = None,
     *,
     snapshot: bool = False,
-    further: Mapping[str, Look] = _NONE,
+    additional: Mapping[str, Check] = _NONE,
 ) -> AsyncIterator[Finding]:
-    """Look at everything that a start would look at, and at what it would trip over later.
+    """Check everything that a start checks, and what would stop the pipeline later.
 
-    :param held: how far the journal goes, if there is one.
+    :param journal: the journal's position, if there is a journal.
     :param snapshot: whether the journal begins with an initial load.
-    :param further: checks of the caller's own, by what they are about.
+    :param additional: further checks, by the subject of their findings.
     """
     try:
         connection = await source.open()
     except AioreplError as error:
         yield error_found("connection", error)
         return
+    checks: dict[str, Check] = {
+        "TLS": access.tls,
+        "server": _server,
+        "encoding": _encoding,
+        "privileges": access.privileges,
+        "publication": _publications,
+        "replica identity": _identities,
+        "slot": _slot,
+        "WAL": _wal,
+    }
+    if snapshot and journal is None:
+        checks["initial load"] = access.initial_load
     try:
-        for about, look in (
-            ("TLS", access.tls),
-            ("server", _server),
-            ("encoding", _encoding),
-            ("privileges", access.privileges),
-            ("publication", _publications),
-            ("replica identity", _identities),
-            ("slot", _slot),
-            ("WAL", _wal),
-        ):
-            async for finding in _guarded(about, look, connection, source):
+        for about, each in (checks | dict(additional)).items():
+            try:
+                findings = await each(connection, source)
+            except AioreplError as error:
+                findings = [error_found(about, error)]
+            for finding in findings:
                 yield finding
-        if snapshot and held is None:
-            async for finding in _guarded("initial load", access.initial_load, connection, source):
-                yield finding
-        for about, check_further in further.items():
-            async for finding in _guarded(about, check_further, connection, source):
-                yield finding
-        if held is not None:
-            yield await _journal(connection, source, held)
+        if journal is not None:
+            yield await _journal(connection, source, journal)
     finally:
         await connection.close()
 
 
-async def _guarded(about: str, look: Look, connection: Connection, source: Source) -> AsyncIterator[Finding]:
-    """What is found, or the error that it was to find: the other looks are taken all the same."""
-    try:
-        for finding in await look(connection, source):
-            yield finding
-    except AioreplError as error:
-        yield error_found(about, error)
-
-
 async def _server(connection: Connection, source: Source) -> list[Finding]:
-    settings = await _settings(connection)
     source.options().negotiate(connection.server_version)
-    level = settings["wal_level"]
-    if level != "logical":
-        raise ConfigurationError(f"wal_level is {level}: set wal_level = logical and restart the server")
-    (recovery,) = await connection.query("SELECT pg_catalog.pg_is_in_recovery()::text AS standby")
-    standby = recovery["standby"] == "true"
+    settings = await read_settings(connection)
+    require_logical(settings)
+    standby = (await read_process(connection)).in_recovery
     if standby and connection.server_version < 16:
         raise ConfigurationError(
             f"this is a standby, which PostgreSQL {connection.server_version} cannot decode on: connect to the primary"
         )
-    found = f"PostgreSQL {connection.server_version}, wal_level logical{', a standby' if standby else ''}"
-    return [Finding("ok", "server", found)]
+    text = f"PostgreSQL {connection.server_version}, wal_level logical{', a standby' if standby else ''}"
+    return [Finding("ok", "server", text)]
 
 
 async def _encoding(connection: Connection, source: Source) -> list[Finding]:
-    (row,) = await connection.query("SHOW server_encoding")
-    if row["server_encoding"] != "SQL_ASCII":
+    settings = await read_settings(connection)
+    if settings.server_encoding != "SQL_ASCII":
         return []
-    return [
-        Finding(
-            "warning",
-            "encoding",
-            "the database's encoding is SQL_ASCII, in which text may be any bytes: a value that is not UTF-8 stops a sink that "
-            "reads it, unless its on_error is dead_letter or skip",
-        )
-    ]
+    text = (
+        "the database's encoding is SQL_ASCII, in which text may be any bytes: a value that is not UTF-8 stops a sink that "
+        "reads it, unless its on_error is dead_letter or skip"
+    )
+    return [Finding("warning", "encoding", text)]
 
 
 async def _publications(connection: Connection, source: Source) -> list[Finding]:
     names = source.options().publications
-    await require_publications(connection, names)
-    (row,) = await connection.query(
-        "SELECT count(DISTINCT (schemaname, tablename))::text AS tables FROM pg_catalog.pg_publication_tables "
-        f"WHERE pubname IN ({literals(names)})"
-    )
-    named = ", ".join(names)
-    if row["tables"] == "0":
-        return [Finding("warning", "publication", f"{named}: has no tables, so nothing would come")]
-    return [Finding("ok", "publication", f"{named}: {row['tables']} tables")]
+    require_publications(await existing_publications(connection, names), names)
+    count = await count_published_tables(connection, names)
+    if not count:
+        return [Finding("warning", "publication", f"{', '.join(names)}: no tables, so nothing is sent")]
+    return [Finding("ok", "publication", f"{', '.join(names)}: {count} tables")]
 
 
 async def _identities(connection: Connection, source: Source) -> list[Finding]:
-    # Leaves of a partitioned table have identities of their own; the root has none that counts.
-    rows = await connection.query(
-        f"""
-        SELECT DISTINCT n.nspname || '.' || c.relname AS name
-          FROM pg_catalog.pg_publication_tables t
-          JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname AND (p.pubupdate OR p.pubdelete)
-          JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
-          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename AND c.relkind = 'r'
-         WHERE t.pubname IN ({literals(source.options().publications)})
-           AND CASE c.relreplident
-                 WHEN 'n' THEN true
-                 WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
-                 WHEN 'i' THEN NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
-                 ELSE false END
-         ORDER BY 1
-        """
-    )
-    if not rows:
+    tables = await tables_without_identity(connection, source.options().publications)
+    if not tables:
         return [Finding("ok", "replica identity", "every table that publishes updates or deletes has one")]
-    shown = ", ".join(str(row["name"]) for row in rows[:_NAMED])
-    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
     text = (
-        f"{shown}{more}: no replica identity, so that the server refuses their updates and deletes: add a primary key, or "
-        "ALTER TABLE … REPLICA IDENTITY FULL, or publish inserts alone"
+        f"{', '.join(tables[:_SHOWN])}{more}: no replica identity, so the server refuses updates and deletes: add a primary "
+        "key, or ALTER TABLE … REPLICA IDENTITY FULL, or publish inserts only"
     )
     return [Finding("warning", "replica identity", text)]
 
 
 async def _slot(connection: Connection, source: Source) -> list[Finding]:
-    found = await find_slot(connection, source.slot)
-    if found is None:
-        return [await _missing(connection, source)]
+    slot = await read_slot(connection, source.slot)
+    if slot is None:
+        return [await _missing_slot(connection, source)]
     system = await connection.identify_system()
     try:
-        begin = require_usable(found, source, system.database)
+        begin = require_usable(slot, source, system.database)
     except SlotError as error:
         if not error.busy:
             raise
         return [Finding("warning", "slot", str(error))]
-    return [Finding("ok", "slot", f"{source.slot} is there and goes on behind {begin}")]
+    return [Finding("ok", "slot", f"{source.slot} exists and continues after {begin}")]
 
 
-async def _missing(connection: Connection, source: Source) -> Finding:
-    (row,) = await connection.query("SELECT count(*)::text AS used FROM pg_catalog.pg_replication_slots")
-    most = (await _settings(connection))["max_replication_slots"]
-    if int(row["used"] or 0) >= int(most):
+async def _missing_slot(connection: Connection, source: Source) -> Finding:
+    limit = (await read_settings(connection)).max_replication_slots
+    if await count_slots(connection) >= limit:
         raise SlotError(
-            f"{source.slot} does not exist, and all {most} slots are taken: drop one that nobody needs (aiorepl slots), or "
+            f"{source.slot} does not exist, and all {limit} slots are taken: drop one that is not used (aiorepl slots), or "
             "raise max_replication_slots and restart the server"
         )
     if not source.create_slot:
         raise SlotError(
-            f"{source.slot} does not exist: create_slot (--create-slot) has the first start make it"
+            f"{source.slot} does not exist: set create_slot (--create-slot), so that the first start creates it"
         )
-    return Finding("ok", "slot", f"{source.slot} does not exist yet: the first start makes it")
+    return Finding("ok", "slot", f"{source.slot} does not exist yet: the first start creates it")
 
 
 async def _wal(connection: Connection, source: Source) -> list[Finding]:
-    settings = await _settings(connection)
+    settings = await read_settings(connection)
+    slot = await read_slot(connection, source.slot)
     findings = []
-    rows = await connection.query(
-        "SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() "
-        "THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, restart_lsn)) AS kept, "
-        "to_jsonb(s) ->> 'wal_status' AS status "
-        f"FROM pg_catalog.pg_replication_slots s WHERE slot_name = {literal(source.slot)}"
-    )
-    for row in rows:
-        text = f"the slot keeps {row['kept'] or 'no WAL'}"
-        if row["status"] == "unreserved":
-            text += (
-                ", more than max_slot_wal_keep_size allows, and is about to be lost: start its consumer now"
-            )
-        findings.append(Finding("warning" if row["status"] == "unreserved" else "ok", "WAL", text))
-    if settings.get("max_slot_wal_keep_size") == "-1":
-        text = "max_slot_wal_keep_size is -1: a slot that nobody reads keeps WAL until the disk is full; set a limit"
+    if slot is not None:
+        text = f"the slot keeps {slot.retained or 'no WAL'}"
+        if slot.wal_status == "unreserved":
+            text += ", more than max_slot_wal_keep_size allows, and will be lost soon: start its consumer now"
+        findings.append(Finding("warning" if slot.wal_status == "unreserved" else "ok", "WAL", text))
+    if settings.max_slot_wal_keep_size == -1:
+        text = "max_slot_wal_keep_size is -1: a slot without a consumer keeps WAL until the disk is full; set a limit"
         findings.append(Finding("warning", "WAL", text))
-    if settings["wal_sender_timeout"] == "0":
-        text = "wal_sender_timeout is 0: after a cut the server takes the slot for used until TCP gives up; set 60s"
+    if settings.wal_sender_timeout == 0:
+        text = "wal_sender_timeout is 0: after a connection is cut, the slot stays in use until TCP gives up; set it to 60s"
         findings.append(Finding("warning", "WAL", text))
     return findings
 
 
-async def _journal(connection: Connection, source: Source, held: Position) -> Finding:
+async def _journal(connection: Connection, source: Source, journal: Position) -> Finding:
     try:
         system = await connection.identify_system()
-        found = await find_slot(connection, source.slot)
-        begin = await _begin(connection, system, source, found)
-        held.require_same_source(begin, "the journal")
-        if found is not None and held.lsn:
-            GapPolicy(accept=False).check("the journal", held, begin, max(system.xlogpos, begin.lsn))
+        timelines = await read_timelines(connection, system)
+        slot = await read_slot(connection, source.slot)
+        begin = Position(
+            system.system_identifier,
+            system.timeline,
+            source.slot,
+            system.xlogpos if slot is None else slot.confirmed_flush_lsn,
+            timelines,
+        )
+        journal.require_same_source(begin, "the journal")
+        if slot is not None and journal.lsn:
+            GapPolicy(accept=False).check("the journal", journal, begin, max(system.xlogpos, begin.lsn))
     except AioreplError as error:
         return error_found("journal", error)
-    return Finding("ok", "journal", f"is of this slot and stands at {held.lsn}")
-
-
-async def _begin(
-    connection: Connection, system: System, source: Source, found: dict[str, str | None] | None
-) -> Position:
-    history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
-    lsn = LSN.parse((found or {}).get("confirmed_flush_lsn") or "0/0")
-    timelines = parse_history(history, system.timeline)
-    return Position(system.system_identifier, system.timeline, source.slot, lsn, timelines)
-
-
-async def _settings(connection: Connection) -> dict[str, str]:
-    rows = await connection.query(
-        f"SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({literals(_SETTINGS)})"
-    )
-    return {str(row["name"]): row["setting"] or "" for row in rows}
+    return Finding("ok", "journal", f"belongs to this slot and stands at {journal.lsn}")

@@ -1,4 +1,4 @@
-"""The findings of ``check``, one line each."""
+"""The findings of ``aiorepl check``, one line each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Finding:
     """The result of one check.
 
     :param level: an error keeps a pipeline from starting, or from going on; a warning may become one.
-    :param about: the checked thing, in a word.
+    :param about: the subject of the check, in a word.
     :param text: its state, and what to do.
-    :param exit_code: of an error, the exit code of a command that fails with it.
+    :param exit_code: for an error, the exit code of a command that fails with it; else 0.
     """
 
     level: Literal["ok", "warning", "error"]

@@ -1,8 +1,8 @@
-"""When a connection on which nothing arrives counts as lost. Pure: the clock is an argument.
+"""When a connection without incoming data counts as lost. Pure: the clock is an argument.
 
-Of a peer that is gone without a word, behind a firewall that drops its packets, no error ever comes. A walsender
-answers when it is asked to, so after half of the limit it is asked, as PostgreSQL's own receiver does; when the other
-half has passed as quietly, nobody is there.
+If a peer vanishes behind a firewall that drops its packets, no error is ever reported. A walsender answers a status that
+asks for a reply. So after half of the limit it is asked, as PostgreSQL's own walreceiver does, and after another half
+without data the connection is lost.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-_WHEN_OFF: Final = 60.0
-# How often one looks again, as part of the limit, when it is over.
-_AGAIN: Final = 0.05
+_DEFAULT_LIMIT: Final = 60.0
+# Data is noticed at the next look, so looks are frequent in comparison with the limit.
+_LOOKS: Final = 12
+# The wait before the look that decides, as a part of the limit.
+_LAST_WAIT: Final = 0.05
 
 
 class Sign(enum.Enum):
-    """What to make of a look."""
+    """The result of a look."""
 
     FINE = "fine"
     ASK = "ask"
@@ -24,9 +26,9 @@ class Sign(enum.Enum):
 
 
 class LivenessMonitor:
-    """The ear of one connection. Times are seconds of any monotonic clock.
+    """Watches one connection. Times are in seconds of any monotonic clock.
 
-    :param limit: seconds without a sign of life; 0: for ever.
+    :param limit: seconds without data after which the connection is lost; 0: never.
     """
 
     def __init__(self, limit: float, now: float) -> None:
@@ -34,21 +36,21 @@ class LivenessMonitor:
         self.heard_at = now
         self._heard: int | None = None
         self._asked_at: float | None = None
-        self._over = False
+        self._expired = False
 
     def listen(self, heard: int | None, now: float) -> None:
-        """Note what has been heard by now.
+        """Record the data that has arrived so far.
 
-        :param heard: a number that grows with every sign of life; ``None`` while it is us who do not listen.
+        :param heard: a number that grows with all data; ``None`` while reading is paused on this side.
         """
         if heard is None or heard != self._heard:
             self._heard = heard
             self.heard_at = now
             self._asked_at = None
-            self._over = False
+            self._expired = False
 
     def look(self, heard: int | None, now: float) -> Sign:
-        """Note what has been heard by now, and say what to do."""
+        """Record the data that has arrived so far, and decide what to do."""
         self.listen(heard, now)
         half = self.limit / 2
         if not self.limit or now - self.heard_at < half:
@@ -58,24 +60,24 @@ class LivenessMonitor:
             return Sign.ASK
         if now - self._asked_at < half:
             return Sign.FINE
-        if self._over:
+        if self._expired:
             return Sign.LOST
-        # It may be us who were busy: what arrived meanwhile is read before the next look.
-        self._over = True
+        # This process may have been busy: data that arrived meanwhile is read before the next look.
+        self._expired = True
         return Sign.FINE
 
     def wait(self, now: float) -> float:
         """Seconds until the next look."""
         if not self.limit:
             return float("inf")
-        if self._over:
-            return self.limit * _AGAIN
+        if self._expired:
+            return self.limit * _LAST_WAIT
         since = self.heard_at if self._asked_at is None else self._asked_at
-        return max(0.0, since + self.limit / 2 - now)
+        return min(max(0.0, since + self.limit / 2 - now), self.limit / _LOOKS)
 
 
 def limit(receive_timeout: float | None, wal_sender_timeout: float) -> float:
-    """What the user chose, or else what the server grants us: both sides lose patience alike."""
+    """The configured limit in seconds, or else the server's own, or else a minute."""
     if receive_timeout is not None:
         return receive_timeout
-    return wal_sender_timeout or _WHEN_OFF
+    return wal_sender_timeout or _DEFAULT_LIMIT

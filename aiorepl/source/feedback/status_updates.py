@@ -1,7 +1,7 @@
-"""The status updates of one connection: at once when the server asks, and on a timer.
+"""The status updates of one connection: at once when the server asks, and otherwise from a task of their own.
 
-The timer is a task of its own, so that neither a slow sink nor a window that holds the reader back delays it. It also
-notices when the server has fallen silent.
+The task is independent of the reader, so neither a slow sink nor backpressure delays a status. It also notices when the
+server has fallen silent.
 """
 
 from __future__ import annotations
@@ -17,67 +17,81 @@ from aiorepl.wire.interface import Connection
 
 
 class StatusUpdates:
-    """Reports from when it is made until ``stop``.
+    """Sends status updates from its construction until ``stop``.
 
-    :param ledger: asked what may be confirmed.
-    :param wal_sender_timeout: the server's, in seconds; 0 when off.
+    :param ledger: has the LSN to confirm, and signals when that moves.
+    :param wal_sender_timeout: the server's setting in seconds; 0 when it is off.
     """
 
     def __init__(
         self, connection: Connection, source: Source, ledger: Ledger, wal_sender_timeout: float
     ) -> None:
         self.wants_keepalive = False
-        """Whether the next status asks for one: a server whose client has all of its WAL sends none of its own accord for
-        half a minute.
+        """Whether the next status asks for a keepalive. A server whose client has received everything sends none by itself
+        for half of ``wal_sender_timeout``.
         """
         self._connection = connection
         self._ledger = ledger
-        # Kept, for statistics may be asked for by another thread.
+        # Kept because another thread may read the statistics.
         self._loop = asyncio.get_running_loop()
-        self._feedback = StatusSchedule(wal_sender_timeout, self._loop.time())
-        self._silence = LivenessMonitor(limit(source.receive_timeout, wal_sender_timeout), self._loop.time())
+        self._schedule = StatusSchedule(wal_sender_timeout, self._loop.time())
+        self._liveness = LivenessMonitor(limit(source.receive_timeout, wal_sender_timeout), self._loop.time())
+        self._moved = asyncio.Event()
         connection.on_reply_request(self.report)
-        self._timer = asyncio.create_task(self._keep_reporting(), name=f"aiorepl status {source.slot}")
-        self._timer.add_done_callback(self._ended)
+        self._task = asyncio.create_task(self._run(), name=f"aiorepl status {source.slot}")
+        self._task.add_done_callback(self._done)
 
     def report(self) -> None:
         """Send a status update now."""
         reply, self.wants_keepalive = self.wants_keepalive, False
         flushed = self._ledger.confirm()
         self._connection.send_status(self._ledger.received, flushed, flushed, reply=reply)
-        self._feedback.sent(self._loop.time(), flushed)
+        self._schedule.sent(self._loop.time(), flushed)
 
     def idle_seconds(self) -> float:
-        """Seconds since the last sign of life."""
+        """Seconds since the server has sent something."""
         now = self._loop.time()
-        self._silence.listen(self._connection.heard(), now)
-        return now - self._silence.heard_at
+        self._liveness.listen(self._connection.heard(), now)
+        return now - self._liveness.heard_at
 
     def stop(self) -> asyncio.Task[None]:
-        """Report no more, except when the server asks; returns the cancelled timer, to be waited for."""
-        self._timer.cancel()
-        return self._timer
+        """Stop sending, except when the server asks; returns the cancelled task, to be awaited."""
+        self._ledger.notify(None)
+        self._task.cancel()
+        return self._task
 
-    async def _keep_reporting(self) -> None:
-        silence = self._silence
+    async def _run(self) -> None:
         while True:
-            match silence.look(self._connection.heard(), self._loop.time()):
+            match self._liveness.look(self._connection.heard(), self._loop.time()):
                 case Sign.ASK:
                     self.wants_keepalive = True
                     self.report()
                 case Sign.LOST:
-                    text = f"nothing has come from the server for {silence.limit:g} s, though it was asked"
+                    text = f"the server has sent nothing for {self._liveness.limit:g} s, though it was asked"
                     self._connection.fail(ConnectionLost(text))
                     return
             now = self._loop.time()
-            pause = self._feedback.wait(now, self._ledger.flushed)
-            if pause <= 0:
+            delay = self._schedule.wait(now, self._ledger.confirmable)
+            if delay <= 0:
                 self.report()
             else:
-                # Looked at again soon enough to see ``flushed`` move; a wake-up a second costs nothing.
-                await asyncio.sleep(min(pause, silence.wait(now), 1.0))
+                await self._sleep(min(delay, self._liveness.wait(now)))
 
-    def _ended(self, timer: asyncio.Task[None]) -> None:
-        if not timer.cancelled() and (error := timer.exception()) is not None:
-            # Without statuses WAL piles up on the server until it hangs up on us: rather end now, and say why.
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but not past a move of ``flushed`` that has to be reported earlier."""
+        if self._schedule.moved(self._ledger.confirmable):
+            # The rate limit applies already: further moves do not make the status due earlier.
+            await asyncio.sleep(seconds)
+            return
+        self._moved.clear()
+        self._ledger.notify(self._moved.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._moved.wait()
+        except TimeoutError:
+            pass
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Without statuses WAL piles up on the server until it drops the connection.
             self._connection.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))

@@ -1,0 +1,80 @@
+"""What a pipeline requires of the server, the publications and the slot; each violation says what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.lsn import LSN
+from aiorepl.source.server.queries import Settings, Slot
+from aiorepl.source.source import Source
+
+
+def require_logical(settings: Settings) -> None:
+    """Check that the server writes WAL that can be decoded.
+
+    :raises ConfigurationError: ``wal_level`` is not ``logical``.
+    """
+    if settings.wal_level != "logical":
+        raise ConfigurationError(
+            f"the server's wal_level is {settings.wal_level}: set wal_level = logical and restart it"
+        )
+
+
+def require_publications(existing: Collection[str], names: Collection[str]) -> None:
+    """Check that all publications exist. pgoutput itself looks them up only when it decodes the first change.
+
+    :raises ConfigurationError: one is missing.
+    """
+    missing = sorted(set(names).difference(existing))
+    if missing:
+        raise ConfigurationError(
+            f"no publication {', '.join(map(repr, missing))} in this database: "
+            f"CREATE PUBLICATION {missing[0]} FOR TABLE … on the source first"
+        )
+
+
+def require_own(slot: Slot, source: Source, database: str) -> None:
+    """Check that the slot is a pgoutput slot of this database which no other consumer uses.
+
+    :raises SlotError: it is not; ``busy`` if another consumer uses it.
+    """
+    if slot.slot_type != "logical":
+        raise SlotError(f"slot {slot.name!r} is a physical one: use another name")
+    if slot.plugin != "pgoutput":
+        raise SlotError(f"slot {slot.name!r} decodes with {slot.plugin}, not pgoutput: use another name")
+    if slot.database != database:
+        raise SlotError(
+            f"slot {slot.name!r} belongs to database {slot.database!r}, the DSN names {database!r}"
+        )
+    if slot.active:
+        raise SlotError(
+            f"slot {slot.name!r} is in use by process {slot.active_pid} on the server: stop that consumer, or use "
+            "a slot of your own",
+            busy=True,
+        )
+    if slot.temporary and not source.temporary:
+        raise SlotError(f"slot {slot.name!r} is temporary and belongs to another session: use another name")
+
+
+def require_usable(slot: Slot, source: Source, database: str) -> LSN:
+    """Check that the slot can be streamed from, and return where its stream begins.
+
+    :raises SlotError: it cannot; ``busy`` if that may pass.
+    """
+    require_own(slot, source, database)
+    if slot.synchronized:
+        # This passes when the standby is promoted.
+        raise SlotError(
+            f"slot {slot.name!r} is being synchronized from the primary on this standby: connect to the primary "
+            "(target_session_attrs=read-write, if the DSN has several hosts)",
+            busy=True,
+        )
+    if slot.wal_status == "lost" or slot.invalidation_reason:
+        reason = slot.invalidation_reason or "the WAL it needed was removed"
+        raise SlotError(
+            f"slot {slot.name!r} is lost ({reason}): changes are missing for good; with a journal, start again with "
+            "resnapshot=True (--resnapshot); or drop the slot, and start again with create_slot (--create-slot) and "
+            "accept_gap=True (--accept-gap)"
+        )
+    return slot.confirmed_flush_lsn
