@@ -1,4 +1,4 @@
-"""Where PostgreSQL begins to count time, 2000-01-01 00:00 UTC, as others say it, who begin in 1970."""
+"""PostgreSQL's epoch, 2000-01-01 00:00 UTC, as Unix time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The log sequence number, the one coordinate that every stage shares.
-
-Pure vocabulary: imports nothing of the project.
-"""
+"""Log sequence numbers. Imports nothing of the project."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ _FORM: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 class LSN(int):
     """A position in the write-ahead log, in bytes (PostgreSQL's ``pg_lsn``, an unsigned 64-bit integer).
 
-    Being an ``int`` it orders, hashes and subtracts as one; it reads and prints as PostgreSQL does,
-    ``"0/171B2A8"``. Zero is PostgreSQL's ``InvalidXLogRecPtr``: no position.
+    It orders, hashes and subtracts like an ``int``, and prints like PostgreSQL: ``"0/171B2A8"``. Zero is PostgreSQL's
+    ``InvalidXLogRecPtr``: no position.
     """
 
     __slots__ = ()
@@ -24,11 +21,11 @@ class LSN(int):
     def parse(cls, text: str) -> LSN:
         """Read ``"hi/lo"`` in hexadecimal, as ``pg_lsn_in`` does.
 
-        :raises ValueError: when the text has another form.
+        :raises ValueError: the text has another form.
         """
         match = _FORM.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is not an LSN: it reads like 0/171B2A8")
+            raise ValueError(f"{text!r} is not an LSN: write it like 0/171B2A8")
         return cls((int(match[1], 16) << 32) | int(match[2], 16))
 
     def __str__(self) -> str:

@@ -1,11 +1,9 @@
-"""A position in a stream of transactions: where, and of which slot on which server.
+"""Positions in the stream of a slot. Pure.
 
-An LSN alone does not identify a place in a stream: after a restore, a failover or a recreated slot the same LSN is another
-place. Nor does the timeline's number: two promoted standbys of one primary get the same number. So a position also has its
-timeline's history and the last transaction before it. A server with the same stream can send that transaction again
-(``delivery.continuity``).
-
-Pure vocabulary, like ``lsn`` and ``errors``.
+An LSN alone does not identify a position: after a restore, a failover or a recreated slot the same LSN is another position.
+Nor does the timeline's number: two promoted standbys of one primary get the same number. So a position also has its
+timeline's history and the last transaction before it, which a server with the same stream can send again
+(``source.continuity``).
 """
 
 from __future__ import annotations
@@ -22,41 +20,43 @@ History = tuple[tuple[int, LSN], ...]
 
 
 class Timelines:
-    """The timeline that a server is on, and where its ancestors were left.
+    """The timeline that a server is on, and its ancestors.
 
-    All positions of a running stream share one of these: when a standby is promoted under the stream, it grows,
-    and from then on each LSN has the timeline that it was reached on.
+    All positions of a running stream share one of these. When a standby is promoted, ``grow`` updates it, and from then on
+    each LSN has the timeline that it was reached on.
 
-    :param left: the ancestors, each with the LSN where the next timeline branched off.
-    :param known: whether the server reported ``left``. If not, it may be a guess, or empty.
+    :param ancestors: the earlier timelines, each with the LSN where the next one branched off.
+    :param known: whether the server reported ``ancestors``. If not, they may be a guess, or empty.
     """
 
-    __slots__ = ("_line",)
+    __slots__ = ("_state",)
 
-    def __init__(self, current: int, left: Iterable[tuple[int, LSN]] = (), *, known: bool = True) -> None:
+    def __init__(
+        self, current: int, ancestors: Iterable[tuple[int, LSN]] = (), *, known: bool = True
+    ) -> None:
         # One attribute, because sinks read it from their own threads while it is replaced.
-        self._line: tuple[int, History, bool] = current, tuple(sorted(left)), known
+        self._state: tuple[int, History, bool] = current, tuple(sorted(ancestors)), known
 
     @property
     def current(self) -> int:
         """The timeline that the server is on."""
-        return self._line[0]
+        return self._state[0]
 
     def at(self, lsn: LSN) -> int:
         """The timeline that ``lsn`` lies on."""
-        current, left, _ = self._line
-        return next((timeline for timeline, end in left if lsn <= end), current)
+        current, ancestors, _ = self._state
+        return next((timeline for timeline, end in ancestors if lsn <= end), current)
 
     def history(self, timeline: int) -> History | None:
-        """The ancestors of ``timeline``; ``None`` when they are not known."""
+        """The ancestors of ``timeline``; ``None`` if they are not known."""
         if timeline == 1:
             return ()
-        _, left, known = self._line
-        return tuple(one for one in left if one[0] < timeline) if known else None
+        _, ancestors, known = self._state
+        return tuple(ancestor for ancestor in ancestors if ancestor[0] < timeline) if known else None
 
     def grow(self, later: Timelines) -> None:
         """Adopt the timelines that a later server reports."""
-        self._line = later._line
+        self._state = later._state
 
 
 class Header(Protocol):
@@ -74,7 +74,7 @@ class Header(Protocol):
 class Commit:
     """The identity of a committed transaction.
 
-    :param commit_lsn: where its commit record starts.
+    :param commit_lsn: the LSN where its commit record starts.
     :param commit_timestamp: microseconds since 2000-01-01 00:00 UTC.
     """
 
@@ -89,53 +89,53 @@ class Commit:
 
 
 class Trail:
-    """The recent transactions that one sink was given, for the positions that it keeps."""
+    """The transactions that were recently delivered to one sink, for the positions that it keeps."""
 
     __slots__ = ("_ends",)
 
     def __init__(self) -> None:
         self._ends: list[tuple[LSN, Header | None]] = []
 
-    def begin(self, held: Position) -> None:
-        """Start at the position ``held``."""
-        self._ends = [(held.lsn, held.last)]
+    def begin(self, position: Position) -> None:
+        """Start at ``position``."""
+        self._ends = [(position.lsn, position.last)]
 
     def add(self, end_lsn: LSN, header: Header) -> None:
-        """Record that the sink was given the transaction ``header``, which ended at ``end_lsn``."""
+        """Record that the transaction ``header``, which ended at ``end_lsn``, was delivered."""
         self._ends.append((end_lsn, header))
 
     def forget(self, before: LSN) -> None:
         """Drop the entries that only positions before ``before`` need."""
-        if (place := self._place(before)) > 0:
-            del self._ends[:place]
+        if (index := self._index(before)) > 0:
+            del self._ends[:index]
 
     def last(self, lsn: LSN) -> Commit | None:
-        """The last transaction that ended at or before ``lsn``; ``None`` when it is not known."""
-        place = self._place(lsn)
-        header = self._ends[place][1] if place >= 0 else None
+        """The last transaction that ended at or before ``lsn``; ``None`` if it is not known."""
+        index = self._index(lsn)
+        header = self._ends[index][1] if index >= 0 else None
         return header if header is None or isinstance(header, Commit) else Commit.of(header)
 
-    def _place(self, lsn: LSN) -> int:
+    def _index(self, lsn: LSN) -> int:
         # Search backwards, because look-ups are nearly always for the last entry.
-        place = len(self._ends) - 1
-        while place >= 0 and self._ends[place][0] > lsn:
-            place -= 1
-        return place
+        index = len(self._ends) - 1
+        while index >= 0 and self._ends[index][0] > lsn:
+            index -= 1
+        return index
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything up to ``lsn``, an end LSN of a transaction, of one slot.
+    """Everything up to ``lsn`` in the stream of one slot.
 
     :param system_identifier: the cluster, from IDENTIFY_SYSTEM.
-    :param timeline: the timeline the position was reached on.
+    :param timeline: the timeline that the position was reached on.
     :param slot: the replication slot's name.
-    :param lsn: the end LSN of the last transaction it covers.
-    :param history: the timeline's ancestors; ``None`` when the server did not tell.
-    :param last: the last transaction it covers; ``None`` when it is not known.
+    :param lsn: the end LSN of the last transaction that it covers.
     :param timelines: the running stream's timelines; ``None`` in a position that was read back.
+    :param database: the slot's database; ``None`` in a position that was read back.
+    :param history: the timeline's ancestors; ``None`` if the server did not report them.
+    :param last: the last transaction that it covers; ``None`` if it is not known.
     :param trail: the recent transactions of the sink that keeps this position.
-    :param database: the database that the slot is in; ``None`` in a position that was read back.
     """
 
     system_identifier: str
@@ -156,8 +156,8 @@ class Position:
     def at(self, lsn: LSN) -> Position:
         """The position at another LSN of the same stream, with its timeline and the last transaction before it.
 
-        Call it on the position of the sink's context, not on one that was read back: only the former has the stream's
-        timelines and the delivered transactions.
+        Call this on the position of the sink's context. A position that was read back has neither the stream's timelines
+        nor the delivered transactions.
         """
         timeline, history = self.timeline, self.history
         if self.timelines is not None:
@@ -173,27 +173,27 @@ class Position:
     def require_same_source(self, found: Position, holder: str) -> None:
         """Check that this position, which ``holder`` kept, belongs to the source that was ``found``.
 
-        :raises SlotError: when it belongs to another cluster or slot, or to a timeline that is ahead.
+        :raises SlotError: it belongs to another cluster or slot, or to a later timeline.
         """
         if self.system_identifier != found.system_identifier:
             raise SlotError(
-                f"{holder} holds a position of the cluster {self.system_identifier}, but this server is "
-                f"{found.system_identifier}: point the DSN at the old one, or have {holder} begin anew, empty"
+                f"{holder} holds a position of cluster {self.system_identifier}, but this server belongs to "
+                f"{found.system_identifier}: point the DSN at the old cluster, or start {holder} empty"
             )
         if self.slot != found.slot:
             raise SlotError(
                 f"{holder} holds a position of slot {self.slot!r}, not of {found.slot!r}: "
-                f"use that slot, or have {holder} begin anew, empty"
+                f"use that slot, or start {holder} empty"
             )
         newest = found.timeline if found.timelines is None else found.timelines.current
         if self.timeline > newest:
             raise SlotError(
                 f"{holder} holds a position of timeline {self.timeline}, this server is on {newest}: "
-                "it was restored from before that position, or is not the primary"
+                "the server was restored from an earlier state, or is not the primary"
             )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; ``from_json`` reads it."""
+        """The position as a JSON object, which ``from_json`` reads."""
         last = self.last
         return {
             "system_identifier": self.system_identifier,
@@ -216,12 +216,12 @@ class Position:
     def from_json(cls, fields: Mapping[str, Any]) -> Position:
         """Read what ``to_json`` wrote.
 
-        :raises ValueError: when a field is missing or malformed.
-        :raises SlotError: when an earlier version wrote it.
+        :raises ValueError: a field is missing or malformed.
+        :raises SlotError: an earlier version of aiorepl wrote it.
         """
         try:
             if "history" not in fields and {"system_identifier", "timeline", "slot", "lsn"} <= fields.keys():
-                raise SlotError(_EARLIER)
+                raise SlotError(_EARLIER_VERSION)
             history, last = fields["history"], fields["last"]
             return cls(
                 str(fields["system_identifier"]),
@@ -238,13 +238,13 @@ class Position:
                 ),
             )
         except KeyError as error:
-            raise ValueError(f"a position without {error}") from None
+            raise ValueError(f"the position lacks {error}") from None
         except (AttributeError, TypeError):
-            raise ValueError("a position of another form") from None
+            raise ValueError("the position is malformed") from None
 
 
-_EARLIER: Final = (
-    "a position that was kept by an earlier version of aiorepl has neither the history of its timeline nor its last "
-    "transaction, so that it cannot be compared with the server: begin anew with an empty sink and an empty journal, and "
-    "load the tables again into the journal (resnapshot=True, on the command line --resnapshot)"
+_EARLIER_VERSION: Final = (
+    "a position of an earlier version of aiorepl has neither the history of its timeline nor its last transaction, so it "
+    "cannot be compared with the server: start with an empty sink and an empty journal, and load the tables again into the "
+    "journal (resnapshot=True, on the command line --resnapshot)"
 )

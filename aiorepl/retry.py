@@ -1,4 +1,4 @@
-"""How long to keep trying, as data; stamina does the waiting."""
+"""Retry policies as data; stamina executes them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from aiorepl.lsn import LSN
 
 _log = logging.getLogger("aiorepl.sink")
 
-# Classes of SQLSTATE after which the same request may succeed: connection, resources, operator intervention.
-_PASSING = ("08", "53", "57", "58")
+# SQLSTATE classes after which the same request may succeed: connection, resources, operator intervention, system errors.
+_TRANSIENT = ("08", "53", "57", "58")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +45,30 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts is not None and self.attempts < 1:
-            raise ConfigurationError("retry: attempts is at least 1; None for any number")
+            raise ConfigurationError("retry: attempts must be at least 1; None for no limit")
         if self.timeout is not None and not self.timeout >= 0:
-            raise ConfigurationError("retry: timeout is 0 or more; None for ever")
+            raise ConfigurationError("retry: timeout must be 0 or more seconds; None for no limit")
         for name in ("wait_initial", "wait_max"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigurationError(f"retry: {name} is in seconds, 0 or more")
+                raise ConfigurationError(f"retry: {name} must be 0 or more seconds")
 
     def sink(self, call: str, *, rewind: bool = True) -> AsyncIterator[Any]:
-        """Attempts at a sink's call: again after TransientError, as late as the peer asks.
+        """Attempts at a call of a sink, repeated after TransientError, not earlier than the peer asks.
 
-        :param call: for the log.
-        :param rewind: whether the same call helps also where the error asks for more than that.
+        :param call: the sink and the call, for the log.
+        :param rewind: whether to repeat the call even if the error asks for a rewind.
         """
 
         def pause(error: Exception) -> bool | float:
             if not isinstance(error, TransientError) or (error.rewind and not rewind):
                 return False
-            _log.warning("%s failed, and is tried again while retries last: %s", call, error)
+            _log.warning("%s failed, retrying: %s", call, error)
             return True if error.retry_after is None else error.retry_after
 
         return self._attempts(pause)
 
     def connection(self) -> AsyncIterator[Any]:
-        """Attempts at the source: again after what may pass, never after what cannot."""
+        """Attempts to connect to the source, repeated after errors that may pass."""
         return self._attempts(may_pass)
 
     def _attempts(self, on: Any) -> AsyncIterator[Any]:
@@ -83,10 +83,10 @@ class RetryPolicy:
 
 
 class Rewinds:
-    """How often, and after which pauses, a sink is sent again what it has lost. Pure.
+    """The back-off between rewinds of a sink that loses what it has accepted. Pure.
 
-    The pauses grow for as long as no more gets durable between one loss and the next. Of a policy's seconds the pauses
-    count and not the time between them, in which a large transaction may come for hours.
+    The pauses grow as long as nothing more becomes durable between two losses. The policy's ``timeout`` limits the total
+    back-off, not the time spent in attempts, because a large transaction may take hours to be received again.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -96,10 +96,10 @@ class Rewinds:
         self._waited = 0.0
 
     def pause(self, durable: LSN, retry_after: float | None = None) -> float | None:
-        """Seconds to wait after a loss; ``None`` when it has been tried often enough.
+        """Seconds to wait after a loss; ``None`` once the policy is exhausted.
 
         :param durable: what the sink had made durable when it lost the rest.
-        :param retry_after: what the peer asks for instead.
+        :param retry_after: the seconds that the peer asks for instead.
         """
         policy = self._policy
         if durable != self._durable:
@@ -114,14 +114,14 @@ class Rewinds:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the source may be there again later, with nothing changed on our side."""
+    """Whether the same request to the source may succeed later."""
     match error:
         case ConnectionFailed(permanent=permanent) | SpoolError(permanent=permanent):
             return not permanent
         case SlotError(busy=busy):
             return busy
         case ServerError(sqlstate=sqlstate):
-            return sqlstate is not None and sqlstate[:2] in _PASSING
+            return sqlstate is not None and sqlstate[:2] in _TRANSIENT
         case ConnectionLost() | OSError():
             return True
     return False

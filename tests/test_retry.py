@@ -108,6 +108,6 @@ async def test_a_retry_is_told_with_its_reason(caplog):
             tries.append(1)
             if len(tries) < 2:
                 raise TransientError("503")
-    assert ["sink s: write failed, and is tried again while retries last: 503"] == [
+    assert ["sink s: write failed, retrying: 503"] == [
         record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"
     ]

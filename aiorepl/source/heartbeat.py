@@ -1,8 +1,8 @@
-"""A beat in the WAL now and then, so that a quiet slot has something of its own to move past.
+"""Heartbeats: empty logical messages that are written regularly, so that the slot of a quiet database advances.
 
-Keepalives confirm the WAL of others by themselves. A beat is for where they do not reach: hosts whose idle time is
-filled with WAL of their own, proxies that cut idle connections, monitoring that wants to see the stream move. It is a
-logical message, not transactional and empty; those are not given to sinks.
+Keepalives alone already confirm WAL that is not published. Heartbeats are for servers on which that is not enough: hosts
+that write WAL of their own while the database is idle, proxies that cut idle connections, and monitoring that expects the
+stream to move. They are not transactional, and are not delivered to sinks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from aiorepl.wire.opening import ANSWER_SECONDS, explained
 _log = logging.getLogger("aiorepl.heartbeat")
 
 PREFIX: Final = "aiorepl"
-_BEAT: Final = f"""
+_HEARTBEAT: Final = f"""
 SELECT CASE WHEN NOT pg_catalog.pg_is_in_recovery()
             THEN pg_catalog.pg_logical_emit_message(false, '{PREFIX}', '') END IS NOT NULL
 """
 
 
 def is_heartbeat(part: Slice) -> bool:
-    """Whether this is one of ours, and nothing of the user's."""
+    """Whether the slice is a heartbeat and not a message of the user's."""
     if part.transaction is not None or not part.changes:
         return False
     (change,) = part.changes
@@ -40,8 +40,12 @@ def is_heartbeat(part: Slice) -> bool:
 
 @dataclass(slots=True)
 class HeartbeatStatistics:
-    """What has become of the beats: ``skipped`` on a standby, which cannot write; ``error`` is the last one's, if it
-    failed.
+    """The heartbeats so far.
+
+    :param sent: written to the server.
+    :param skipped: not written, because the server is a standby.
+    :param failed: not written, because of an error.
+    :param error: the error of the last heartbeat; ``None`` if it was written.
     """
 
     sent: int = 0
@@ -51,7 +55,7 @@ class HeartbeatStatistics:
 
 
 class Heartbeat:
-    """Beats every ``source.heartbeat_interval`` seconds, on a connection of its own, until it is cancelled. Never fails."""
+    """Writes a heartbeat every ``source.heartbeat_interval`` seconds on a connection of its own. Never fails."""
 
     def __init__(self, source: Source) -> None:
         self.statistics = HeartbeatStatistics()
@@ -59,42 +63,42 @@ class Heartbeat:
         self._connection: Any = None
 
     async def run(self) -> None:
-        """Beat now, and again and again."""
-        seconds = self._source.heartbeat_interval
-        assert seconds is not None
+        """Write heartbeats until this is cancelled."""
+        interval = self._source.heartbeat_interval
+        assert interval is not None
         clock = asyncio.get_running_loop().time
         due = clock()
         try:
             while True:
-                await self._beat()
-                due = max(due + seconds, clock())
+                await self._write()
+                due = max(due + interval, clock())
                 await asyncio.sleep(due - clock())
         finally:
             self._drop()
 
-    async def _beat(self) -> None:
+    async def _write(self) -> None:
         statistics = self.statistics
         try:
             if self._connection is None:
                 self._connection = await self._source.connect_sql()
-            wrote = await self._connection.fetchval(_BEAT, timeout=ANSWER_SECONDS)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the stream does not depend on it
-            # Never an end of the pipeline, and told once, not with every beat.
+            written = await self._connection.fetchval(_HEARTBEAT, timeout=ANSWER_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the stream does not depend on heartbeats
             self._drop()
             statistics.failed += 1
-            text = str(explained(error)) if isinstance(error, asyncpg.PostgresError) else _told(error)
+            text = str(explained(error)) if isinstance(error, asyncpg.PostgresError) else _text(error)
+            # Logged once, and not for every heartbeat that fails.
             if statistics.error is None:
-                _log.warning("the heartbeat does not reach the source, the stream goes on without: %s", text)
+                _log.warning("heartbeats fail, the stream continues without them: %s", text)
             statistics.error = text
             return
-        if not wrote:
-            # By the next beat it may be promoted, or the DSN lead to another host.
+        if not written:
+            # Until the next heartbeat it may be promoted, or the DSN may lead to another host.
             statistics.skipped += 1
             self._drop()
             return
         statistics.sent += 1
         if statistics.error is not None:
-            _log.info("the heartbeat reaches the source again")
+            _log.info("heartbeats succeed again")
             statistics.error = None
 
     def _drop(self) -> None:
@@ -104,5 +108,5 @@ class Heartbeat:
                 connection.terminate()
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(error) if isinstance(error, AioreplError) else type(error).__name__

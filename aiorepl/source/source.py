@@ -1,4 +1,4 @@
-"""The source as a user describes it: a database, a slot in it, and what is asked of them."""
+"""The source as a user describes it: a database, a slot in it, and the options of its stream."""
 
 from __future__ import annotations
 
@@ -26,31 +26,36 @@ _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A database, a slot in it and what to publish through it.
+    """A database, a replication slot in it, and the options of its stream.
 
-    :param dsn: as asyncpg takes it (``postgresql://…``); ``None`` for the PG* environment. It may have a password in it,
-        so the source keeps it as a ``Secret``, and can be neither pickled nor turned into text with it.
+    :param dsn: a DSN or URL as asyncpg takes it (``postgresql://…``); ``None`` for the PG* environment. It may contain a
+        password, so it is kept as a ``Secret``; a source can neither be pickled nor printed with it.
     :param slot: the replication slot's name.
     :param publication: one name or several.
-    :param create_slot: create the slot if it is missing; an existing one of the same kind is used.
-    :param temporary: create it for this connection only.
-    :param proto_version: 1 to 4, or ``None`` for the server's best.
-    :param streaming: ``"on"`` or ``"parallel"`` to be sent large transactions while they are in progress.
-    :param two_phase: to be sent prepared transactions when they are prepared. The slot must have it, too. A slot that has it sends
-        them so in any case.
+    :param create_slot: create the slot if it is missing; an existing slot is used.
+    :param temporary: create the slot for this connection only.
+    :param proto_version: the pgoutput protocol version, 1 to 4; ``None`` for the latest that the server supports.
+    :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress.
+    :param two_phase: the server sends prepared transactions when they are prepared. The slot must have been created with
+        it; such a slot sends them so in any case.
+    :param binary: the server sends columns in binary form where their types support it.
+    :param messages: the server sends logical messages (``pg_logical_emit_message``).
+    :param origin: ``"any"``, ``"none"`` (only changes without an origin), or ``None`` for the server's default.
     :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
-    :param deliver_prepared: prepared transactions are given out when they are prepared. A pipeline sets it when all
-        its sinks take them so.
-    :param transaction_buffer_bytes: memory for transactions in progress and prepared ones; content beyond it goes to ``spill_dir``. What
-        cannot go there (a few hundred bytes of each transaction, what it was told of its tables) may take half of it.
-    :param spill_dir: the folder for one file without a name; the system's temporary folder unless given.
-    :param origin: ``"any"``, ``"none"``, or ``None`` for the server's default.
-    :param failover: create the slot so that standbys may synchronize it, and it survives a promotion (PostgreSQL 17).
-    :param heartbeat_interval: write an empty logical message this often, in seconds, so that a quiet slot has something to move
-        past. Sinks are not given those.
-    :param receive_timeout: seconds without any sign of life, though the server was asked for one, after which the
-        connection counts as lost; 0 for never, the server's ``wal_sender_timeout`` unless given.
-    :param connect: further arguments for ``asyncpg.connect``; ``timeout`` is that of each host. Kept as ``dsn`` is.
+    :param deliver_prepared: deliver prepared transactions when they are prepared. A pipeline sets this if all of its sinks
+        support it.
+    :param transaction_buffer_bytes: memory for transactions in progress and prepared ones; more content than that goes to
+        ``spill_dir``. Data that cannot go there (a few hundred bytes of each transaction, and descriptions of tables) may
+        take half of it.
+    :param spill_dir: the folder for one file without a name; by default the system's temporary folder.
+    :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
+        (PostgreSQL 17).
+    :param heartbeat_interval: write an empty logical message this often, in seconds, so that the slot of a quiet database
+        advances; ``None``: never. Sinks do not receive these messages.
+    :param receive_timeout: seconds without data, even though the server was asked for a reply, after which the connection
+        counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``.
+    :param connect: further arguments for ``asyncpg.connect``; ``timeout`` applies to each host. Kept as a ``Secret``.
+    :raises ConfigurationError: an option is out of range, or contradicts another one.
     """
 
     dsn: str | Secret[str] | None
@@ -83,33 +88,34 @@ class Source:
         if not self.slot or not isinstance(self.slot, str):
             raise ConfigurationError("name a replication slot")
         if not _SLOT.fullmatch(self.slot):
-            # The server cuts a longer one where it looks for it, and finds another's.
+            # The server truncates a longer name, and would find another slot.
             raise ConfigurationError(
-                f"{self.slot!r} cannot be a slot's name: that has up to 63 lower case letters, digits and underscores"
+                f"{self.slot!r} is not a slot name: use up to 63 lower-case letters, digits and underscores"
             )
         if self.temporary and not self.create_slot:
-            raise ConfigurationError("a temporary slot has to be created: add create_slot (--create-slot)")
+            raise ConfigurationError("temporary needs create_slot (--create-slot)")
         if self.interface not in ("walsender", "sql"):
-            raise ConfigurationError(f"interface {self.interface!r} does not exist: it is walsender or sql")
+            raise ConfigurationError(f"interface {self.interface!r} does not exist: use walsender or sql")
         if self.heartbeat_interval is not None and not 0 < self.heartbeat_interval < math.inf:
             raise ConfigurationError(
-                "heartbeat_interval is in seconds and more than 0; leave it out for none"
+                "heartbeat_interval must be more than 0 seconds; leave it out for no heartbeats"
             )
         if self.receive_timeout is not None and not self.receive_timeout >= 0:
-            raise ConfigurationError("receive_timeout is in seconds; 0 waits for ever")
+            raise ConfigurationError("receive_timeout must be 0 or more seconds; 0 waits forever")
         if self.failover and self.temporary:
             raise ConfigurationError(
-                "a temporary slot ends with its connection: it cannot be a failover slot"
+                "a temporary slot is dropped with its connection, so it cannot be a failover slot"
             )
         self.options()
 
     def options(self) -> Options:
-        """What is asked of pgoutput."""
+        """The options of pgoutput.
+
+        :raises ConfigurationError: an option is out of range.
+        """
         names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication or ())
         if self.streaming not in {mode.value for mode in Streaming}:
-            raise ConfigurationError(
-                f"streaming {self.streaming!r} does not exist: it is off, on or parallel"
-            )
+            raise ConfigurationError(f"streaming {self.streaming!r} does not exist: use off, on or parallel")
         return Options(
             names,
             proto_version=self.proto_version,
@@ -121,9 +127,9 @@ class Source:
         )
 
     async def open(self) -> Connection:
-        """Connect to the walsender, or for its SQL functions.
+        """Open a replication connection, or with ``interface="sql"`` one that polls through SQL functions.
 
-        :raises ConnectionFailed, ConfigurationError: with what to do.
+        :raises ConnectionFailed, ConfigurationError: the connection failed; the message says what to do.
         """
         dsn, arguments = self._revealed()
         if self.interface == "sql":
@@ -131,34 +137,34 @@ class Source:
         return await ReplicationConnection.open(dsn, **arguments)
 
     async def connect_sql(self) -> Any:
-        """An ordinary asyncpg connection to the database.
+        """Open an ordinary asyncpg connection to the database.
 
-        :raises ConnectionFailed, ConfigurationError: with what to do.
+        :raises ConnectionFailed, ConfigurationError: the connection failed; the message says what to do.
         """
         dsn, arguments = self._revealed()
         return await connect_sql(dsn, **arguments)
 
     async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
-        """What the catalog says of types; those that are gone are left out.
+        """Look types up in the catalog; types that were dropped are left out.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         return catalog.parse(await self._fetch(catalog.QUERY, list(oids)))
 
     async def published_tables(self) -> list[CatalogTable]:
-        """The tables of the publications, and their ancestors.
+        """Look up the tables of the publications, and their ancestors.
 
-        Not asked on the connection that streams: its server process would take the tables as they are now into its cache,
-        and describe changes from before an ALTER TABLE so.
+        This needs a connection of its own: the streaming one would cache the tables as they are now, and describe changes
+        from before an ALTER TABLE by that.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         return parse(await self._fetch(published(self.options().publications)))
 
     async def look_up_tables(self, oids: Sequence[int]) -> list[CatalogTable]:
-        """What the catalog says of tables and their ancestors; tables that are gone are left out.
+        """Look tables and their ancestors up in the catalog; tables that were dropped are left out.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: when it cannot be asked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         return parse(await self._fetch(of_oids(oids)))
 

@@ -139,7 +139,11 @@ class StreamFilter:
         rules, catalog, oid = self._rules, self._catalog, relation.oid
         own: Name = relation.schema, relation.name
         # A dropped table may have been a partition of any table with its columns.
-        relatives = [table.names for table in catalog.alike(relation.names)] if catalog.unknown(oid) else []
+        relatives = (
+            [table.names for table in catalog.possible_parents(relation.names)]
+            if catalog.unknown(oid)
+            else []
+        )
         seen = look(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
         told = doubt_of_kin(rules, seen, relatives)
         lost: dict[str, frozenset[str]] = {}

@@ -82,7 +82,7 @@ def command(capsys, *arguments):
         ),
         (
             SOURCE + "temporary = true" + ARCHIVE,
-            ["source: a temporary slot has to be created: add create_slot (--create-slot)"],
+            ["source: temporary needs create_slot (--create-slot)"],
         ),
         (
             SOURCE + "transaction_buffer_bytes = 0" + ARCHIVE,

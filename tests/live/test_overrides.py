@@ -166,7 +166,7 @@ async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path,
         reseal(file, '"system_identifier":"', '"system_identifier":"9')
     created = await published.confirmed()
 
-    with pytest.raises(SlotError, match="the journal holds a position of the cluster 9"):
+    with pytest.raises(SlotError, match="the journal holds a position of cluster 9"):
         await deliver(published, MemorySink(), journal=journal, resnapshot=True)
     assert created == await published.confirmed()
 

@@ -159,7 +159,7 @@ async def test_a_sink_that_keeps_its_position_gets_every_change_once(published):
     [
         (lambda position: position.at(LSN(position.lsn - 1)), "the slot no longer has the transactions"),
         (lambda position: replace(position, slot="another"), "holds a position of slot 'another'"),
-        (lambda position: replace(position, system_identifier="1"), "holds a position of the cluster 1"),
+        (lambda position: replace(position, system_identifier="1"), "holds a position of cluster 1"),
         (lambda position: replace(position, timeline=7), "holds a position of timeline 7"),
     ],
 )

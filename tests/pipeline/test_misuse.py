@@ -54,8 +54,8 @@ def test_what_is_no_pipeline(given, reason):
     [
         ({"slot": None}, "name a replication slot"),
         ({"slot": 5}, "name a replication slot"),
-        ({"slot": "Orders"}, "cannot be a slot's name"),
-        ({"slot": "s" * 64}, "cannot be a slot's name"),
+        ({"slot": "Orders"}, "is not a slot name"),
+        ({"slot": "s" * 64}, "is not a slot name"),
         ({"publication": None}, "name at least one publication"),
         ({"heartbeat_interval": float("nan")}, "heartbeat_interval is"),
         ({"heartbeat_interval": float("inf")}, "heartbeat_interval is"),

@@ -1,4 +1,4 @@
-"""Look-ups of a source's tables in its catalog, at the start and when a table is described."""
+"""Look-ups of the source's tables in its catalog: at the start, and when the stream describes a table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aiorepl.source.source import Source
 from aiorepl.transactions.changes import RowChange, Truncate
 from aiorepl.transactions.transaction import Slice
 
-_FOR_EVER: Final = RetryPolicy(timeout=None)
+_UNLIMITED: Final = RetryPolicy(timeout=None)
 
 
 class TableLookups:
-    """Looks tables up in the catalog for the sinks that need it, and keeps the results.
+    """Looks tables up in the catalog for the sinks that need it, and keeps the results in ``catalog``.
 
-    :param verify: called with the published tables once they are loaded; raises ConfigurationError to refuse the start.
-        ``None``: published tables are not loaded at the start.
+    :param verify: called with the published tables at the start; raises ConfigurationError to refuse it. ``None``: published
+        tables are not loaded at the start.
     """
 
     def __init__(self, source: Source, verify: Callable[[TableCatalog], None] | None = None) -> None:
@@ -38,18 +38,21 @@ class TableLookups:
             self._verify(self.catalog)
 
     async def refresh(self, oids: Iterable[int]) -> None:
-        """Look up tables that were described, because their ancestors may have changed.
+        """Look up tables again that the stream has described, because their ancestors may have changed.
 
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
-        asked = sorted(oids)
-        self.catalog.add(await self._source.look_up_tables(asked), asked)
+        requested = sorted(oids)
+        self.catalog.add(await self._source.look_up_tables(requested), requested)
 
     async def ensure(self, part: Slice) -> None:
-        """Look up the tables of a slice that are not known yet; retry while the source is away."""
-        missing = {oid for oid in _oids(part) if not self.catalog.asked(oid)}
+        """Look up the tables of a slice that were not looked up yet; retry while the source is unavailable.
+
+        :raises ServerError: the query failed, and a retry would not help.
+        """
+        missing = {oid for oid in _oids(part) if not self.catalog.looked_up(oid)}
         if missing:
-            async for attempt in _FOR_EVER.connection():
+            async for attempt in _UNLIMITED.connection():
                 with attempt:
                     await self.refresh(missing)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -20,17 +20,17 @@ from aiorepl.wire.commands import literals
 Name = tuple[str, str]
 """Schema and table."""
 
-_BEGIN_PUBLISHED: Final = """
+_SELECT_PUBLISHED: Final = """
   SELECT c.oid FROM pg_catalog.pg_publication_tables t
     JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
    WHERE t.pubname IN ({names})"""
-_BEGIN_OIDS: Final = """
+_SELECT_OIDS: Final = """
   SELECT pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) AS oid"""
 # The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
 # read through to_jsonb.
 _FAMILIES: Final = """
-WITH RECURSIVE family AS ({begin}
+WITH RECURSIVE family AS ({tables}
    UNION
   SELECT i.inhparent FROM family f JOIN pg_catalog.pg_inherits i ON i.inhrelid = f.oid)
 SELECT pg_catalog.json_build_object(
@@ -42,19 +42,19 @@ SELECT pg_catalog.json_build_object(
          'generated', CASE WHEN c.relkind = 'p' THEN
                         ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
                                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                                 AND pg_catalog.to_jsonb(a) ->> 'attgenerated' <> '') END)::pg_catalog.text AS described
+                                 AND pg_catalog.to_jsonb(a) ->> 'attgenerated' <> '') END)::pg_catalog.text AS description
   FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table as the catalog has it.
+    """A table in the catalog.
 
-    :param columns: in their order.
-    :param parents: the tables that it is a partition of, or inherits from.
+    :param columns: the column names, in the table's order.
+    :param parents: the oids of the tables that it is a partition of, or inherits from.
     :param partitioned: whether it is a partitioned table.
-    :param generated: of a partitioned table, the columns that may not be published.
+    :param generated: a partitioned table's generated columns, which may not be published.
     """
 
     oid: int
@@ -73,29 +73,28 @@ class CatalogTable:
 
 def published(publications: Sequence[str]) -> str:
     """The query for all tables of these publications, with their ancestors; ``parse`` reads its rows."""
-    return _FAMILIES.format(begin=_BEGIN_PUBLISHED.format(names=literals(publications)))
+    return _FAMILIES.format(tables=_SELECT_PUBLISHED.format(names=literals(publications)))
 
 
 def of_oids(oids: Iterable[int]) -> str:
     """The query for these tables, with their ancestors; ``parse`` reads its rows."""
-    return _FAMILIES.format(begin=_BEGIN_OIDS.format(oids=",".join(map(str, oids))))
+    return _FAMILIES.format(tables=_SELECT_OIDS.format(oids=",".join(map(str, oids))))
 
 
 def parse(rows: Iterable[Mapping[str, str | None]]) -> list[CatalogTable]:
-    """The rows of either query."""
-    return [_table(row["described"] or "") for row in rows]
+    """Read the rows of either query."""
+    return [_table(orjson.loads(row["description"] or "")) for row in rows]
 
 
-def _table(described: str) -> CatalogTable:
-    found = orjson.loads(described)
+def _table(fields: Mapping[str, Any]) -> CatalogTable:
     return CatalogTable(
-        found["oid"],
-        found["schema"],
-        found["name"],
-        tuple(found["columns"]),
-        tuple(found["parents"]),
-        found["partitioned"],
-        frozenset(found["generated"] or ()),
+        fields["oid"],
+        fields["schema"],
+        fields["name"],
+        tuple(fields["columns"]),
+        tuple(fields["parents"]),
+        fields["partitioned"],
+        frozenset(fields["generated"] or ()),
     )
 
 
@@ -103,7 +102,7 @@ class TableCatalog:
     """The tables that were looked up in the catalog, and their ancestors."""
 
     def __init__(self, tables: Iterable[CatalogTable] = ()) -> None:
-        # As first found in the catalog; later names and columns come from the descriptions.
+        # As found first: the stream's own descriptions have later names and columns.
         self._tables: dict[int, CatalogTable] = {}
         self._names: dict[Name, CatalogTable] = {}
         self._partitioned: list[CatalogTable] = []
@@ -114,10 +113,10 @@ class TableCatalog:
     def __iter__(self) -> Iterator[CatalogTable]:
         return iter(self._tables.values())
 
-    def add(self, tables: Iterable[CatalogTable], asked: Iterable[int]) -> None:
+    def add(self, tables: Iterable[CatalogTable], requested: Iterable[int]) -> None:
         """Add the result of a look-up.
 
-        :param asked: the oids that were looked up.
+        :param requested: the oids that were looked up; those without a table are unknown from now on.
         """
         for table in tables:
             self._unknown.discard(table.oid)
@@ -126,7 +125,7 @@ class TableCatalog:
             self._tables.setdefault(table.oid, table)
             self._names.setdefault(table.names, table)
             self._parents.setdefault(table.oid, {}).update(dict.fromkeys(table.parents))
-        self._unknown.update(oid for oid in asked if oid not in self._tables)
+        self._unknown.update(oid for oid in requested if oid not in self._tables)
 
     def find(self, oid: int) -> CatalogTable | None:
         """The table with this oid, as it was found first."""
@@ -136,41 +135,45 @@ class TableCatalog:
         """The first table that was found under this name."""
         return self._names.get(names)
 
-    def asked(self, oid: int) -> bool:
+    def looked_up(self, oid: int) -> bool:
         """Whether the table was looked up in the catalog."""
         return oid in self._tables or oid in self._unknown
 
     def unknown(self, oid: int) -> bool:
-        """Whether the table was looked up and did not exist any more."""
+        """Whether the table was looked up and no longer existed."""
         return oid in self._unknown
 
     def ancestors(self, oid: int) -> tuple[Name, ...]:
         """The names of all tables that it descends from, the nearest first."""
-        return tuple(self._tables[each].names for each in self._above(oid) if each in self._tables)
+        return tuple(
+            self._tables[ancestor].names for ancestor in self._ancestors(oid) if ancestor in self._tables
+        )
 
     def roots(self, oid: int) -> tuple[int, ...]:
         """The oids of its topmost ancestors; its own oid if it has none."""
-        above = self._above(oid)
-        return tuple(each for each in above if not self._parents.get(each)) or (oid,)
+        ancestors = self._ancestors(oid)
+        return tuple(ancestor for ancestor in ancestors if not self._parents.get(ancestor)) or (oid,)
 
     def descendants(self, oid: int) -> Iterator[CatalogTable]:
         """The known tables that descend from this one."""
         table = self._tables.get(oid)
         if table is not None and table.partitioned:
-            yield from (each for each in self._tables.values() if oid in self._above(each.oid))
+            yield from (each for each in self._tables.values() if oid in self._ancestors(each.oid))
 
-    def alike(self, columns: Iterable[str]) -> Iterator[CatalogTable]:
+    def possible_parents(self, columns: Iterable[str]) -> Iterator[CatalogTable]:
         """The partitioned tables that a table with these columns may have been a partition of."""
-        given = frozenset(columns)
+        names = frozenset(columns)
         for table in self._partitioned:
-            if given - table.generated == frozenset(table.columns) - table.generated:
+            if names - table.generated == frozenset(table.columns) - table.generated:
                 yield table
 
-    def _above(self, oid: int) -> list[int]:
+    def _ancestors(self, oid: int) -> list[int]:
+        """The oids of all ancestors, the nearest first."""
         found: dict[int, None] = dict.fromkeys(self._parents.get(oid, ()))
-        waiting = list(found)
-        while waiting:
-            further = [each for one in waiting for each in self._parents.get(one, ()) if each not in found]
-            found.update(dict.fromkeys(further))
-            waiting = further
+        level = list(found)
+        while level:
+            level = [
+                parent for child in level for parent in self._parents.get(child, ()) if parent not in found
+            ]
+            found.update(dict.fromkeys(level))
         return list(found)

@@ -1,11 +1,11 @@
-"""Composite types that somebody alters while the stream runs.
+"""Composite types that are altered while the stream runs.
 
-pgoutput describes a table again when the table is altered, not when a type of a column is; and a composite value says how
-many fields it has, in binary also their types, never their names. So the catalog is asked again for each read that brings
-rows with composite values, before these are given out.
+pgoutput describes a table again when the table is altered, but not when the type of a column is. A composite value has the
+number of its fields, in binary form also their types, but never their names. So whenever slices contain composite values,
+their types are looked up again before the slices are given out.
 
-What cannot be known: how a type was before the first look at it, so that rows which are older than that are read by the
-type as it was then; and where transactions overlap the one that altered a type, which of them came first.
+Two things cannot be known: a type's attributes before the first look-up, so older rows are read by the type as it was then;
+and whether an overlapping transaction committed before the one that altered the type.
 """
 
 from __future__ import annotations
@@ -30,114 +30,119 @@ from aiorepl.wire.opening import ANSWER_SECONDS, translated
 _log = logging.getLogger("aiorepl.session")
 
 _SNAPSHOT: Final = "SELECT pg_catalog.txid_current_snapshot()::text"
-# The transactions that made the attributes what they are; those that are dropped are still there.
-_MAKERS: Final = """
+# The transactions that created or altered the attributes; dropped attributes are still in the table.
+_ALTERING_XIDS: Final = """
 SELECT DISTINCT a.xmin::text::bigint FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.typrelid = a.attrelid
  WHERE t.oid = ANY ($1) AND a.attnum > 0
 """
-_XIDS: Final = 0xFFFF_FFFF
+_XID_MASK: Final = 0xFFFF_FFFF
 
 
 class Snapshot:
-    """Which transactions were seen by a look at the database. Xids are of 32 bits, as the stream has them.
+    """The transactions that a look-up has seen. Xids have 32 bits, as in the stream.
 
-    :param text: ``xmin:xmax:in progress``, as ``txid_current_snapshot`` prints it.
+    :param text: ``xmin:xmax:xip_list``, as ``txid_current_snapshot`` prints it.
     """
 
     def __init__(self, text: str) -> None:
-        _, end, running = text.split(":")
-        self.end = int(end)
-        self._running = {int(xid) & _XIDS for xid in running.split(",") if xid}
+        _, xmax, in_progress = text.split(":")
+        self.xmax = int(xmax)
+        self._in_progress = {int(xid) & _XID_MASK for xid in in_progress.split(",") if xid}
 
     def sees(self, xid: int) -> bool:
-        """Whether this transaction had committed, being one that did."""
-        return _precedes(xid, self.end) and xid not in self._running
+        """Whether a committed transaction had committed by then."""
+        return _precedes(xid, self.xmax) and xid not in self._in_progress
 
 
 @dataclass(frozen=True, slots=True)
 class _Alteration:
-    """Types that were others before.
+    """An alteration of types.
 
-    :param layouts: by the types of before.
-    :param by: the transaction that altered them, the first if there were several.
-    :param before: the last look that saw the types as they were, if there was one.
-    :param now: the first that saw them as they are.
+    :param layouts: the layouts of rows by the types as they were before.
+    :param xid: the transaction that altered them, the first if there were several.
+    :param before: the last look-up that saw the types as they were, if there was one.
+    :param after: the first look-up that saw the types as they are.
     """
 
     layouts: Layouts
-    by: int | None
+    xid: int | None
     before: Snapshot | None
-    now: Snapshot
+    after: Snapshot
 
     def is_after(self, xid: int) -> bool:
-        """Whether that transaction came before the types were altered. The order of commits is not known, only that of
-        xids; it differs for transactions that overlap, and ALTER TYPE waits for those that use the type just then.
+        """Whether the types were altered after that transaction.
+
+        Only the order of xids is known, not that of commits. The two differ for overlapping transactions; ALTER TYPE waits
+        for those that use the type at that time.
         """
         return (self.before is not None and self.before.sees(xid)) or (
-            self.by is not None and _precedes(xid, self.by)
+            self.xid is not None and _precedes(xid, self.xid)
         )
 
 
 class TypeWatch:
-    """Asks the catalog, on a connection of its own that is opened when the first composite value is met."""
+    """Looks composite types up, on a connection of its own that is opened for the first composite value."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._connection: Any = None
-        self._seen: dict[int, Snapshot] = {}
-        # Those of before which transactions may still come, the first one first.
+        # The last look-up of each type.
+        self._looked_up: dict[int, Snapshot] = {}
+        # In their order, as long as transactions from before them may still arrive.
         self._alterations: list[_Alteration] = []
 
     async def settle(self, assembler: Assembler, slices: list[Slice]) -> list[Slice]:
-        """These slices, each of its rows laid out by the types of its time. A call that is cancelled can be made again.
+        """Return the slices with every row read by the types of its time. A cancelled call can be repeated.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: when the catalog cannot be asked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: a query failed.
         """
-        used = _composites(assembler.layouts.types, slices)
-        if used:
-            await self._look(assembler, used)
-        return [self._laid_out(part, assembler.layouts) for part in slices] if self._alterations else slices
+        oids = _composites(assembler.layouts.types, slices)
+        if oids:
+            await self._look_up(assembler, oids)
+        if not self._alterations:
+            return slices
+        return [self._with_layouts(part, assembler.layouts) for part in slices]
 
-    async def _look(self, assembler: Assembler, used: set[int]) -> None:
-        """Compare what is known of these types with the catalog."""
+    async def _look_up(self, assembler: Assembler, oids: set[int]) -> None:
+        """Compare the known descriptions of these types with the catalog."""
         types = assembler.layouts.types
         ((snapshot,),) = await self._fetch(_SNAPSHOT)
         now = Snapshot(snapshot)
-        infos = catalog.parse(await self._fetch(catalog.QUERY, sorted(used)))
+        infos = catalog.parse(await self._fetch(catalog.QUERY, sorted(oids)))
         altered = [info for info in infos if types.info(info.oid) != info]
         if altered:
-            oids = [info.oid for info in altered]
-            before = self._oldest_look(oids)
-            makers = [xid for (xid,) in await self._fetch(_MAKERS, oids)]
+            altered_oids = [info.oid for info in altered]
+            before = self._oldest_look_up(altered_oids)
+            xids = [xid for (xid,) in await self._fetch(_ALTERING_XIDS, altered_oids)]
             layouts = assembler.retype(types.altered(altered))
-            self._alterations.append(_Alteration(layouts, _first_behind(before, makers, now), before, now))
+            self._alterations.append(_Alteration(layouts, _first_unseen(before, xids, now), before, now))
             for info in altered:
-                _log.warning("type %s was altered: rows written since are read by its new description", info)
-        self._seen.update((info.oid, now) for info in infos)
+                _log.warning("type %s was altered: later rows are read by its new description", info)
+        self._looked_up.update((info.oid, now) for info in infos)
 
-    def _laid_out(self, part: Slice, layouts: Layouts) -> Slice:
+    def _with_layouts(self, part: Slice, layouts: Layouts) -> Slice:
         if part.transaction is None:
             return part
         xid = part.transaction.xid
         for alteration in self._alterations:
             if alteration.is_after(xid):
                 return reread(part, alteration.layouts, layouts)
-        before = self._alterations[-1].layouts if self._alterations else layouts
-        # Behind a commit that a look did not see there comes none that it saw.
-        self._alterations = [each for each in self._alterations if each.now.sees(xid)]
-        return reread(part, layouts, before)
+        previous = self._alterations[-1].layouts if self._alterations else layouts
+        # After a commit that a look-up did not see, no commit follows that it saw.
+        self._alterations = [each for each in self._alterations if each.after.sees(xid)]
+        return reread(part, layouts, previous)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
 
-    def _oldest_look(self, oids: Iterable[int]) -> Snapshot | None:
-        """Of the last looks at these types; ``None`` if one was not looked at."""
-        looks = [self._seen.get(oid) for oid in oids]
-        known = [look for look in looks if look is not None]
-        return min(known, key=lambda look: look.end) if len(known) == len(looks) else None
+    def _oldest_look_up(self, oids: Iterable[int]) -> Snapshot | None:
+        """The oldest among the last look-ups of these types; ``None`` if one of them was not looked up yet."""
+        snapshots = [self._looked_up.get(oid) for oid in oids]
+        known = [snapshot for snapshot in snapshots if snapshot is not None]
+        return min(known, key=lambda snapshot: snapshot.xmax) if len(known) == len(snapshots) else None
 
     async def _fetch(self, query: str, *arguments: object) -> list[Any]:
         if self._connection is None:
@@ -145,7 +150,7 @@ class TypeWatch:
         try:
             return list(await self._connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except BaseException as error:
-            # Also when it is cancelled: an answer may be under way.
+            # Also on cancellation: the next query would read the rest of this result.
             self.close()
             if isinstance(error, Exception):
                 raise translated(error) from None
@@ -153,7 +158,7 @@ class TypeWatch:
 
 
 def _composites(types: Types, slices: Iterable[Slice]) -> set[int]:
-    """The composite types of which there are values in these."""
+    """The oids of the composite types that occur in these slices."""
     found: set[int] = set()
     if not types.any_composites:
         return found
@@ -168,14 +173,14 @@ def _composites(types: Types, slices: Iterable[Slice]) -> set[int]:
     return found
 
 
-def _first_behind(before: Snapshot | None, makers: Iterable[int], now: Snapshot) -> int | None:
-    """The first transaction that an earlier look did not see, or without one the last of all."""
-    ages = {now.end - xid & _XIDS: xid for xid in makers if before is None or not before.sees(xid)}
+def _first_unseen(before: Snapshot | None, xids: Iterable[int], now: Snapshot) -> int | None:
+    """The first transaction that ``before`` did not see; the last of all if there was no look-up before."""
+    ages = {now.xmax - xid & _XID_MASK: xid for xid in xids if before is None or not before.sees(xid)}
     if not ages:
         return None
     return ages[min(ages) if before is None else max(ages)]
 
 
 def _precedes(xid: int, other: int) -> bool:
-    """Whether the first was given out earlier. Xids are counted round: the two billion before one are."""
-    return 0 < (other - xid & _XIDS) < 1 << 31
+    """Whether ``xid`` was assigned before ``other``. Xids wrap around, as in ``TransactionIdPrecedes``."""
+    return 0 < (other - xid & _XID_MASK) < 1 << 31

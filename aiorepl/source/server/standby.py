@@ -3,14 +3,14 @@
 The stream itself does not show this, so the server is asked on another connection. A position needs the timeline of its
 LSN: received slices are given out only after a later check has found the server on the same timeline.
 
-Source: ``logical_read_xlog_page`` in walsender.c, which changes the timeline in silence; ``IdentifySystem``.
+Source: ``logical_read_xlog_page`` in walsender.c, which changes the timeline without a message; ``IdentifySystem``.
 """
 
 from __future__ import annotations
 
 from aiorepl.errors import ConnectionLost
+from aiorepl.source.server.queries import read_slot
 from aiorepl.source.source import Source
-from aiorepl.wire.commands import literal
 from aiorepl.wire.interface import Connection
 
 
@@ -21,13 +21,13 @@ class TimelineChanged(ConnectionLost):
 class StandbyWatch:
     """Asks the standby which timeline it is on.
 
-    :param process: the standby's process that sends the stream.
-    :param timeline: the one that the stream is on.
+    :param pid: the standby's process that sends the stream.
+    :param timeline: the timeline of the stream.
     """
 
-    def __init__(self, source: Source, process: int, timeline: int) -> None:
+    def __init__(self, source: Source, pid: int, timeline: int) -> None:
         self._source = source
-        self._process = process
+        self._pid = pid
         self._timeline = timeline
         self._connection: Connection | None = None
 
@@ -35,14 +35,14 @@ class StandbyWatch:
         """Check that everything received so far belongs to the stream's timeline.
 
         :raises TimelineChanged: some of it may belong to another timeline.
-        :raises ConnectionLost, ConnectionFailed: the standby cannot be asked.
+        :raises ConnectionLost, ConnectionFailed, ServerError: the query failed.
         """
         if self._connection is None:
             self._connection = await self._connect()
         try:
             system = await self._connection.identify_system()
         except BaseException:
-            # Also on cancellation: the next query would read this query's answer.
+            # Also on cancellation: the next query would read this query's result.
             self.abort()
             raise
         if system.timeline != self._timeline:
@@ -57,13 +57,10 @@ class StandbyWatch:
     async def _connect(self) -> Connection:
         connection = await self._source.open()
         try:
-            rows = await connection.query(
-                "SELECT active_pid::text AS process FROM pg_catalog.pg_replication_slots "
-                f"WHERE slot_name = {literal(self._source.slot)}"
-            )
-            if [row["process"] for row in rows] != [str(self._process)]:
+            slot = await read_slot(connection, self._source.slot)
+            if slot is None or slot.active_pid != str(self._pid):
                 # The DSN has several hosts, and another one has answered.
-                raise ConnectionLost("the standby's timeline cannot be asked for: another server answers")
+                raise ConnectionLost("cannot read the standby's timeline: the DSN leads to another server")
         except BaseException:
             connection.abort()
             raise
