@@ -57,9 +57,9 @@ def test_what_is_no_pipeline(given, reason):
         ({"slot": "Orders"}, "is not a slot name"),
         ({"slot": "s" * 64}, "is not a slot name"),
         ({"publication": None}, "name at least one publication"),
-        ({"heartbeat_interval": float("nan")}, "heartbeat_interval is"),
-        ({"heartbeat_interval": float("inf")}, "heartbeat_interval is"),
-        ({"receive_timeout": float("nan")}, "receive_timeout is"),
+        ({"heartbeat_interval": float("nan")}, "heartbeat_interval must be"),
+        ({"heartbeat_interval": float("inf")}, "heartbeat_interval must be"),
+        ({"receive_timeout": float("nan")}, "receive_timeout must be"),
     ],
 )
 def test_what_is_no_source(given, reason):
@@ -79,7 +79,7 @@ def test_dead_letters_are_for_a_sink_as_well():
 )
 def test_what_is_no_retry_policy(wrong):
     """It is refused, and named."""
-    with pytest.raises(ConfigurationError, match=f"retry: {next(iter(wrong))} is "):
+    with pytest.raises(ConfigurationError, match=f"retry: {next(iter(wrong))} must be "):
         RetryPolicy(**wrong)
 
 
