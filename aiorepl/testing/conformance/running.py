@@ -73,11 +73,15 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Threads that were started within are waited for: idle ones still hold what they were called with."""
+    """Wait for the threads that were started within: an idle one still holds what it was called with.
+
+    A process does not wait for its daemon threads; those of a proxy wait in turn for the sockets that are collected later.
+    """
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(10.0)
+        if not thread.daemon:
+            thread.join(10.0)
 
 
 @contextmanager
