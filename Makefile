@@ -2,22 +2,36 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test compiled sanitize servers lint bench bench-sinks lock clean
+.PHONY: demo test test-fast coverage compiled sanitize servers lint bench bench-sinks lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
 ARGS =
+PYTEST = pytest -n 4 --dist loadgroup
+# The folders with modules that compile.
+COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/assembly tests/formats tests/journal
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
 # What compiles in plain Python first, unless ARGS choose; then everything, as it is installed.
 test: lint servers compiled
-	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/pytest -n 2 --dist loadgroup \
-	  tests/wire tests/pgoutput tests/values tests/transactions tests/assembly tests/formats tests/journal tests/fuzz
-	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PYTEST) $(COMPILED) tests/fuzz
+	$(BIN)/$(PYTEST) $(ARGS)
+
+# What needs no server, and one path from a real server to a sink: for everyday work.
+test-fast: $(STAMP)
+	$(BIN)/$(PYTEST) -m "not server or one_path" $(COMPILED) tests/source tests/transforms tests/delivery tests/pipeline \
+	  tests/snapshot tests/live $(ARGS)
+
+# Lines and branches, in plain Python because compiled code is not traced; ARGS choose tests.
+coverage: $(STAMP) servers
+	@rm -f .coverage .coverage.*
+	-AIOREPL_PURE_PYTHON=1 $(BIN)/coverage run -m $(PYTEST) $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/python scripts/coverage.py
 
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
 compiled: $(STAMP)

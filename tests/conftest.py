@@ -30,6 +30,7 @@ import pytest
 from hypothesis import settings
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.source.feedback import schedule
 from aiorepl.testing import EmbeddedServer
 
 # The same examples every time, and as long as they take: what fails here fails everywhere. New ones are looked for with
@@ -168,6 +169,13 @@ def nothing_unhandled() -> Iterator[None]:
         pytest.fail("unhandled in the event loop:\n" + "\n".join(_unhandled), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def confirmed_soon(request: pytest.FixtureRequest) -> None:
+    """A slot is confirmed at once: hundreds of tests wait for that, and otherwise for a second."""
+    if request.node.get_closest_marker("server") is not None:
+        request.getfixturevalue("monkeypatch").setattr(schedule, "_SOONEST", 0.02)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Set up the environment that workers and every process of a test inherit."""
@@ -177,6 +185,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         # Each of a thousand processes would compile what it imports; nothing is written beside the sources.
         os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what takes a PostgreSQL server."""
+    if "servers" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.server)
 
 
 def pytest_collection_finish() -> None:

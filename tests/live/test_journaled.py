@@ -26,6 +26,8 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import LocalStore
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
+pytestmark = pytest.mark.one_path
+
 SOON = BatchPolicy(flush_seconds=0.1)
 
 

@@ -17,6 +17,8 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.server
+
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.2)
 
 
