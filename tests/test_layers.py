@@ -66,7 +66,7 @@ PURE = (
     ),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
     *("source/feedback/liveness.py", "source/catalog/tables.py"),
-    *("source/continuity.py", "source/progress.py"),
+    *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}

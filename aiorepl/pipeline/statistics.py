@@ -1,4 +1,4 @@
-"""What ``Pipeline.statistics`` gives: a look at every queue between the server and the sinks."""
+"""The result of ``Pipeline.statistics``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from aiorepl.source.session import TransactionBufferStatistics
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How many bytes of WAL a sink is behind what it could have: until it takes them, and until they are durable."""
+    """How many bytes of WAL a sink is behind the server; with a journal: behind the journal.
+
+    :param accepted: bytes that it has not taken into memory yet.
+    :param durable: bytes that it has not made durable yet.
+    """
 
     accepted: int
     durable: int
@@ -23,16 +27,25 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatistics:
-    """A look at a running pipeline: the LSN ladder from the server down, the queues, and every sink.
+    """The state of a running pipeline: its LSNs from the server down, its buffers and its sinks.
 
-    :param received: how far the server has sent; then what every sink has taken, and what the slot is confirmed with.
-    :param reconnects: how often the connection was lost and made again; ``last_error`` is why, or why it cannot be.
-    :param idle_seconds: seconds since the server's last sign of life; ``None`` without a stream, and with ``interface="sql"``.
+    ``received >= accepted >= flushed``; all three are 0 before the stream begins.
+
+    :param received: how far the server has sent WAL (``sent_lsn`` in ``pg_stat_replication``).
+    :param accepted: the end LSN of the last transaction that every sink has taken into memory. It confirms nothing.
+    :param flushed: the end LSN of the last transaction that is durable in every sink; with a journal: in the journal. The
+        slot is confirmed with it (``confirmed_flush_lsn`` in ``pg_replication_slots``), within about a second.
+    :param reconnects: how often the connection was lost and made again.
+    :param last_error: the last error of the connection, or of an attempt to make it again.
+    :param idle_seconds: seconds since the server has sent something; ``None`` without a stream, and with
+        ``interface="sql"``.
     :param transaction_buffer: memory and spool for transactions that are in progress or prepared.
-    :param buffers: what waits for sinks. One that is held back names the ``slowest`` of its readers.
-    :param lags: how far behind every sink is.
-    :param gaps: what was missing at the start, and accepted.
-    :param heartbeat: what has become of the beats, if the source has any.
+    :param buffers: by name, what waits for the sinks; ``backpressured`` while a buffer is full, ``slowest`` is the sink that it
+        waits for.
+    :param sinks: by name, each sink's own statistics; with a journal also the journal's.
+    :param lags: by name, how many bytes of WAL each sink is behind.
+    :param gaps: the gaps that were accepted.
+    :param heartbeat: the heartbeats so far; ``None`` if the source has none.
     """
 
     received: LSN

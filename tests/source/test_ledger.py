@@ -165,3 +165,28 @@ def test_an_unproven_position_is_not_told():
 
     ledger.confirm_at_most(None)
     assert LSN(200) == ledger.confirm()
+
+
+def test_a_move_of_flushed_is_signalled_once():
+    """The listener is called when what can be confirmed moves, and then not again until it is set again."""
+    ledger, calls = Ledger(START, ["a"]), []
+    ledger.notify(lambda: calls.append(ledger.confirmable))
+    ledger.complete(LSN(200))
+    ledger.accept("a", LSN(200))
+    assert [] == calls
+    ledger.durable("a", LSN(150))
+    ledger.durable("a", LSN(200))
+    assert [LSN(150)] == calls
+
+
+def test_a_limit_that_is_removed_is_signalled():
+    """So is the end of a limit, with what can be confirmed then; a listener that was removed is not called."""
+    ledger, calls = Ledger(LSN(200), ["a"]), []
+    ledger.confirm_at_most(LSN(100))
+    ledger.notify(lambda: calls.append(ledger.confirmable))
+    ledger.confirm_at_most(None)
+    assert [LSN(200)] == calls
+    ledger.notify(lambda: calls.append(ledger.confirmable))
+    ledger.notify(None)
+    ledger.confirm_at_most(None)
+    assert [LSN(200)] == calls

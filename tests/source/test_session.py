@@ -1,4 +1,4 @@
-"""One connection's accounts, with frames by hand: quiet WAL, ``until``, and statuses."""
+"""One session with frames by hand: quiet WAL, ``until``, and status updates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from aiorepl import LSN, ConnectionLost, Position, Source
 from aiorepl.source import session as session_module
+from aiorepl.source.feedback import schedule
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.session import Session
@@ -206,6 +207,32 @@ async def test_a_status_that_cannot_be_sent_ends_the_session(begin):
     connection.broken = ZeroDivisionError("no status")
     async with asyncio.timeout(60):
         assert connection.broken is await connection.failed
+
+
+async def test_a_move_of_flushed_is_reported_at_once(begin, monkeypatch):
+    """The status goes out when a sink has made something durable, before the clock makes one due."""
+    monkeypatch.setattr(schedule, "_MIN_INTERVAL", 0.0)
+    session, connection, ledger = await begin()
+    connection.reads = [transaction(200, 210)]
+    await session.receive()
+    while not connection.statuses:
+        await asyncio.sleep(0)
+    assert [(LSN(210), LSN(100), False)] == connection.statuses
+    ledger.durable("s", LSN(210))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [(LSN(210), LSN(210), False)] == connection.statuses[1:]
+
+
+async def test_a_move_of_flushed_is_reported_at_most_once_a_second(begin, monkeypatch):
+    """Moves within the shortest interval wait for its end, and no task runs for each of them."""
+    monkeypatch.setattr(schedule, "_MIN_INTERVAL", 3600.0)
+    _, connection, ledger = await begin()
+    for lsn in range(200, 220):
+        ledger.complete(LSN(lsn))
+        ledger.durable("s", LSN(lsn))
+        await asyncio.sleep(0)
+    assert [] == connection.statuses
 
 
 async def test_a_silent_server_is_asked_and_then_given_up(begin):
