@@ -11,7 +11,6 @@ from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.buffer import Cursor
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.data_errors import locate_error
-from aiorepl.delivery.dedup import Deduplicator
 from aiorepl.delivery.feeder import Feeder, unless
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writer import SinkWriter, transactions
@@ -22,6 +21,7 @@ from aiorepl.retry import Rewinds
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import commits
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.transaction import Slice
 from aiorepl.transforms.filter import StreamFilter
@@ -92,7 +92,7 @@ class SinkWorker:
         if self._selection is not None:
             self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog)
         self._tracker = SchemaTracker() if self._announces else None
-        self._seen = Deduplicator(after)
+        self._received = ReplayFilter(after)
         self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
         self._gather_until: float | None = None
         self._skipped = 0
@@ -150,10 +150,11 @@ class SinkWorker:
             part = self._cursor.take()
             if part is None:
                 break
-            new = self._seen.new(part)
+            new = self._received.new(part)
             if new is None:
                 self._skipped += 1
                 continue
+            self._received.add(new)
             header, end_lsn = new.transaction, new.end_lsn
             if (
                 self._trail is not None

@@ -28,6 +28,7 @@ from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice, Transaction
 from aiorepl.values.registry import Types
 
@@ -142,15 +143,13 @@ class _Preparing:
         self._upload: Upload | None = None
         self._ready: list[bytes | bytearray] = []
         self._index: SegmentIndex | None = None
-        self._complete = False
+        self._built = ReplayFilter()
 
     def add(self, part: Slice) -> None:
-        builder = self._builder
-        if not self._complete:
-            known = builder.ordinal if builder.open is not None else 0
-            left = [change for change in part.changes if change.ordinal >= known]
-            builder.add(replace(part, changes=left, two_phase=None))
-            self._complete = part.end_lsn is not None
+        new = self._built.new(part)
+        if new is not None:
+            self._builder.add(replace(new, two_phase=None))
+            self._built.add(new)
         self._push()
 
     def publish(self, end: Position) -> None:

@@ -25,7 +25,8 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.position import Position
-from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 
@@ -198,7 +199,7 @@ class JournalReader:
                 )
             for segment in chain.segments(after):
                 index = await to_thread.run_sync(self.index, segment)
-                assembler = Assembler(Types(index.types), binary=index.binary, resume=Resume(after))
+                assembler = Assembler(Types(index.types), binary=index.binary, resume=ReplayFilter(after))
                 for block in index.blocks[first_behind(index, after) :]:
                     if slices := await to_thread.run_sync(self._assemble, segment, block, assembler):
                         after = max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])

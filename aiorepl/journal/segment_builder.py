@@ -51,11 +51,6 @@ class SegmentBuilder:
         """The transaction that has begun and not ended."""
         return self._open
 
-    @property
-    def ordinal(self) -> int:
-        """The ordinal that the open transaction's next change must have."""
-        return self._ordinal
-
     def add(self, part: Slice) -> None:
         """Append a slice.
 

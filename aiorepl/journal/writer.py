@@ -35,6 +35,7 @@ from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice, Transaction
 
 
@@ -57,9 +58,8 @@ class JournalWriter:
         self._start_lsn = ZERO
         # The state on disk.
         self._state: State | None = None
-        # The end of the slices accepted so far; they are durable up to the state's position.
-        self._accepted = ZERO
-        self._message = ZERO
+        # The slices accepted so far; they are durable up to the state's position.
+        self._accepted = ReplayFilter()
         self._builder: SegmentBuilder | None = None
         self._upload: Upload | None = None
         self._ready: list[bytes | bytearray] = []
@@ -105,7 +105,7 @@ class JournalWriter:
         kept_from = ZERO if chain is None else chain.start_lsn
         self._leftovers = [segment for segment in unindexed(store) if segment.after >= kept_from]
         store.clean()
-        self._source, self._state, self._accepted = source, state, state.position.lsn
+        self._source, self._state, self._accepted = source, state, ReplayFilter(state.position.lsn)
 
     def _recovered(self, chain: Chain) -> State:
         """The state, corrected after a crash between a segment's index and ``position.json``."""
@@ -149,7 +149,7 @@ class JournalWriter:
             state = self._opened()
             gap = Gap(after, until.lsn, state.segment)
             self._advance(replace(state, position=until, gaps=(*state.gaps, gap)))
-            self._accepted = until.lsn
+            self._accepted = ReplayFilter(until.lsn)
 
     def void_prepared(self) -> None:
         """Forget all prepared transactions, because a new slot sends them again when they commit."""
@@ -201,42 +201,34 @@ class JournalWriter:
         """Take a slice of a prepared transaction, or its outcome."""
         message = part.two_phase
         if isinstance(message, (CommitPrepared, RollbackPrepared)) and part.end_lsn is not None:
-            if part.end_lsn > self._accepted and isinstance(message, CommitPrepared):
+            if self._accepted.new(part) is not None and isinstance(message, CommitPrepared):
                 for committed in self._prepared.committed(header, part.end_lsn):
                     self._add(committed)
                     self._push()
             # Also on a repeated call after the last push failed.
             self._prepared.decide(header.xid, header.commit_lsn)
-            self._accepted = max(self._accepted, part.end_lsn)
-        elif header.commit_lsn >= self._accepted:
+            # A repeated call can bring an outcome that was accepted, and part of a later transaction as well.
+            self._accepted.add(part)
+        elif self._accepted.known(header.commit_lsn) is not None:
             self._prepared.add(part, header, self._from())
-            self._accepted = max(self._accepted, part.end_lsn or ZERO)
+            if part.end_lsn is not None:
+                self._accepted.add(part)
 
-    def _add(self, part: Slice) -> None:
-        if part.transaction is None:
-            # Marks and messages have an end of their own, which is where they stand.
-            end = part.end_lsn or ZERO
-            if end <= max(self._accepted, self._message):
-                return
-            if part.changes:
-                self._message = end
-        elif part.end_lsn is not None and part.end_lsn <= self._accepted:
+    def _add(self, repeated: Slice) -> None:
+        part = self._accepted.new(repeated)
+        if part is None:
             return
-        elif part.transaction.commit_lsn < self._accepted:
-            return  # an earlier slice of a transaction that we have
         self._require_one_timeline(part)
         if self._builder is not None and self._builder.open is None and self._builder.redefines(part):
             self._seal()
         if part.changes or part.transaction is not None:
             builder = self._built()
-            known = builder.ordinal if builder.open is not None and _same(builder, part) else 0
-            builder.add(_without(part, known) if known else part)
+            builder.add(part)
             self._ready += builder.take()
         if isinstance(part.two_phase, CommitPrepared) and part.transaction is not None:
             # Prepared before this slot was created, so it is sent whole now; the rows from the older slot are void.
             self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
-        if part.end_lsn is not None and (self._builder is None or self._builder.open is None):
-            self._accepted = max(self._accepted, part.end_lsn)
+        self._accepted.add(part)
 
     def _require_one_timeline(self, part: Slice) -> None:
         """A segment is of one timeline: close it where the source was promoted."""
@@ -245,7 +237,7 @@ class JournalWriter:
             return
         lsn = part.end_lsn if part.transaction is None else part.transaction.commit_lsn
         timeline = source.timelines.at
-        if lsn is not None and timeline(self._accepted) < timeline(lsn):
+        if lsn is not None and timeline(self._accepted.after) < timeline(lsn):
             self._seal()
 
     def _built(self) -> SegmentBuilder:
@@ -275,9 +267,9 @@ class JournalWriter:
     def _seal(self) -> None:
         """Publish the open segment, and write the state. After an error, a repeated call continues where it failed."""
         builder, state = self._builder, self._opened()
-        end, prepared = self._from().at(self._accepted), self._prepared.undecided
+        end, prepared = self._from().at(self._accepted.after), self._prepared.undecided
         if builder is None:
-            if self._accepted > state.position.lsn:
+            if self._accepted.after > state.position.lsn:
                 self._advance(replace(state, position=end, prepared=prepared))
             return
         if self._index is None:
@@ -312,16 +304,3 @@ class JournalWriter:
                 if segment.last_end_lsn <= state.last_segment_end:
                     self._store.delete(segment.name + SEGMENT)
                     self._leftovers.remove(segment)
-
-
-def _same(builder: SegmentBuilder, part: Slice) -> bool:
-    opened, header = builder.open, part.transaction
-    return opened is not None and header is not None and opened.commit_lsn == header.commit_lsn
-
-
-def _without(part: Slice, known: int) -> Slice:
-    """The slice without changes that were built before an error, when the engine gives the same batch again."""
-    if not part.changes or part.changes[0].ordinal >= known:
-        return part
-    left = [change for change in part.changes if change.ordinal >= known]
-    return Slice(part.transaction, left, False, part.end_lsn, part.size)

@@ -79,8 +79,6 @@ class Capture:
         self._refuted: list[tuple[Claim, LSN]] = []
         # Slices that were received and not given out yet.
         self._received: list[Slice] | None = None
-        # What was received before this connection, which the server was asked to send again.
-        self._known = LSN(0)
         self._rewinding = False
 
     def deliver_prepared(self) -> None:
@@ -287,7 +285,7 @@ class Capture:
             spool=self._spool,
         )
         await session.start(result)
-        self._session, self._known = session, self._progress.after
+        self._session = session
         timelines = result.position.timelines
         if result.standby_pid is not None and timelines is not None:
             self._standby_watch = StandbyWatch(self.source, result.standby_pid, timelines.current)
@@ -380,10 +378,8 @@ class Capture:
         new = []
         for part in slices:
             self._refuted += [(claim, continuity.begins) for claim in continuity.take(part)]
-            header, end = part.transaction, part.end_lsn
-            known = end is not None and end <= self._known
-            if not known and (header is None or header.commit_lsn >= self._known):
-                new.append(part)
+            if (fresh := self._progress.new(part)) is not None:
+                new.append(fresh)
         return new
 
 

@@ -9,7 +9,7 @@ from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Commit, Header, Position
 from aiorepl.source.continuity import GAP_ADVICE, Claim, commits
-from aiorepl.transactions.assembler import Resume
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice
 
 HOLDER = "this pipeline"
@@ -23,15 +23,17 @@ class CaptureProgress:
     """
 
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
-        self.after = after
-        """Where the stream resumes: the end of the last transaction that was received whole, unless it is being read again."""
+        self._replay = ReplayFilter(after)
         # These do not move back when the stream is read again: the end of the last whole transaction, its header, and
         # the largest commit LSN of a transaction of which any part was received.
         self._end = after
         self._last: Header | None = last
         self._last_commit = LSN(0)
-        # Commit LSN of the transaction that was received in part, and its number of received changes.
-        self._partial: tuple[LSN, int] | None = None
+
+    @property
+    def after(self) -> LSN:
+        """Where the stream resumes: the end of the last transaction that was received whole, unless it is being read again."""
+        return self._replay.after
 
     @property
     def furthest(self) -> LSN:
@@ -43,10 +45,13 @@ class CaptureProgress:
         """The commit LSN of a transaction of which only a part was received; ``None`` without one."""
         return self._last_commit if self._last_commit >= self._end else None
 
-    def resume(self, since: LSN) -> Resume:
+    def resume(self, since: LSN) -> ReplayFilter:
         """The state for an assembler whose server sends everything after ``since``."""
-        commit_lsn, ordinals = self._partial or (None, 0)
-        return Resume(since, commit_lsn, ordinals)
+        return ReplayFilter(since, self._replay.commit_lsn, self._replay.ordinal)
+
+    def new(self, part: Slice) -> Slice | None:
+        """Return the slice without the changes that were received; ``None`` if nothing of it is new."""
+        return self._replay.new(part)
 
     def claim(self, position: Position) -> Claim | None:
         """The claim that a server has to prove after a reconnect; ``position`` is any position of the stream."""
@@ -62,28 +67,23 @@ class CaptureProgress:
         for part in slices:
             header, end = part.transaction, part.end_lsn
             if header is not None:
-                if self._partial is not None and self._partial[0] != header.commit_lsn:
+                partial = self._replay.commit_lsn
+                if partial is not None and partial != header.commit_lsn:
                     raise SlotError(
                         f"the server continues with the transaction that commits at {header.commit_lsn}, but only a part of "
-                        f"the one at {self._partial[0]} was received: the server lost it, by a failover or a restore; "
+                        f"the one at {partial} was received: the server lost it, by a failover or a restore; "
                         f"{GAP_ADVICE}"
                     )
                 if end is None or header.commit_lsn < end:
                     # A ROLLBACK PREPARED is identified by the end of its record.
                     self._last_commit = max(self._last_commit, header.commit_lsn)
-                if end is None:
-                    received = 0 if self._partial is None else self._partial[1]
-                    self._partial = (header.commit_lsn, received + len(part.changes))
-                else:
-                    self._partial = None
-                    if end > self._end and commits(part, header):
-                        self._last = header
+                if end is not None and end > self._end and commits(part, header):
+                    self._last = header
             if end is not None:
-                self.after = max(self.after, end)
                 self._end = max(self._end, end)
+            self._replay.add(part)
 
     def rewind(self, lsn: LSN) -> None:
         """Receive everything after ``lsn`` again."""
         # An earlier rewind may not have reached ``lsn`` yet.
-        self.after = min(self.after, lsn)
-        self._partial = None
+        self._replay = ReplayFilter(min(self.after, lsn))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolError
@@ -19,7 +19,8 @@ from aiorepl.source.heartbeat import is_heartbeat
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.source import Source
-from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values.registry import Types
@@ -66,7 +67,7 @@ class Session:
         types: Types,
         ledger: Ledger,
         *,
-        resume: Resume,
+        resume: ReplayFilter,
         tables: TableLookups | None = None,
         until: LSN | None = None,
         spool: Spool | None = None,
@@ -80,6 +81,8 @@ class Session:
         self._ledger = ledger
         self._until = until
         self._resume = resume
+        # Where the server begins to send.
+        self._begins = resume.after
         self._spool = Spool(source.spill_dir) if spool is None else spool
         # Set by ``start``, which knows where the stream begins.
         self._decoder: Decoder
@@ -109,8 +112,7 @@ class Session:
             start_lsn = min(start_lsn, slot_lsn)
         # SQL functions always begin at the slot's own position.
         walsender = isinstance(self._connection, ReplicationConnection)
-        begins = max(start_lsn, slot_lsn) if walsender else slot_lsn
-        self._resume = replace(self._resume, begins=begins)
+        self._begins = max(start_lsn, slot_lsn) if walsender else slot_lsn
         self._start_assembler(self._resume)
         # Before the command, because a notice may arrive in the same read as the reply.
         self._connection.on_notice(self._on_notice)
@@ -188,13 +190,14 @@ class Session:
         self._assembler.waiting.clear()
         await self._stop_tasks()
 
-    def _start_assembler(self, resume: Resume) -> None:
+    def _start_assembler(self, resume: ReplayFilter) -> None:
         source = self._source
         self._decoder = Decoder(source.options().streaming)
         self._assembler = Assembler(
             self._types,
             binary=source.binary,
             resume=resume,
+            begins=self._begins,
             deliver_prepared=source.deliver_prepared,
             budget=source.transaction_buffer_bytes,
             spool=self._spool,
@@ -210,7 +213,7 @@ class Session:
                 elif isinstance(run, Restart):
                     self._status_updates.report()
                     self._assembler.waiting.clear()
-                    self._start_assembler(Resume(self._end, begins=self._resume.begins))
+                    self._start_assembler(ReplayFilter(self._end))
                 else:
                     self._received = run.wal_end
                     if not self._assembler.open:

@@ -19,7 +19,8 @@ from aiorepl.pgoutput.relations import Column
 from aiorepl.position import Position, Timelines
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
-from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
@@ -213,9 +214,12 @@ class Stream:
         return list(described.values())
 
     def _connection(self, after: LSN) -> tuple[Decoder, Assembler]:
-        resume = Resume(after, begins=LSN(0))
         return Decoder(), Assembler(
-            Types(self.types), binary=self.binary, resume=resume, deliver_prepared=True
+            Types(self.types),
+            binary=self.binary,
+            resume=ReplayFilter(after),
+            begins=LSN(0),
+            deliver_prepared=True,
         )
 
     def _described(self) -> list[bytes]:

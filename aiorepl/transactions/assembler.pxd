@@ -4,19 +4,19 @@ from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.transactions.changes cimport RowChange, row_change
 from aiorepl.transactions.rows cimport Layout, Layouts
 
-cdef Py_ssize_t _OVERHEAD, _SLICE_BYTES
+cdef Py_ssize_t _OVERHEAD
 
 
 cdef class Assembler:
     cdef public object waiting
     cdef public Py_ssize_t unknown_prepared
     cdef readonly object _state  # for tests of the table of transitions
-    cdef object _resume, _begin, _transaction, _origin, _pending, _preparing
+    cdef object _resume, _begins, _begin, _transaction, _origin, _pending, _preparing
     cdef bint _deliver_prepared, _first, _skip
     cdef readonly Layouts layouts
     cdef dict _handlers
     cdef list _fresh, _slices, _gathered
-    cdef Py_ssize_t _size, _ordinal, _known
+    cdef Py_ssize_t _size, _ordinal, _known, _slice_bytes
 
     @cython.locals(row=RowMessage, layout=Layout, expansion=Py_ssize_t)
     cpdef list feed(self, object messages)

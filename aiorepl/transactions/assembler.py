@@ -7,7 +7,6 @@ for a read and not for a row. A plain transaction passes through; streamed and p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiorepl.errors import ProtocolError
@@ -18,6 +17,7 @@ from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
@@ -25,28 +25,9 @@ from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
 from aiorepl.transactions.waiting import Waiting
 from aiorepl.values.registry import Types
 
-# C's own numbers in the compiled form.
-_OVERHEAD, _SLICE_BYTES = OVERHEAD, SLICE_BYTES
+# A C number in the compiled form.
+_OVERHEAD = OVERHEAD
 TRANSACTION_BUFFER_BYTES: Final = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """What a consumer has of a stream that is about to be sent again.
-
-    :param after: an end LSN; transactions that ended at or before it are known whole.
-    :param commit_lsn: the one transaction that was under way when the stream broke off, ``None`` without one.
-    :param ordinals: how many changes of it are known. They come again the same: a change's identity is for good.
-    :param begins: where the server begins to send; at ``after`` unless given.
-    """
-
-    after: LSN
-    commit_lsn: LSN | None = None
-    ordinals: int = 0
-    begins: LSN | None = None
-
-
-NOTHING: Final = Resume(LSN(0))
 
 
 class Assembler:
@@ -54,11 +35,13 @@ class Assembler:
 
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
-    :param resume: what was delivered earlier and is dropped when it comes again.
+    :param resume: what was received on an earlier connection and is dropped; it is not changed.
+    :param begins: where the server begins to send; at ``resume.after`` by default.
     :param deliver_prepared: give prepared transactions out when they are prepared, and how they ended later; else
         they are given out when they commit, and never if they roll back.
     :param budget: bytes in memory for all transactions that wait.
     :param spool: where content goes that does not fit; one of its own unless given.
+    :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
     """
 
     def __init__(
@@ -66,15 +49,19 @@ class Assembler:
         types: Types,
         *,
         binary: bool = False,
-        resume: Resume = NOTHING,
+        resume: ReplayFilter | None = None,
+        begins: LSN | None = None,
         deliver_prepared: bool = False,
         budget: int = TRANSACTION_BUFFER_BYTES,
         spool: Spool | None = None,
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
-        self.waiting = Waiting(budget, Spool() if spool is None else spool)
+        self.waiting = Waiting(budget, Spool() if spool is None else spool, slice_bytes)
+        self._slice_bytes = slice_bytes
         self.unknown_prepared = 0
         """COMMIT and ROLLBACK PREPARED of transactions we never saw: empty ones, from PostgreSQL 15 and 16."""
-        self._resume = resume
+        self._resume = ReplayFilter() if resume is None else resume
+        self._begins = self._resume.after if begins is None else begins
         self._deliver_prepared = deliver_prepared
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
@@ -158,7 +145,7 @@ class Assembler:
                         if expansion:
                             # What few bytes become is counted, and not gathered until the read ends.
                             self._size += expansion
-                            if self._size >= _SLICE_BYTES:
+                            if self._size >= self._slice_bytes:
                                 self._emit(None)
                 else:
                     self._content(message)
@@ -184,7 +171,8 @@ class Assembler:
         self._transaction = None
         self._origin = None
         self._ordinal = 0
-        self._skip, self._known = self._what_is_known(begin.final_lsn)
+        known = self._resume.known(begin.final_lsn)
+        self._skip, self._known = known is None, known or 0
         self._first = self._known == 0
 
     def _open(self) -> Transaction:
@@ -272,7 +260,7 @@ class Assembler:
             message.prepare_lsn,
         ):
             raise ProtocolError("is not what its Begin Prepare announced", message="Prepare", field="gid")
-        self._prepared(message, Pending(message.xid) if pending is None else pending)
+        self._prepared(message, self.waiting.empty(message.xid) if pending is None else pending)
 
     def _stream_prepare(self, message: m.StreamPrepare) -> None:
         self._prepared(message, self.waiting.take_stream(message.xid, "Stream Prepare"))
@@ -296,8 +284,7 @@ class Assembler:
         """Whether this was prepared before the slot knew of two-phase commit: it is sent now that it commits, and is
         delivered as a whole then. (``ReorderBufferFinishPrepared``, ``two_phase_at``.)
         """
-        begins = self._resume.after if self._resume.begins is None else self._resume.begins
-        return prepare_lsn < begins
+        return prepare_lsn < self._begins
 
     def _commit_prepared(self, message: m.CommitPrepared) -> None:
         pending = self.waiting.take_prepared(message.gid)
@@ -305,7 +292,7 @@ class Assembler:
         if pending is None:
             if not delivered:
                 self.unknown_prepared += 1
-            pending = Pending(message.xid)
+            pending = self.waiting.empty(message.xid)
         header = Transaction(
             message.xid,
             LSN(message.commit_lsn),
@@ -318,19 +305,23 @@ class Assembler:
 
     def _rollback_prepared(self, message: m.RollbackPrepared) -> None:
         end = LSN(message.rollback_end_lsn)
+        if end <= self._resume.after:
+            self.waiting.take_prepared(message.gid)
+            self._mark(None, message)
+            return
         if self._deliver_prepared:
             header = Transaction(message.xid, end, message.rollback_time, gid=message.gid, prepared=True)
-            self._deliver(header, Pending(message.xid), end, message)
+            self._deliver(header, self.waiting.empty(message.xid), end, message)
             return
         if self.waiting.take_prepared(message.gid) is None:
             self.unknown_prepared += 1
-        self._mark(None if end <= self._resume.after else end, message)
+        self._mark(end, message)
 
     def _deliver(
         self, transaction: Transaction, pending: Pending, end: LSN, two_phase: TwoPhase | None = None
     ) -> None:
-        skip, known = self._what_is_known(transaction.commit_lsn)
-        if skip:
+        known = self._resume.known(transaction.commit_lsn)
+        if known is None:
             if two_phase is not None:
                 self._mark(None, two_phase)
             return
@@ -349,11 +340,6 @@ class Assembler:
     def _mark(self, end: LSN | None, two_phase: TwoPhase) -> None:
         """A step of two-phase commit that brings no changes downstream."""
         self._slices.append(Slice(None, (), True, end, 0, two_phase))
-
-    def _what_is_known(self, commit_lsn: int) -> tuple[bool, int]:
-        # A transaction's end is behind its commit record, so it ended by ``after`` if that began before it.
-        known = self._resume.ordinals if commit_lsn == self._resume.commit_lsn else 0
-        return commit_lsn < self._resume.after, known
 
     def _fresh_relation(self, relation: Relation) -> None:
         self._fresh.append(relation)

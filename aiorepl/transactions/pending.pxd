@@ -6,14 +6,14 @@ from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.transactions.changes cimport row_change
 from aiorepl.transactions.rows cimport Layout
 
-cdef Py_ssize_t _SLICE_BYTES, _OVERHEAD, _SUBTRANSACTION
+cdef Py_ssize_t _OVERHEAD, _SUBTRANSACTION
 
 
 cdef class Pending:
     cdef public object xid, origin
     cdef public Py_ssize_t memory, fixed
     cdef list _messages, _chunks
-    cdef Py_ssize_t _spooled
+    cdef Py_ssize_t _spooled, _slice_bytes
     cdef dict _firsts
 
     @cython.locals(payload=bytes, cost=Py_ssize_t)

@@ -36,7 +36,7 @@ OVERHEAD: Final = 400
 # Memory for each subtransaction with changes in memory.
 SUBTRANSACTION: Final = 160
 # C's own numbers in the compiled form.
-_SLICE_BYTES, _OVERHEAD, _SUBTRANSACTION = SLICE_BYTES, OVERHEAD, SUBTRANSACTION
+_OVERHEAD, _SUBTRANSACTION = OVERHEAD, SUBTRANSACTION
 _XID_BYTES: Final = slice(1, 5)
 _CONTENT: Final = frozenset(b"IUDTM")
 
@@ -66,8 +66,9 @@ class _Chunk:
 class Pending:
     """The content of one transaction. ``memory`` is the size of the content in memory, ``fixed`` that of the bookkeeping."""
 
-    def __init__(self, xid: int) -> None:
+    def __init__(self, xid: int, slice_bytes: int = SLICE_BYTES) -> None:
         self.xid = xid
+        self._slice_bytes = slice_bytes
         self.origin: str | None = None
         self.memory = 0
         self.fixed = 0
@@ -156,7 +157,7 @@ class Pending:
         relations: dict[Relation, None] = {}
         last: Any = None
         place, behind = first, self._spooled + len(self._messages)
-        while place < behind and len(data) < _SLICE_BYTES:
+        while place < behind and len(data) < self._slice_bytes:
             message = self._messages[place - self._spooled]
             # Asked of each row, so by the last one's first.
             if not isinstance(message, RowMessage) or message.relation is not last:
@@ -224,7 +225,7 @@ class Pending:
             if skip < chunk.count:
                 changes = SpooledChanges(chunk, transaction, layout, skip)
                 if any(layout(relation).expands() for relation in chunk.relations):
-                    yield from _apart(changes)
+                    yield from self._apart(changes)
                 else:
                     yield changes, chunk.size
         ordinal = max(known, self._spooled)
@@ -232,6 +233,22 @@ class Pending:
             part, size = self._portion(ordinal, transaction, layout)
             yield part, size
             ordinal += len(part)
+
+    def _apart(self, changes: SpooledChanges) -> Iterator[tuple[Sequence[c.Change], int]]:
+        """A chunk whose text can be much longer than it is, in parts by the text, which are kept."""
+        part: list[c.Change] = []
+        size = 0
+        for change in changes:
+            message: Any = change.message  # type: ignore[attr-defined]  # whatever waits is of a message
+            part.append(change)
+            size += len(message.payload) + OVERHEAD
+            if isinstance(change, c.RowChange):
+                size += change.layout.expansion(message)
+            if size >= self._slice_bytes:
+                yield part, size
+                part, size = [], 0
+        if part:
+            yield part, size
 
     def _portion(
         self, ordinal: int, transaction: Transaction, layout_of: LayoutOf
@@ -242,7 +259,7 @@ class Pending:
         relation: Any = None
         layout: Any = None
         behind = self._spooled + len(self._messages)
-        while ordinal < behind and size < _SLICE_BYTES:
+        while ordinal < behind and size < self._slice_bytes:
             message = self._messages[ordinal - self._spooled]
             if isinstance(message, RowMessage):
                 if message.relation is not relation:
@@ -273,6 +290,11 @@ class SpooledChanges(Sequence[c.Change]):
         self._transaction = transaction
         self._layout = layout
         self._skip = skip
+
+    @property
+    def first_ordinal(self) -> int:
+        """The ordinal of the first change; those of the others follow without a gap."""
+        return self._chunk.first + self._skip
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -309,8 +331,12 @@ class SpooledChanges(Sequence[c.Change]):
     @overload
     def __getitem__(self, place: int) -> c.Change: ...
     @overload
-    def __getitem__(self, place: slice) -> list[c.Change]: ...
+    def __getitem__(self, place: slice) -> Sequence[c.Change]: ...
     def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice) and place.stop is None and place.step is None and (place.start or 0) >= 0:
+            # What a replay repeats is left out without reading anything.
+            skip = min(self._skip + (place.start or 0), self._chunk.count)
+            return SpooledChanges(self._chunk, self._transaction, self._layout, skip)
         if isinstance(place, int) and 0 <= place < len(self):
             # Who asks for the first shall not read the others.
             return self._between(self._skip + place, self._skip + place + 1)[0]
@@ -364,23 +390,6 @@ def _read(
     if ordinal != behind:
         raise SpoolError("the spool holds something else than what was written to it")
     return changes
-
-
-def _apart(changes: SpooledChanges) -> Iterator[tuple[Sequence[c.Change], int]]:
-    """A chunk whose text can be much longer than it is, in parts by the text, which are kept."""
-    part: list[c.Change] = []
-    size = 0
-    for change in changes:
-        message: Any = change.message  # type: ignore[attr-defined]  # whatever waits is of a message
-        part.append(change)
-        size += len(message.payload) + OVERHEAD
-        if isinstance(change, c.RowChange):
-            size += change.layout.expansion(message)
-        if size >= SLICE_BYTES:
-            yield part, size
-            part, size = [], 0
-    if part:
-        yield part, size
 
 
 def _descriptions(message: c.Content, known: set[int], xid: int | None) -> list[bytes]:

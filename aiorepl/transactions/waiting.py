@@ -9,7 +9,7 @@ from aiorepl.errors import ProtocolError, SpoolError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.transactions.changes import Content
-from aiorepl.transactions.pending import Pending
+from aiorepl.transactions.pending import SLICE_BYTES, Pending
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import UNKNOWN
 
@@ -32,9 +32,10 @@ class Waiting:
     :param budget: bytes in memory for everything; when it is exceeded, the largest content goes to the spool.
     """
 
-    def __init__(self, budget: int, spool: Spool) -> None:
+    def __init__(self, budget: int, spool: Spool, slice_bytes: int = SLICE_BYTES) -> None:
         self._budget = self._room = budget
         self._spool = spool
+        self._slice_bytes = slice_bytes
         self._content = 0
         self._fixed = 0
         self._streams: dict[int, Pending] = {}
@@ -66,6 +67,10 @@ class Waiting:
         self._preparing = None
         self._content = 0
         self._fix(-self._fixed)
+
+    def empty(self, xid: int) -> Pending:
+        """A transaction without content, which is not kept here."""
+        return Pending(xid, self._slice_bytes)
 
     def enter(self, message: m.StreamStart) -> Pending:
         """A block begins.
@@ -167,7 +172,7 @@ class Waiting:
         return pending
 
     def _begun(self, xid: int) -> Pending:
-        pending = Pending(xid)
+        pending = self.empty(xid)
         self._charge(pending, TRANSACTION)
         return pending
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.relations import Column
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
-from aiorepl.transactions import pending
-from aiorepl.transactions.assembler import NOTHING, TRANSACTION_BUFFER_BYTES, Assembler, Resume
+from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES, Assembler
 from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.pending import SLICE_BYTES
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
@@ -32,12 +34,20 @@ class Wire:
         *,
         streaming: Streaming = Streaming.ON,
         budget: int = TRANSACTION_BUFFER_BYTES,
-        resume: Resume = NOTHING,
+        resume: ReplayFilter | None = None,
+        begins: LSN | None = None,
         deliver_prepared: bool = False,
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
         self.decoder = Decoder(streaming)
         self.assembler = Assembler(
-            Types(), resume=resume, deliver_prepared=deliver_prepared, budget=budget, spool=spool
+            Types(),
+            resume=resume,
+            begins=begins,
+            deliver_prepared=deliver_prepared,
+            budget=budget,
+            spool=spool,
+            slice_bytes=slice_bytes,
         )
         self.waiting = self.assembler.waiting
         self.feed(Say.table())
@@ -163,6 +173,6 @@ def told() -> Callable[[Sequence[Slice]], list[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices and chunks of two or three rows instead of a megabyte."""
-    monkeypatch.setattr(pending, "SLICE_BYTES", 110)
+def small_slices() -> dict[str, int]:
+    """The option for slices and chunks of two or three rows instead of a megabyte."""
+    return {"slice_bytes": 110}

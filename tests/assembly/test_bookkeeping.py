@@ -93,7 +93,7 @@ def test_a_subtransaction_that_comes_back(wired, say, told, small_slices, xids, 
     whose number was given out before another's that wrote earlier.
     """
     top, outer, inner, late = xids
-    wire = wired(budget=budget)
+    wire = wired(**small_slices, budget=budget)
     wire.feed(
         say.block(
             top, *(say.row(f"a{n}", top) for n in range(3)), *(say.row(f"l{n}", late) for n in range(2))

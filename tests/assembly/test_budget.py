@@ -87,7 +87,7 @@ def test_the_largest_goes(wired, say):
 
 def test_twice(wired, say, small_slices):
     """Spooled content can be walked any number of times, cut anywhere, and is the same each time."""
-    wire = wired(budget=1000)
+    wire = wired(**small_slices, budget=1000)
     wire.feed(say.block(5, *(say.row(f"{place}", 5) for place in range(10))))
 
     slices = wire.feed(say.commit(5, 0x10))
@@ -109,7 +109,7 @@ def test_twice(wired, say, small_slices):
 
 def test_slices_of_a_large_one(wired, say, small_slices):
     """A spilled transaction comes in slices, the first and the last of them marked, in the order of its rows."""
-    wire = wired(budget=1000)
+    wire = wired(**small_slices, budget=1000)
     wire.feed(say.block(5, *(say.row(f"{place}", 5) for place in range(10))))
 
     slices = wire.feed(say.commit(5, 0x10))
@@ -150,7 +150,7 @@ def full(request, monkeypatch):
 
 def test_a_full_disk(wired, say, told, full, small_slices):
     """The error says what to do; nothing is lost, and with room again the stream goes on where it stopped."""
-    wire = wired(budget=2400)
+    wire = wired(**small_slices, budget=2400)
     wire.feed(say.block(5, *(say.row(f"a{place}", 5) for place in range(4))))
     on_disk = wire.waiting.spooled
     assert on_disk
@@ -176,7 +176,7 @@ def test_a_full_disk(wired, say, told, full, small_slices):
 
 def test_abort_after_a_full_disk(wired, say, told, full, small_slices):
     """A spill that was undone leaves every subtransaction where it was, in memory."""
-    wire = wired(budget=2600)
+    wire = wired(**small_slices, budget=2600)
     wire.feed(say.block(5, say.row("a", 5), say.row("b", 6), say.row("c", 6))[:-1])
     full()
     with pytest.raises(SpoolError):
@@ -239,7 +239,7 @@ def test_descriptions_of_another_kind_of_transaction(wired, say, again):
 
 def test_one_file_for_all(wired, say, told, small_slices, tmp_path):
     """However many transactions are spilled, one file takes them; what they held is used again once they are done with."""
-    wire = wired(budget=1)
+    wire = wired(**small_slices, budget=1)
     handles = Path("/proc/self/fd")
     largest = 0
     for turn in range(20):
@@ -262,7 +262,7 @@ def test_one_file_for_all(wired, say, told, small_slices, tmp_path):
 def test_savepoints_again_and_again(wired, say, small_slices, tmp_path):
     """A transaction that rolls back to a savepoint over and over takes no more of the disk than it holds."""
     spool = Spool(tmp_path)
-    wire = wired(budget=1, spool=spool)
+    wire = wired(**small_slices, budget=1, spool=spool)
     wire.feed(say.block(5, say.row("a", 5)))
     for subxid in range(6, 206):
         wire.feed(say.block(5, *(say.row("x" * 5000, subxid) for _ in range(5)), first=False))

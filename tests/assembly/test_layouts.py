@@ -116,7 +116,7 @@ def test_types_are_common_after_commit(wire, say):
 
 def test_layouts_within_one_spooled_transaction(wired, say, columns, small_slices):
     """Chunks of a spool file each know the form that their rows have, and the names of its types."""
-    wire = wired(budget=1)
+    wire = wired(**small_slices, budget=1)
     described = (*WIDER[:2], build.column("mood", 900))
     wire.feed(
         say.block(5, say.row("a", 5), say.table(*WIDER, xid=5), wide("b", 5), wide("c", 5)),

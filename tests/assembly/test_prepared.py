@@ -9,7 +9,7 @@ import pytest
 from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import Resume
+from aiorepl.transactions.replay import ReplayFilter
 
 
 @pytest.fixture(params=["whole", "streamed"])
@@ -180,7 +180,7 @@ def test_delivered_when_prepared(wired, say, told, prepared):
 
 def test_delivered_once(wired, say, told, prepared):
     """A prepared transaction under way when the stream broke off goes on behind the known changes."""
-    wire = wired(deliver_prepared=True, resume=Resume(LSN(8), LSN(0x10), 1))
+    wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(8), LSN(0x10), 1))
 
     slices = wire.feed(prepared("g", 5, 0x10, "a", "b"))
 
@@ -190,7 +190,7 @@ def test_delivered_once(wired, say, told, prepared):
 
 def test_prepared_before_the_slot_was_two_phase(wired, say, told, prepared):
     """What was prepared before the stream begins is sent when it commits, and delivered as a whole then."""
-    wire = wired(deliver_prepared=True, resume=Resume(LSN(0x20)))
+    wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(0x20)))
 
     (held,) = wire.feed(prepared("g", 5, 0x10, "a"))
     slices = wire.feed(say.commit_prepared("g", 5, 0x30))
@@ -202,7 +202,7 @@ def test_prepared_before_the_slot_was_two_phase(wired, say, told, prepared):
 
 def test_known_and_sent_again(wired, say, told, prepared):
     """A server that sends what is known again does not make it come again."""
-    wire = wired(deliver_prepared=True, resume=Resume(LSN(0x20), begins=LSN(8)))
+    wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(0x20)), begins=LSN(8))
 
     slices = wire.feed(prepared("g", 5, 0x10, "a"), say.commit_prepared("g", 5, 0x30))
 

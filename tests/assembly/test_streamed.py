@@ -167,7 +167,7 @@ def test_message_of_an_aborted_subtransaction(cramped, say, told):
 @pytest.mark.parametrize("cut", range(10))
 def test_cut_anywhere_in_the_spool(wired, say, told, small_slices, cut):
     """Wherever in chunks, or in memory behind them, a subtransaction began: what came before it stays whole."""
-    wire = wired(budget=1700)
+    wire = wired(**small_slices, budget=1700)
     words = [f"row-{place}" for place in range(10)]
     wire.feed(say.block(5, *(say.row(word, 5 if place < cut else 6) for place, word in enumerate(words))))
     assert wire.waiting.spooled

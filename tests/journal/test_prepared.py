@@ -13,7 +13,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream, Table
-from aiorepl.transactions.assembler import Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
 from aiorepl.values.registry import Types
 
 
@@ -91,7 +91,7 @@ async def test_a_new_slot_sends_it_again(tmp_path, tools, stream, table) -> None
     stream.prepare("x", table.insert("1"))
     await tools.write(tmp_path, stream.position, stream.slices())
     stream.commit_prepared("x")
-    assembler = Assembler(Types(), resume=Resume(LSN(0), begins=LSN(stream.lsn)), deliver_prepared=True)
+    assembler = Assembler(Types(), begins=LSN(stream.lsn), deliver_prepared=True)
     decode = Decoder().decode
     again = assembler.feed([decode(payload) for _, unit in stream.units for payload in unit])
     await tools.write(tmp_path, stream.position, again)

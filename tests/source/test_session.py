@@ -13,7 +13,7 @@ from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.session import Session
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import Resume
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.frames import Keepalive, XLogData
@@ -80,7 +80,7 @@ async def begin():
             Source(None, slot="s", publication="p", **options),
             Types(),
             ledger,
-            resume=Resume(LSN(100)),
+            resume=ReplayFilter(LSN(100)),
             until=until,
         )
         await session.start(PreflightResult(Position("1", 1, "s", LSN(100)), None, 60.0, {}, LSN(100)))

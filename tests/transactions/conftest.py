@@ -10,8 +10,9 @@ import pytest
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import NOTHING, Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import Change
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
 
@@ -21,7 +22,9 @@ INT4 = 23
 class Reads:
     """A decoder and an assembler in a row; relation 7 is described already."""
 
-    def __init__(self, resume: Resume = NOTHING, *, identity: str = "d", binary: bool = False) -> None:
+    def __init__(
+        self, resume: ReplayFilter | None = None, *, identity: str = "d", binary: bool = False
+    ) -> None:
         self.decoder = Decoder()
         self.assembler = Assembler(Types(), binary=binary, resume=resume)
         columns = [build.column("id", INT4, key=identity in "dif"), build.column("note", key=identity == "f")]

@@ -11,7 +11,8 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import NOTHING, Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
 
@@ -56,7 +57,7 @@ def reads_of(draw: st.DrawFn, payloads: list[bytes]) -> list[list[bytes]]:
     return [payloads[start:end] for start, end in zip([0, *cuts], [*cuts, len(payloads)], strict=True)]
 
 
-def assemble(reads: list[list[bytes]], resume: Resume = NOTHING) -> list[Slice]:
+def assemble(reads: list[list[bytes]], resume: ReplayFilter | None = None) -> list[Slice]:
     """All slices of these reads."""
     decoder, assembler = Decoder(), Assembler(Types(), resume=resume)
     return [part for read in reads for part in assembler.feed([decoder.decode(payload) for payload in read])]
@@ -103,12 +104,12 @@ def test_breaking_off(data):
     reads = data.draw(reads_of(payloads))
     before = assemble(reads[: data.draw(st.integers(0, len(reads)))])
 
-    resume = NOTHING
+    resume = ReplayFilter()
     for part in before:
         if part.end_lsn is not None:
-            resume = Resume(max(resume.after, part.end_lsn))
+            resume = ReplayFilter(max(resume.after, part.end_lsn))
         elif part.transaction is not None and part.changes:
-            resume = Resume(resume.after, part.transaction.commit_lsn, part.changes[-1].ordinal + 1)
+            resume = ReplayFilter(resume.after, part.transaction.commit_lsn, part.changes[-1].ordinal + 1)
     again = assemble(data.draw(reads_of(payloads)), resume)
 
     assert described(assemble([payloads])) == described([*before, *again])

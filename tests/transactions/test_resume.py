@@ -6,7 +6,7 @@ import pytest
 
 from aiorepl.lsn import LSN
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import Resume
+from aiorepl.transactions.replay import ReplayFilter
 
 
 def transaction(commit_lsn: int, end_lsn: int, rows: int) -> list[bytes]:
@@ -28,14 +28,14 @@ FIRST, SECOND, THIRD = transaction(0x10, 0x20, 2), transaction(0x30, 0x40, 3), t
 )
 def test_after(open_reads, after, expected):
     """Transactions that ended by then are dropped whole; one whose commit record begins just there is not."""
-    slices = open_reads(Resume(LSN(after))).feed(*FIRST, *SECOND, *THIRD)
+    slices = open_reads(ReplayFilter(LSN(after))).feed(*FIRST, *SECOND, *THIRD)
 
     assert expected == [part.transaction.commit_lsn for part in slices]
 
 
 def test_after_in_pieces(open_reads, shape):
     """What is dropped leaves no empty slices behind, however it is cut."""
-    slices = open_reads(Resume(LSN(0x20))).each(*FIRST, *THIRD)
+    slices = open_reads(ReplayFilter(LSN(0x20))).each(*FIRST, *THIRD)
 
     assert [(0x50, [0], True, None), (0x50, [], False, 0x60)] == shape(slices)
 
@@ -46,7 +46,7 @@ def test_after_in_pieces(open_reads, shape):
 )
 def test_partial(open_reads, shape, known, ordinals, first):
     """Of the transaction under way the known changes are dropped, the others keep their ordinals."""
-    resume = Resume(LSN(0x20), LSN(0x30), known)
+    resume = ReplayFilter(LSN(0x20), LSN(0x30), known)
 
     slices = open_reads(resume).feed(*FIRST, *SECOND, *THIRD)
 
@@ -55,7 +55,7 @@ def test_partial(open_reads, shape, known, ordinals, first):
 
 def test_partial_in_pieces(open_reads, shape):
     """The same when every message comes by itself."""
-    slices = open_reads(Resume(LSN(0x20), LSN(0x30), 2)).each(*SECOND)
+    slices = open_reads(ReplayFilter(LSN(0x20), LSN(0x30), 2)).each(*SECOND)
 
     assert [(0x30, [2], False, None), (0x30, [], False, 0x40)] == shape(slices)
 
@@ -70,21 +70,21 @@ def test_partial_of_every_kind(open_reads):
     ]
 
     for known in range(len(contents) + 1):
-        reads = open_reads(Resume(LSN(0x20), LSN(0x30), known))
+        reads = open_reads(ReplayFilter(LSN(0x20), LSN(0x30), known))
         (part,) = reads.feed(SECOND[0], *contents, SECOND[-1])
         assert list(range(known, 4)) == [change.ordinal for change in part.changes]
 
 
 def test_another_transaction_than_the_one_under_way(open_reads, shape):
     """If the transaction does not come again, nothing of another one is dropped in its stead."""
-    slices = open_reads(Resume(LSN(0x20), LSN(0x38), 2)).feed(*SECOND)
+    slices = open_reads(ReplayFilter(LSN(0x20), LSN(0x38), 2)).feed(*SECOND)
 
     assert [(0x30, [0, 1, 2], True, 0x40)] == shape(slices)
 
 
 def test_messages_that_are_not_transactional(open_reads, shape):
     """They are known up to the resumed position, by their own LSN."""
-    reads = open_reads(Resume(LSN(0x20)))
+    reads = open_reads(ReplayFilter(LSN(0x20)))
 
     slices = reads.feed(*(build.message(transactional=False, lsn=lsn) for lsn in (0x1F, 0x20, 0x21)))
 
@@ -94,7 +94,7 @@ def test_messages_that_are_not_transactional(open_reads, shape):
 def test_what_is_dropped_still_describes(open_reads):
     """Relations described within dropped transactions hold for the rows that follow."""
     described = build.relation(oid=8, name="items", columns=[build.column("sku")])
-    reads = open_reads(Resume(LSN(0x20)))
+    reads = open_reads(ReplayFilter(LSN(0x20)))
 
     (part,) = reads.feed(
         FIRST[0], described, FIRST[-1], THIRD[0], build.insert(relation=8, new=["x"]), THIRD[-1]
@@ -106,7 +106,7 @@ def test_what_is_dropped_still_describes(open_reads):
 
 def test_open_while_dropping(open_reads):
     """A transaction that is dropped is under way all the same: a keepalive within it is no end."""
-    reads = open_reads(Resume(LSN(0x20)))
+    reads = open_reads(ReplayFilter(LSN(0x20)))
 
     assert [] == reads.feed(*FIRST[:-1])
     assert reads.assembler.open

@@ -18,7 +18,8 @@ import pytest
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import NOTHING, Assembler, Resume
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
@@ -214,7 +215,7 @@ class Reader:
     """A decoder and an assembler on a walsender's messages, read in portions of any size."""
 
     def __init__(
-        self, streaming: Streaming, spool: Path, *, resume: Resume = NOTHING, **options: Any
+        self, streaming: Streaming, spool: Path, *, resume: ReplayFilter | None = None, **options: Any
     ) -> None:
         self._decoder = Decoder(streaming)
         self.assembler = Assembler(Types(), resume=resume, spool=Spool(spool), **options)

@@ -8,8 +8,7 @@ import pytest
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Streaming
-from aiorepl.transactions import pending
-from aiorepl.transactions.assembler import NOTHING, Resume
+from aiorepl.transactions.replay import ReplayFilter
 
 
 class Consumer:
@@ -37,9 +36,9 @@ class Consumer:
             if part.changes or part.last:
                 self.slices.append(part)
 
-    def resume(self, begins: int) -> Resume:
-        """What is known of a stream that the server sends from ``begins`` on."""
-        return Resume(self.after, *(self.partial or (None, 0)), begins=LSN(begins))
+    def resume(self) -> ReplayFilter:
+        """What was received of the stream."""
+        return ReplayFilter(self.after, *(self.partial or (None, 0)))
 
 
 @pytest.fixture
@@ -62,20 +61,26 @@ def streaming(request) -> Streaming:
     return request.param
 
 
-def test_at_every_message(turned, sender, reader, units, streaming, tmp_path, monkeypatch):
+def test_at_every_message(turned, sender, reader, units, streaming, tmp_path):
     """Cut behind any message and begun anew where prepared transactions allow it: each change once, in order."""
-    monkeypatch.setattr(pending, "SLICE_BYTES", 60)
     for seed in range(4):
         world = turned(seed)
         whole = sender(Random(seed), streaming=streaming, two_phase=True).send(world.wal)
         for cut in range(len(whole) + 1):
             dice, consumer = Random(seed + cut), Consumer()
-            first = reader(streaming, tmp_path, budget=dice.choice((1, 1500)))
+            first = reader(streaming, tmp_path, budget=dice.choice((1, 1500)), slice_bytes=60)
             consumer.take(first.read(whole[:cut], dice))
             least = min((consumer.after, *consumer.held.values()))
 
             again = sender(dice, streaming=streaming, two_phase=True, start=dice.choice((0, least)))
-            second = reader(streaming, tmp_path, budget=dice.choice((1, 1500)), resume=consumer.resume(0))
+            second = reader(
+                streaming,
+                tmp_path,
+                budget=dice.choice((1, 1500)),
+                resume=consumer.resume(),
+                begins=LSN(0),
+                slice_bytes=60,
+            )
             consumer.take(second.read(again.send(world.wal), dice))
 
             assert world.expected() == units(consumer.slices), f"seed {seed}, cut at {cut} of {len(whole)}"
@@ -93,7 +98,7 @@ def test_at_every_message_delivered_when_prepared(turned, sender, reader, units,
             consumer.take(first.read(whole[:cut], dice))
 
             again = sender(dice, streaming=streaming, two_phase=True, start=consumer.after)
-            resume = consumer.resume(consumer.after)
+            resume = consumer.resume()
             second = reader(streaming, tmp_path, budget=1500, resume=resume, deliver_prepared=True)
             consumer.take(second.read(again.send(world.wal), dice))
 
@@ -108,7 +113,7 @@ def test_many_cuts(turned, sender, reader, units, streaming, tmp_path):
         while True:
             sent = sender(dice, streaming=streaming, two_phase=True).send(world.wal)
             cut = dice.randrange(len(sent) + len(sent) // 4)
-            read = reader(streaming, tmp_path, budget=1000, resume=consumer.resume(0))
+            read = reader(streaming, tmp_path, budget=1000, resume=consumer.resume(), begins=LSN(0))
             consumer.take(read.read(sent[:cut], dice))
             if cut >= len(sent):
                 break
@@ -129,7 +134,7 @@ def test_two_phase_switched_on(turned, sender, reader, units, streaming, tmp_pat
             consumer.take(first.read(before, dice))
             at = max(at, consumer.after)
             after = sender(dice, streaming=streaming, two_phase=True, start=at, two_phase_at=at)
-            second = reader(streaming, tmp_path, resume=Resume(LSN(at)), deliver_prepared=delivered)
+            second = reader(streaming, tmp_path, resume=ReplayFilter(LSN(at)), deliver_prepared=delivered)
 
             slices = second.read(after.send(records), dice)
 
@@ -160,7 +165,7 @@ def test_known_by_the_consumer_alone(turned, sender, reader, units, streaming, t
     for known, after in enumerate(ends):
         sent = sender(dice, streaming=streaming, two_phase=True).send(world.wal)
 
-        slices = reader(streaming, tmp_path, resume=Resume(LSN(after))).read(sent, dice)
+        slices = reader(streaming, tmp_path, resume=ReplayFilter(LSN(after))).read(sent, dice)
 
         assert everything[known:] == units(slices)
-    assert NOTHING.after == ends[0]
+    assert ReplayFilter().after == ends[0]

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from aiorepl.pgoutput.options import Streaming
-from aiorepl.transactions import pending
 
 AT = st.integers(0, 3)
 GIDS = st.sampled_from(["g", "h"])
 
 
 @pytest.fixture
-def agree(sender, reader, units, tmp_path, monkeypatch):
+def agree(sender, reader, units, tmp_path):
     """Check that what is assembled of a world's WAL is what the world says, in one of all the ways to send it."""
 
     def agree(world, seed: int) -> None:
@@ -25,12 +24,12 @@ def agree(sender, reader, units, tmp_path, monkeypatch):
         streaming = dice.choice(list(Streaming))
         two_phase = dice.random() < 0.7
         delivered = two_phase and dice.random() < 0.4
-        monkeypatch.setattr(pending, "SLICE_BYTES", dice.choice((50, 200, 1_000_000)))
+        slice_bytes = dice.choice((50, 200, 1_000_000))
         sent = sender(dice, streaming=streaming, two_phase=two_phase, eager=dice.choice((0.1, 0.5, 1))).send(
             world.wal
         )
         budget = dice.choice((1, 1000, 3000, 1_000_000))
-        read = reader(streaming, tmp_path, budget=budget, deliver_prepared=delivered)
+        read = reader(streaming, tmp_path, budget=budget, deliver_prepared=delivered, slice_bytes=slice_bytes)
 
         slices = read.read(sent, dice)
 
