@@ -35,8 +35,7 @@ coverage: $(STAMP) servers
 
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
 compiled: $(STAMP)
-	@$(BIN)/python -c 'from aiorepl.compiled import ACTIVE; exit(not ACTIVE)' || \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python hatch_build.py
 
 # What compiles, with every access to memory checked. Minutes; ARGS choose other tests.
 sanitize: $(STAMP)
@@ -61,12 +60,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What is installed is what the lock says, hash by hash; the project itself is editable. hatchling is in the lock.
-$(STAMP): requirements.lock pyproject.toml
+# The locks pin everything that is installed, hash by hash, build tools included; the project itself is editable.
+$(STAMP): requirements-build.lock requirements.lock pyproject.toml
 	@sh scripts/install.sh $(VENV) requirements.lock
 	@touch $@ $(DEMO_STAMP)
 
-$(DEMO_STAMP): requirements-demo.lock pyproject.toml
+$(DEMO_STAMP): requirements-build.lock requirements-demo.lock pyproject.toml
 	@sh scripts/install.sh $(VENV) requirements-demo.lock
 	@touch $@
 
@@ -79,6 +78,8 @@ lock:
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --extra demo --group build -c requirements.lock pyproject.toml -o requirements-demo.lock \
 	  --custom-compile-command "make lock"
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --group build -c requirements.lock -o requirements-build.lock --custom-compile-command "make lock"
 	@rm -rf .venv-lock
 
 clean:

@@ -1,15 +1,21 @@
-"""The build's own step: compiles the hot modules where there is a C compiler, and makes a plain wheel where there is none.
+"""Build hook: compiles the hot modules if there is a C compiler, and builds a plain wheel if there is none.
 
-``AIOREPL_PURE_PYTHON=1`` leaves it out; ``AIOREPL_PURE_PYTHON=0`` insists, and fails instead of making a plain wheel. An
-editable install gets its extension modules in ``aiorepl/_compiled``, which is passed over as soon as a source is edited
-(``aiorepl/compiled.py``); a wheel gets fresh ones, whatever lies there.
+``AIOREPL_PURE_PYTHON=1`` skips the compilation. ``AIOREPL_PURE_PYTHON=0`` requires it: the build fails instead of making a
+plain wheel. An editable install puts the extension modules into ``aiorepl/_compiled``; after an edit of a source they are
+ignored until the next compilation (``aiorepl/compiled.py``). A wheel is always compiled anew.
+
+``python hatch_build.py`` compiles in place, unless the extension modules there were made from these sources.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import sys
+import sysconfig
 import tempfile
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +28,7 @@ DIRECTIVES = {
 }
 # Debug symbols are most of an extension module's size. -O1 compiles in half of -O3's time and costs about 5 % of the CPU
 # that values and transactions take (bench/PROFILES.md). ``byteops.is_plain`` wants its loop vectorized.
-FLAGS = [] if os.name == "nt" else ["-O1", "-ftree-vectorize", "-g0"]
+FLAGS = [] if os.name == "nt" else ["-O1", "-ftree-vectorize", "-g0", "-w"]
 
 
 class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
@@ -58,13 +64,38 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
             self._scratch.cleanup()
 
 
+def compile_in_place() -> int:
+    """Compile into ``aiorepl/_compiled`` what was edited since. Returns the exit code."""
+    wish = os.environ.get("AIOREPL_PURE_PYTHON", "")
+    root = Path(__file__).resolve().parent
+    names = _compiled_names(root)
+    if wish not in ("", "0") or names.is_fresh():
+        return 0
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="aiorepl-build-") as scratch:
+            _install(compile_modules(root, names, Path(scratch)), names)
+    except Exception as error:
+        if not _is_compilers(error):
+            raise
+        print(f"aiorepl: nothing is compiled, plain Python runs instead, and slower: {error}", file=sys.stderr)
+        return int(wish == "0")
+    seconds = time.monotonic() - began
+    print(f"aiorepl: compiled {len(names.MODULES)} modules in {seconds:.0f} s", file=sys.stderr)
+    return 0
+
+
 def compile_modules(root: Path, names: ModuleType, scratch: Path) -> dict[str, Path]:
-    """What belongs into ``_compiled``, by its place there."""
+    """Compile the hot modules into ``scratch``.
+
+    :returns: the files that belong into ``_compiled``, by their path there.
+    """
     from Cython.Build import cythonize
     from Cython.Compiler import Options
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
+    _require_compiler()
     # Cython overlooks this directive as a decorator in .pxd files, so it is set for whole modules.
     Options.get_directive_defaults().setdefault("no_gc", False)
     cores = os.cpu_count() or 1
@@ -110,6 +141,20 @@ def _compiled_names(root: Path) -> ModuleType:
     return module
 
 
+def _require_compiler() -> None:
+    """Fail before Cython runs, which takes seconds, if its C files could not be compiled."""
+    from setuptools.errors import PlatformError
+
+    if os.name == "nt":
+        return
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    if shutil.which(command.split()[0]) is None:
+        raise PlatformError(f"there is no C compiler ({command.split()[0]})")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        raise PlatformError(f"{header} is missing (Debian: apt install python3-dev)")
+
+
 def _is_compilers(error: Exception) -> bool:
     """Whether the C compiler is what is wrong, or missing. What Cython says is a fault of ours."""
     from setuptools.errors import CCompilerError, ExecError, PlatformError
@@ -126,3 +171,7 @@ def _install(made: dict[str, Path], names: ModuleType) -> None:
         place = names.FOLDER / inside
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(path.read_bytes())
+
+
+if __name__ == "__main__":
+    sys.exit(compile_in_place())

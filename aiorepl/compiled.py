@@ -81,7 +81,8 @@ def digest(package: Path) -> str:
     return total.hexdigest()
 
 
-def _is_fresh() -> bool:
+def is_fresh() -> bool:
+    """Whether there are extension modules, made from exactly these sources."""
     try:
         made_of = (FOLDER / DIGEST).read_text(encoding="ascii")
     except OSError:
@@ -90,7 +91,7 @@ def _is_fresh() -> bool:
 
 
 _WISH: Final = os.environ.get("AIOREPL_PURE_PYTHON", "")
-ACTIVE: Final = _WISH in ("", "0") and _is_fresh()
+ACTIVE: Final = _WISH in ("", "0") and is_fresh()
 """Whether the compiled form is in use."""
 
 

@@ -1,21 +1,31 @@
 #!/bin/sh
-# install.sh VENV LOCK: the packages that LOCK pins, hash by hash, and this project as an editable install, into VENV.
+# install.sh VENV LOCK: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into VENV.
+# The hot path compiles while the packages are fetched: the one waits for the network, the other keeps the cores busy.
 set -eu
 venv=$1
 lock=$2
+compiling=
+trap 'test -z "$compiling" || kill "$compiling" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM
 step() {
     echo "aiorepl: $1" >&2
 }
+# Modules are compiled to bytecode when they are first imported (--no-compile): most of Spark's never are.
 pip() {
-    "$venv/bin/python" -m pip "$@" --quiet --disable-pip-version-check
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-compile "$@"
 }
-step "1/3 virtual environment in $venv"
+# PySpark and nkeys come as source distributions. They are built with the setuptools of the lock, by its modern interface, and
+# without compressing PySpark's 450 MB, which pip unpacks right after.
+export PIP_USE_PEP517=1 DIST_EXTRA_CONFIG="$PWD/scripts/sdists.cfg"
+step "1/4 virtual environment in $venv"
 sh scripts/venv.sh "$venv"
-step "2/3 packages of $lock (Spark alone is 400 MB)"
-pip install --require-hashes -r "$lock"
-if command -v "${CC:-cc}" >/dev/null; then
-    step "3/3 aiorepl itself; compiling its hot path takes about half a minute"
-else
-    step "3/3 aiorepl itself, in plain Python, because there is no C compiler"
-fi
-pip install --no-deps --no-build-isolation -e .
+step "2/4 build tools"
+pip --require-hashes -r requirements-build.lock
+step "3/4 packages of $lock (PySpark alone is 450 MB); meanwhile the hot path is compiled, if there is a C compiler"
+"$venv/bin/python" hatch_build.py &
+compiling=$!
+pip --require-hashes -r "$lock"
+wait "$compiling"
+compiling=
+step "4/4 aiorepl itself"
+AIOREPL_PURE_PYTHON=1 pip --no-deps -e .

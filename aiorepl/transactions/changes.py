@@ -6,7 +6,7 @@ A change holds bytes. Its rows read values from them when a column is asked for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -23,7 +23,7 @@ class Change:
     """What all changes share. ``(transaction.commit_lsn, ordinal)`` identifies one for good."""
 
     __slots__ = ("ordinal", "transaction")
-    kind: ClassVar[str] = ""
+    kind = ""
 
     def __init__(self, transaction: Transaction | None, ordinal: int) -> None:
         self.transaction = transaction
