@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast coverage compiled sanitize servers lint bench bench-sinks lock clean
+.PHONY: demo test test-fast coverage compiled wheel sanitize servers lint bench bench-sinks lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -36,6 +36,11 @@ coverage: $(STAMP) servers
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
 compiled: $(STAMP)
 	@$(BIN)/python hatch_build.py
+
+# The source distribution and a wheel in dist/, and the wheel tried in a fresh virtual environment without a compiler.
+wheel: $(DEMO_STAMP)
+	@sh scripts/wheel.sh $(BIN)/python dist
+	@sh scripts/smoke.sh $(BIN)/python dist/*.whl
 
 # What compiles, with every access to memory checked. Minutes; ARGS choose other tests.
 sanitize: $(STAMP)

@@ -78,7 +78,9 @@ def compile_in_place() -> int:
     except Exception as error:
         if not _is_compilers(error):
             raise
-        print(f"aiorepl: nothing is compiled, plain Python runs instead, and slower: {error}", file=sys.stderr)
+        print(
+            f"aiorepl: nothing is compiled, plain Python runs instead, and slower: {error}", file=sys.stderr
+        )
         return int(wish == "0")
     seconds = time.monotonic() - began
     print(f"aiorepl: compiled {len(names.MODULES)} modules in {seconds:.0f} s", file=sys.stderr)
