@@ -166,7 +166,7 @@ def _is_compilers(error: Exception) -> bool:
 
 def _install(made: dict[str, Path], names: ModuleType) -> None:
     """Put what was made into the working tree, and nothing older with it; other interpreters' stays."""
-    for old in names.FOLDER.rglob(f"*{names.SUFFIX}"):
+    for old in names.FOLDER.rglob(f"*{names.SUFFIX}*"):
         old.unlink()
     # The digest last: until then nobody looks at the rest.
     for inside, path in sorted(made.items(), key=lambda each: each[0] == names.DIGEST):

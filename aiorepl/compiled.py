@@ -65,7 +65,7 @@ PACKAGE: Final = Path(__file__).parent
 FOLDER: Final = PACKAGE / "_compiled"
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 """What this interpreter's extension modules end in."""
-DIGEST: Final = f"digest{SUFFIX}"
+DIGEST: Final = f"digest{SUFFIX}.txt"
 """The file that tells which sources the extension modules were made of."""
 WHEEL: Final = "wheel"
 """The content of ``DIGEST`` in a wheel."""
