@@ -94,6 +94,10 @@ class LossyProxy:
             except OSError:
                 client.close()
                 continue
+            for one in (client, server):
+                # What comes in two pieces goes on in two, and Nagle's algorithm would hold the second back for 40 ms.
+                if one.family != socket.AF_UNIX:
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets |= {client, server}
             answers = _Containing(self._answer) if isinstance(self._answer, bytes) else self._answer()
