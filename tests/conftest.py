@@ -173,7 +173,7 @@ def nothing_unhandled() -> Iterator[None]:
 def confirmed_soon(request: pytest.FixtureRequest) -> None:
     """A slot is confirmed at once: hundreds of tests wait for that, and otherwise for a second."""
     if request.node.get_closest_marker("server") is not None:
-        request.getfixturevalue("monkeypatch").setattr(schedule, "_SOONEST", 0.02)
+        request.getfixturevalue("monkeypatch").setattr(schedule, "_MIN_INTERVAL", 0.02)
 
 
 @pytest.hookimpl(tryfirst=True)
