@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from aiorepl import errors
-from aiorepl.cli.config import Mistakes
+from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.errors import AioreplError, ServerError
 from aiorepl.wire.server_errors import slot_problem
 
@@ -43,7 +43,7 @@ def test_plain_text_stays_as_it_is():
 
 def test_mistakes_are_a_line_each():
     """The mistakes in a file keep their lines, and each is printable."""
-    assert f"a\n{ESCAPED}" == str(Mistakes(["a", NASTY]))
+    assert f"a\n{ESCAPED}" == str(InvalidFile(["a", NASTY]))
 
 
 def test_the_fields_are_as_they_were_sent():

@@ -1,8 +1,8 @@
-"""The command line: parse, call, print. Whatever goes wrong is one line on standard error and an exit code;
-the mistakes in a file are a line each.
+"""The command line: parse, call, print. An error is one line on standard error and an exit code; a file with several
+errors gets one line for each.
 
-Exit codes: 0 done, 1 data that cannot be decoded or a fault of ours, 2 usage or configuration, 3 cannot connect or a
-slot problem, 4 a sink failed for good, 130 interrupted.
+Exit codes: 0 success, 1 data that cannot be decoded or an internal error, 2 usage or configuration, 3 connection or slot,
+4 a sink failed for good, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import click
 
 from aiorepl.cli.check import check
-from aiorepl.cli.config import Mistakes
 from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
@@ -22,6 +21,7 @@ from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
 from aiorepl.cli.tail import tail
+from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError
 
@@ -30,18 +30,18 @@ INTERRUPTED = 130
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Begin with: aiorepl demo. Then, on your own server: CREATE PUBLICATION p FOR ALL TABLES; and aiorepl tail "
+    epilog="To begin: aiorepl demo. Then, on your own server, CREATE PUBLICATION p FOR ALL TABLES, and aiorepl tail "
     "--dsn postgresql://user@host/database --publication p --slot s --create-slot",
 )
 @click.version_option(package_name="aiorepl")
-@click.option("-v", "--verbose", count=True, help="Tell more on standard error; twice for still more.")
+@click.option("-v", "--verbose", count=True, help="Log more to standard error; -vv logs everything.")
 def command(verbose: int) -> None:
-    """PostgreSQL logical replication for Python: changes to sinks, files and Spark."""
+    """PostgreSQL logical replication: deliver changes to sinks, files and Spark."""
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=logging.WARNING, format="aiorepl: %(message)s", stream=sys.stderr)
-    # Clients' own logs, told to tell more, quote URLs, headers and what is sent, which may be secrets and rows.
+    # Only our own logger: verbose logs of client libraries may contain secrets and rows.
     logging.getLogger("aiorepl").setLevel(level)
-    # We tell of retries ourselves, and why.
+    # aiorepl logs retries itself, with their reason.
     logging.getLogger("stamina").setLevel(logging.ERROR)
 
 
@@ -73,14 +73,13 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except AioreplError as error:
-        # The mistakes in a file are told together, a line each.
-        return _fail(*(error.lines if isinstance(error, Mistakes) else [str(error)]), code=error.exit_code)
+        return _fail(*(error.lines if isinstance(error, InvalidFile) else [str(error)]), code=error.exit_code)
     except Exception as error:
         if os.environ.get("AIOREPL_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(f"cannot use {error.filename}: {reason(error)}", code=1)
-        return _fail(f"a fault of aiorepl: {type(error).__name__}: AIOREPL_DEBUG=1 shows where", code=1)
+        return _fail(f"internal error: {type(error).__name__}; set AIOREPL_DEBUG=1 for the traceback", code=1)
     return code if isinstance(code, int) else 0
 
 

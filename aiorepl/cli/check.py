@@ -1,4 +1,4 @@
-"""``aiorepl check``: what would go wrong, before it does."""
+"""``aiorepl check``: check a pipeline before it is started."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from aiorepl.cli.config import Mistakes
-from aiorepl.cli.tail import names
+from aiorepl.cli import options
+from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
@@ -22,71 +22,69 @@ if TYPE_CHECKING:
     from aiorepl.transforms.selection import Selection
 
 
-@click.command(short_help="What would go wrong, before it does.")
+@click.command(short_help="Check a pipeline: its file, server, slot and journal. Changes nothing.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--dsn", envvar="AIOREPL_DSN", help="postgresql://user@host:5432/database; default: the PG* environment."
-)
-@click.option("--slot", help="The replication slot; need not be there yet.")
-@click.option(
-    "--publication",
-    multiple=True,
-    callback=names,
-    help="Repeat it, or separate names with commas; a name with a comma in it is quoted as in SQL.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@options.dsn
+@click.option("--slot", help="The replication slot, which may not exist yet.")
+@options.publication(required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
     file: Path | None, dsn: str | None, slot: str | None, publication: tuple[str, ...], as_json: bool
 ) -> int:
-    """Look at the pipeline that FILE describes (aiorepl.toml unless given), or at what --slot and --publication name: the
-    file, the server, the role's privileges, publications, replica identities, slot, WAL, the sinks' selections and journal.
+    """Check the pipeline that FILE describes (default: aiorepl.toml), or the given slot and publications.
 
-    Nothing is changed or made, and no sink is connected. The exit code is that of the first error; warnings have none.
+    Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
+    selections and the journal. Changes nothing and connects to no sink. The exit code is that of the first error; warnings do
+    not count.
     """
-    from aiorepl.cli.loop import run
+    from aiorepl.cli.event_loop import run_async
 
     findings: list[Finding]
     if slot is not None or publication:
         if file is not None or slot is None or not publication:
-            raise ConfigurationError("name a slot and a publication (--slot, --publication), or else a file")
+            raise ConfigurationError("pass --slot and --publication, or else a file")
         from aiorepl.source.source import Source
 
-        findings = run(_found(Source(dsn, slot=slot, publication=publication, create_slot=True), None))
+        findings = run_async(
+            _diagnose(Source(dsn, slot=slot, publication=publication, create_slot=True), None)
+        )
     else:
-        findings = _of_file(file or Path("aiorepl.toml"))
+        findings = _diagnose_file(file or Path("aiorepl.toml"))
     errors = [finding.exit_code for finding in findings if finding.level == "error"]
     if as_json:
-        told = [
+        reported = [
             {key: value for key, value in dataclasses.asdict(finding).items() if key != "exit_code"}
             for finding in findings
         ]
-        click.echo(orjson.dumps({"ok": not errors, "findings": told}))
+        click.echo(orjson.dumps({"ok": not errors, "findings": reported}))
     else:
         for finding in findings:
             click.echo(f"{finding.level:8} {finding.about:17} {printable(' '.join(finding.text.split()))}")
     return errors[0] if errors else 0
 
 
-def _of_file(file: Path) -> list[Finding]:
-    from aiorepl.cli.loop import run
-    from aiorepl.cli.run import load
+def _diagnose_file(file: Path) -> list[Finding]:
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.cli.pipeline_file import load
     from aiorepl.source.diagnose.finding import Finding
 
     try:
-        configured = load(file)
+        loaded = load(file)
     except ConfigurationError as error:
-        lines = error.lines if isinstance(error, Mistakes) else [str(error)]
+        lines = error.lines if isinstance(error, InvalidFile) else [str(error)]
         return [Finding("error", "file", line, error.exit_code) for line in lines]
-    sinks = ", ".join(f"{name} ({kind})" for name, kind in configured.sinks.items()) or "a journal alone"
-    told = [Finding("ok", "file", f"{file} is in order: {sinks}")]
-    chosen = {name: delivery.selection for name, delivery in configured.deliveries.items()}
-    selections = {name: selection for name, selection in chosen.items() if selection is not None}
-    return told + run(
-        _found(configured.source, configured.journal, snapshot=configured.snapshot, selections=selections)
-    )
+    sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items()) or "no sinks, journal only"
+    valid = Finding("ok", "file", f"{file} is valid: {sinks}")
+    selections = {
+        name: delivery.selection
+        for name, delivery in loaded.deliveries.items()
+        if delivery.selection is not None
+    }
+    diagnosis = _diagnose(loaded.source, loaded.journal, snapshot=loaded.snapshot, selections=selections)
+    return [valid, *run_async(diagnosis)]
 
 
-async def _found(
+async def _diagnose(
     source: Source,
     journal: str | None,
     *,
@@ -102,14 +100,14 @@ async def _found(
         from aiorepl.transforms.diagnose import check_selections
 
         additional["selection"] = partial(check_selections, selections)
-    held = None
+    position = None
     if journal is not None:
         from aiorepl.journal.reader import JournalReader
 
         try:
-            held = JournalReader(journal).recorded_position()
+            position = JournalReader(journal).recorded_position()
         except AioreplError as error:
             findings.append(Finding("error", "journal", str(error), error.exit_code))
     return findings + [
-        finding async for finding in check(source, held, snapshot=snapshot, additional=additional)
+        finding async for finding in check(source, position, snapshot=snapshot, additional=additional)
     ]

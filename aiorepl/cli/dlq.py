@@ -1,4 +1,4 @@
-"""``aiorepl dlq``: dead letters, what sinks refused: looked at, written again, given up."""
+"""``aiorepl dlq``: dead letters, the changes that sinks rejected."""
 
 from __future__ import annotations
 
@@ -16,27 +16,31 @@ if TYPE_CHECKING:
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(short_help="List, show, replay or drop dead letters, the changes that sinks rejected.")
 def dlq() -> None:
-    """Look at dead letters, write them again, or give them up."""
+    """List, show, replay or drop dead letters, the changes that sinks rejected."""
 
 
 @dlq.command("list")
 @click.argument("folder", type=_FOLDER)
 def list_command(folder: Path) -> None:
-    """Print a line for each letter in FOLDER: which changes were refused, when and why. No row is shown."""
+    """List the letters in FOLDER: what was rejected, when and why. Shows no rows."""
     from aiorepl.delivery.dead_letters import DeadLetters
 
     for letter in DeadLetters(folder).letters():
-        refusal = letter.batch.rejection
-        why = "" if refusal is None else f"  {refusal.at:%Y-%m-%d %H:%M:%S}Z  {refusal.sink}: {refusal.error}"
+        rejection = letter.batch.rejection
+        why = (
+            ""
+            if rejection is None
+            else f"  {rejection.at:%Y-%m-%d %H:%M:%S}Z  {rejection.sink}: {rejection.error}"
+        )
         click.echo(printable(f"{letter.file.name}  {_tables(letter)}{why}"))
 
 
 @dlq.command()
 @click.argument("folder", type=_FOLDER)
 def show(folder: Path) -> None:
-    """Print the changes of the letters in FOLDER, rows and all, as native events, one a line."""
+    """Print the changes of the letters in FOLDER as native events, one per line. Shows rows."""
     from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.formats.native import NativeFormat
 
@@ -50,38 +54,38 @@ def show(folder: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
 @click.option("--sink", "name", required=True, help="The sink's name in the file.")
 def replay(file: Path, name: str) -> None:
-    """Write the dead letters of a sink of the pipeline FILE (aiorepl.toml unless given) to that sink again, in order.
+    """Write the letters of a sink to that sink again, in order.
 
-    Each is deleted once it is durable there. Stop the pipeline first. A letter that is refused again ends it: that one
-    and those behind it stay.
+    FILE is the pipeline's file (default: aiorepl.toml). Stop the pipeline first. Each letter is deleted once it is durable in the sink. A letter that is rejected again ends the
+    replay; that letter and the ones after it stay.
     """
-    from aiorepl.cli.loop import run as run_loop
-    from aiorepl.cli.run import load
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.cli.pipeline_file import load
     from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.delivery.redelivery import redeliver
 
     deliveries = load(file).deliveries
     if name not in deliveries:
-        raise ConfigurationError(f"{file} has no sink {name!r}: there are {', '.join(deliveries)}")
+        raise ConfigurationError(f"{file} has no sink {name!r}; its sinks are {', '.join(deliveries)}")
     letters = deliveries[name].dead_letters
     if not isinstance(letters, (str, Path)):
-        raise ConfigurationError(f"sink {name!r} of {file} has no folder of dead letters")
-    count = run_loop(redeliver(name, deliveries[name], DeadLetters(letters)))
+        raise ConfigurationError(f"sink {name!r} in {file} has no dead_letters folder")
+    count = run_async(redeliver(name, deliveries[name], DeadLetters(letters)))
     click.echo(f"{count} letters delivered")
 
 
 @dlq.command()
 @click.argument("folder", type=_FOLDER)
 @click.argument("letters", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-def drop(folder: Path, letters: tuple[str, ...], everything: bool) -> None:
-    """Delete LETTERS, by their names, from FOLDER: their changes will never be delivered."""
+@click.option("--all", "drop_all", is_flag=True, help="Drop all letters.")
+def drop(folder: Path, letters: tuple[str, ...], drop_all: bool) -> None:
+    """Delete LETTERS (their file names) from FOLDER. Their changes will not be delivered."""
     from aiorepl.delivery.dead_letters import DeadLetters
 
     known = {letter.file.name: letter for letter in DeadLetters(folder).letters()}
-    if not letters and not everything:
-        raise ConfigurationError("name the letters to drop, or say --all")
-    for name in known if everything else letters:
+    if not letters and not drop_all:
+        raise ConfigurationError("name the letters to drop, or pass --all")
+    for name in known if drop_all else letters:
         if name not in known:
             raise ConfigurationError(f"{folder} has no letter {name!r}: see aiorepl dlq list {folder}")
         known[name].discard()

@@ -1,4 +1,4 @@
-"""``aiorepl journal``: look into a journal, and free what every consumer has passed."""
+"""``aiorepl journal``: inspect and maintain a journal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import click
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 
-@click.group()
+@click.group(short_help="Inspect, check or prune a journal, or drop one of its cursors.")
 def journal() -> None:
-    """Inspect, check or prune a journal, or drop a reader that is gone."""
+    """Inspect, check or prune a journal, or drop one of its cursors."""
 
 
 @journal.command()
 @click.argument("url")
 def inspect(url: str) -> int:
-    """Print whose journal it is, its segments, and how far each consumer is."""
+    """Print the source of a journal, its segments, and the position of each consumer."""
     from aiorepl.journal.cursors import Cursors
     from aiorepl.journal.reader import JournalReader
 
@@ -25,7 +25,7 @@ def inspect(url: str) -> int:
     click.echo(f"journal  {reader.url}")
     click.echo(f"source   cluster {source.system_identifier}, timeline {source.timeline}, slot {source.slot}")
     click.echo(
-        f"begins   {chain.start_lsn or chain.manifest.start_lsn}{', what came before was pruned' if chain.start_lsn else ''}"
+        f"begins   {chain.start_lsn or chain.manifest.start_lsn}{', pruned before that' if chain.start_lsn else ''}"
     )
     for segment in chain.segments():
         index = reader.index(segment)
@@ -34,9 +34,11 @@ def inspect(url: str) -> int:
             f"segment  {segment.after} to {segment.last_end_lsn}  {len(index.blocks)} blocks  {size:,} bytes"
         )
     for gap in chain.state.gaps:
-        click.echo(f"gap      {gap.after} to {gap.until}  accepted: what committed there is missing")
+        click.echo(
+            f"gap      {gap.after} to {gap.until}  accepted gap: transactions that committed here are missing"
+        )
     for kept in chain.state.prepared:
-        click.echo(f"prepared {kept.lsn}  xid {kept.xid}, {kept.gid!r}, not decided")
+        click.echo(f"prepared {kept.lsn}  xid {kept.xid}, {kept.gid!r}, not yet committed or rolled back")
     click.echo(f"reaches  {chain.end_lsn}")
     cursors, code = Cursors(url), 0
     for name in cursors.names():
@@ -55,7 +57,10 @@ def inspect(url: str) -> int:
 @journal.command()
 @click.argument("url")
 def check(url: str) -> int:
-    """Read everything in a journal, and print what is damaged or missing; the exit code is 1 if anything is."""
+    """Verify every file of a journal, and print what is damaged or missing.
+
+    The exit code is 1 if anything is.
+    """
     from aiorepl.journal.check import problems
     from aiorepl.journal.reader import JournalReader
 
@@ -64,7 +69,7 @@ def check(url: str) -> int:
         click.echo(problem)
         code = code or problem.exit_code
     if not code:
-        click.echo(f"{len(JournalReader(url).segments())} segments, nothing is damaged or missing")
+        click.echo(f"{len(JournalReader(url).segments())} segments, no damage found")
     return code
 
 
@@ -72,14 +77,16 @@ def check(url: str) -> int:
 @click.argument("url")
 @click.argument("cursor")
 def drop(url: str, cursor: str) -> None:
-    """Forget CURSOR, a sink or query that reads the journal no more: it holds no segments from then on."""
+    """Remove CURSOR, of a sink or query that no longer reads the journal. It no longer keeps segments."""
     from aiorepl.journal.cursors import Cursors
     from aiorepl.journal.reader import JournalReader
 
-    JournalReader(url).source()  # says so if there is none
+    JournalReader(url).source()  # raises if there is no journal
     cursors = Cursors(url)
     if cursor not in (known := cursors.names()):
-        raise ConfigurationError(f"{url} has no cursor {cursor!r}: there are {', '.join(known) or 'none'}")
+        raise ConfigurationError(
+            f"{url} has no cursor {cursor!r}; its cursors are {', '.join(known) or 'none'}"
+        )
     cursors.remove(cursor)
     click.echo(f"{cursor} dropped")
 
@@ -87,7 +94,7 @@ def drop(url: str, cursor: str) -> None:
 @journal.command("prune")
 @click.argument("url")
 def prune_command(url: str) -> None:
-    """Delete the segments that every registered consumer has passed."""
+    """Delete the segments that all registered consumers have passed."""
     from aiorepl.journal.retention import prune
 
     deleted = prune(url)

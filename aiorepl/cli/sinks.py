@@ -1,21 +1,21 @@
-"""``aiorepl sinks``: what is installed."""
+"""``aiorepl sinks``: list the installed sinks."""
 
 from __future__ import annotations
 
 import click
 
 
-@click.group(invoke_without_command=True, short_help="The sinks that are installed.")
+@click.group(invoke_without_command=True, short_help="List the installed sinks.")
 @click.pass_context
 def sinks(context: click.Context) -> None:
-    """List the sinks that are installed, built in or not, and where each comes from."""
+    """List the installed sinks, with the class and the distribution of each."""
     if context.invoked_subcommand is None:
         _list()
 
 
 @sinks.command("list")
 def list_command() -> None:
-    """The same."""
+    """List the installed sinks."""
     _list()
 
 

@@ -1,4 +1,4 @@
-"""``aiorepl slots``: replication slots of a server, and what keeps WAL."""
+"""``aiorepl slots``: list and manage the replication slots of a server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aiorepl.cli.options import DSN_HELP
 from aiorepl.errors import printable
 
 if TYPE_CHECKING:
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def _chosen(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    # It may stand before the subcommand or behind it.
+def _inherited(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    # --dsn may be before or after the subcommand.
     return value if value is not None else context.obj
 
 
-_HELP = "postgresql://user@host:5432/database; default: the PG* environment."
-_dsn = click.option("--dsn", callback=_chosen, help=_HELP)
+_dsn = click.option("--dsn", callback=_inherited, help=DSN_HELP)
 
 _LIST = """
 SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temporary::text,
@@ -34,11 +34,11 @@ SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temp
 """
 
 
-@click.group(invoke_without_command=True, short_help="List, create, alter or drop slots.")
-@click.option("--dsn", envvar="AIOREPL_DSN", help=_HELP)
+@click.group(invoke_without_command=True, short_help="List, create, alter or drop replication slots.")
+@click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
 @click.pass_context
 def slots(context: click.Context, dsn: str | None) -> None:
-    """List slots; or create, alter or drop one."""
+    """List replication slots, or create, alter or drop one."""
     context.obj = dsn
     if context.invoked_subcommand is None:
         _list(dsn)
@@ -47,18 +47,20 @@ def slots(context: click.Context, dsn: str | None) -> None:
 @slots.command("list")
 @_dsn
 def list_command(dsn: str | None) -> None:
-    """List all slots of the server, and how much WAL each keeps."""
+    """List all slots of the server and how much WAL each one keeps."""
     _list(dsn)
 
 
 @slots.command()
 @_dsn
 @click.argument("name")
-@click.option("--two-phase", is_flag=True, help="For prepared transactions; PostgreSQL 15.")
-@click.option("--failover", is_flag=True, help="Kept on standbys, too; PostgreSQL 17.")
+@click.option(
+    "--two-phase", is_flag=True, help="Decode prepared transactions at PREPARE TRANSACTION (PostgreSQL 15)."
+)
+@click.option("--failover", is_flag=True, help="Synchronize the slot to standbys (PostgreSQL 17).")
 def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
-    """Create a slot for pgoutput and print where it begins."""
-    created = _do(
+    """Create a slot for pgoutput, and print its name and the LSN where it starts."""
+    created = _with_connection(
         dsn,
         lambda connection: connection.create_slot(name, two_phase=two_phase, failover=failover),
     )
@@ -68,28 +70,34 @@ def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
 @slots.command()
 @_dsn
 @click.argument("name")
-@click.option("--failover/--no-failover", default=None, help="PostgreSQL 17.")
-@click.option("--two-phase/--no-two-phase", default=None, help="PostgreSQL 18.")
+@click.option(
+    "--failover/--no-failover", default=None, help="Synchronize the slot to standbys (PostgreSQL 17)."
+)
+@click.option(
+    "--two-phase/--no-two-phase", default=None, help="Decode at PREPARE TRANSACTION (PostgreSQL 18)."
+)
 def alter(dsn: str | None, name: str, failover: bool | None, two_phase: bool | None) -> None:
-    """Switch failover or two_phase of a slot."""
-    _do(dsn, lambda connection: connection.alter_slot(name, failover=failover, two_phase=two_phase))
+    """Change failover or two_phase of a slot."""
+    _with_connection(
+        dsn, lambda connection: connection.alter_slot(name, failover=failover, two_phase=two_phase)
+    )
 
 
 @slots.command()
 @_dsn
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Wait until nobody uses it.")
+@click.option("--wait", is_flag=True, help="Wait until the slot is not in use.")
 def drop(dsn: str | None, name: str, wait: bool) -> None:
-    """Drop a slot. What it has not confirmed is gone for good."""
-    _do(dsn, lambda connection: connection.drop_slot(name, wait=wait))
+    """Drop a slot. Changes that its consumer has not confirmed are lost."""
+    _with_connection(dsn, lambda connection: connection.drop_slot(name, wait=wait))
 
 
 def _list(dsn: str | None) -> None:
-    _print(_do(dsn, lambda connection: connection.query(_LIST)))
+    _print(_with_connection(dsn, lambda connection: connection.query(_LIST)))
 
 
-def _do(dsn: str | None, action: Callable[[ReplicationConnection], Awaitable[_T]]) -> _T:
-    from aiorepl.cli.loop import run
+def _with_connection(dsn: str | None, action: Callable[[ReplicationConnection], Awaitable[_T]]) -> _T:
+    from aiorepl.cli.event_loop import run_async
     from aiorepl.wire.connection import ReplicationConnection
 
     async def connected() -> _T:
@@ -99,7 +107,7 @@ def _do(dsn: str | None, action: Callable[[ReplicationConnection], Awaitable[_T]
         finally:
             await connection.close()
 
-    return run(connected())
+    return run_async(connected())
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -108,6 +116,6 @@ def _print(rows: list[dict[str, Any]]) -> None:
         return
     names = list(rows[0])
     table = [names, *([printable(row[name] or "") for name in names] for row in rows)]
-    widths = [max(len(row[place]) for row in table) for place in range(len(names))]
+    widths = [max(len(row[column]) for row in table) for column in range(len(names))]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""``aiorepl tail``: a slot's changes to standard output, a line each."""
+"""``aiorepl tail``: print the changes of a slot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError, SinkError
 from aiorepl.formats import NAMES
 from aiorepl.lsn import LSN
-from aiorepl.wire.commands import split_names
 
 
 def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) -> LSN | str | None:
@@ -23,58 +23,72 @@ def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) 
         raise click.BadParameter(f"{error}, or: now") from None
 
 
-def names(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that were given one by one, or with commas between them."""
-    try:
-        return tuple(name for part in value for name in split_names(part))
-    except ConfigurationError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-@click.command()
-@click.option(
-    "--dsn", envvar="AIOREPL_DSN", help="postgresql://user@host:5432/database; default: the PG* environment."
-)
+@click.command(short_help="Print the changes of a slot, one line each.")
+@options.dsn
 @click.option("--slot", required=True, help="The replication slot.")
+@options.publication(required=True)
+@click.option("--create-slot", is_flag=True, help="Create the slot if it does not exist.")
+@click.option("--temporary", is_flag=True, help="Create a slot that is dropped when the command ends.")
 @click.option(
-    "--publication",
-    required=True,
-    multiple=True,
-    callback=names,
-    help="Repeat it, or separate names with commas; a name with a comma in it is quoted as in SQL.",
+    "--until",
+    callback=_lsn,
+    metavar="LSN|now",
+    help="Stop after the last transaction that committed before this LSN.",
 )
-@click.option("--create-slot", is_flag=True, help="Create the slot if it is missing.")
-@click.option("--temporary", is_flag=True, help="Create it for this connection only.")
 @click.option(
-    "--until", callback=_lsn, metavar="LSN|now", help="Stop when all that committed below it is out."
+    "--proto-version",
+    type=click.IntRange(1, 4),
+    help="Version of pgoutput's protocol. Default: the newest that the server has.",
 )
-@click.option("--proto-version", type=click.IntRange(1, 4), help="Default: the best the server has.")
-@click.option("--streaming", type=click.Choice(["off", "on", "parallel"]), default="off", show_default=True)
-@click.option("--two-phase", is_flag=True, help="Take prepared transactions when they are prepared.")
-@click.option("--binary", is_flag=True, help="Have columns sent in binary form.")
-@click.option("--messages", is_flag=True, help="Also messages of pg_logical_emit_message.")
 @click.option(
-    "--origin", type=click.Choice(["any", "none"]), help="none: only what was written on this server."
+    "--streaming",
+    type=click.Choice(["off", "on", "parallel"]),
+    default="off",
+    show_default=True,
+    help="Receive large transactions while they run; print them when they commit.",
 )
-@click.option("--interface", type=click.Choice(["walsender", "sql"]), default="walsender", show_default=True)
+@click.option("--two-phase", is_flag=True, help="Print prepared transactions at PREPARE TRANSACTION.")
+@click.option("--binary", is_flag=True, help="Request columns in binary format.")
+@click.option("--messages", is_flag=True, help="Print messages of pg_logical_emit_message too.")
+@click.option(
+    "--origin",
+    type=click.Choice(["any", "none"]),
+    help="none: only changes that were written on this server itself.",
+)
+@click.option(
+    "--interface",
+    type=click.Choice(["walsender", "sql"]),
+    default="walsender",
+    show_default=True,
+    help="sql: poll the slot's SQL functions, for servers without replication connections.",
+)
 @click.option(
     "--format",
     "format_",
     type=click.Choice(NAMES),
     default="native",
     show_default=True,
-    help="pretty is for people, the others are for programs.",
+    help="pretty is for reading, the others are for programs.",
 )
-@click.option("--values", type=click.Choice(["typed", "text"]), default="typed", show_default=True)
-@click.option("--boundaries", is_flag=True, help="Also a line where a transaction begins and has committed.")
 @click.option(
-    "--schema-changes", is_flag=True, help="Also a line before the first row that has other columns."
+    "--values",
+    type=click.Choice(["typed", "text"]),
+    default="typed",
+    show_default=True,
+    help="text: every value as PostgreSQL prints it.",
 )
-@click.option("--failover", is_flag=True, help="Have standbys synchronize the slot (PostgreSQL 17).")
+@click.option("--boundaries", is_flag=True, help="Print a line for each BEGIN and COMMIT too.")
+@click.option("--schema-changes", is_flag=True, help="Print a line when the columns of a table change.")
 @click.option(
-    "--heartbeat-interval", type=float, metavar="SECONDS", help="Write an empty message this often."
+    "--failover", is_flag=True, help="Create the slot for synchronization to standbys (PostgreSQL 17)."
 )
-@click.option("--no-reconnect", is_flag=True, help="End with exit code 3 when the connection is lost.")
+@click.option(
+    "--heartbeat-interval",
+    type=float,
+    metavar="SECONDS",
+    help="Interval of empty logical messages that keep a quiet slot moving.",
+)
+@click.option("--no-reconnect", is_flag=True, help="Exit with code 3 when the connection is lost.")
 def tail(
     dsn: str | None,
     slot: str,
@@ -97,29 +111,29 @@ def tail(
     heartbeat_interval: float | None,
     no_reconnect: bool,
 ) -> int:
-    """Print committed changes as they come, a line each: JSON objects, or with --format pretty for people.
+    """Print committed changes, one JSON object per line; --format pretty is for reading.
 
-    A transaction is acknowledged once its last line is written, so what was printed before a crash may be printed
-    again, and nothing is lost.
+    A transaction is acknowledged after its last line is written. After a crash, changes may be printed again, but none is
+    lost.
     """
     if binary and values == "text":
         raise ConfigurationError(
-            "--values text shows the server's own text, which --binary does not bring: drop one"
+            "--values text needs columns in text format: leave out --binary or --values text"
         )
 
-    chosen: dict[str, Any] = {"type": format_}
+    format_options: dict[str, Any] = {"type": format_}
     if format_ == "pretty":
-        # See no-color.org: any value but the empty one.
-        chosen["colour"] = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        # no-color.org: any value but an empty one.
+        format_options["colour"] = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
-    # Imported here: `aiorepl --help` needs neither a driver nor sinks.
-    from aiorepl.cli.loop import run, run_until_signal
+    # Imported late: `aiorepl --help` needs neither the driver nor sinks.
+    from aiorepl.cli.event_loop import run_async, run_pipeline
     from aiorepl.delivery.config import Delivery
     from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
     from aiorepl.pipeline.registry import load
     from aiorepl.source.source import Source
 
-    sink = load("stdout")(format=chosen, values=values, boundaries=boundaries, file=sys.stdout.buffer)
+    sink = load("stdout")(format=format_options, values=values, boundaries=boundaries, file=sys.stdout.buffer)
     pipeline = Pipeline(
         Source(
             dsn,
@@ -142,10 +156,10 @@ def tail(
         reconnect=None if no_reconnect else FOR_EVER,
     )
     try:
-        return 130 if run(run_until_signal(pipeline)) else 0
+        return 130 if run_async(run_pipeline(pipeline)) else 0
     except SinkError as error:
         if isinstance(error.__cause__, BrokenPipeError):
-            # `aiorepl tail | head` is done when head is. Python would stumble once more when it flushes at exit.
+            # `aiorepl tail | head` ends with head. Without this, Python fails again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         raise

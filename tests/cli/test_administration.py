@@ -50,7 +50,7 @@ async def test_a_cursor_is_dropped(run, refused, tmp_path):
     source: Source = MemorySource(stream=stream)
     await Pipeline(source, sinks, journal=str(tmp_path), until="now").run()
 
-    await refused(2, "there are one, two", "journal", "drop", str(tmp_path), "three")
+    await refused(2, "its cursors are one, two", "journal", "drop", str(tmp_path), "three")
     await refused(1, "there is no journal in", "journal", "drop", str(tmp_path / "none"), "one")
     dropped = await run("journal", "drop", str(tmp_path), "one")
     assert (0, "one dropped\n") == (dropped.code, dropped.out)
@@ -82,9 +82,9 @@ async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
     inspected = await run("journal", "inspect", str(tmp_path))
     assert (0, 3) == (inspected.code, inspected.out.count("segment "))
     assert f"cursor   one  {stream.ends[1]}\n" in inspected.out
-    assert "'gid', not decided" in inspected.out
+    assert "'gid', not yet committed or rolled back" in inspected.out
     checked = await run("journal", "check", str(tmp_path))
-    assert (0, "3 segments, nothing is damaged or missing\n") == (checked.code, checked.out)
+    assert (0, "3 segments, no damage found\n") == (checked.code, checked.out)
 
     cursors.begin("one", stream.position.at(LSN(stream.ends[-1] + 1)))
     inspected = await run("journal", "inspect", str(tmp_path))

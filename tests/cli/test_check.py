@@ -152,5 +152,5 @@ async def test_selections(check, published, tmp_path):
 
 async def test_what_to_look_at(refused):
     """A file, or both a slot and a publication."""
-    await refused(2, "name a slot and a publication", "check", "--slot", "s")
+    await refused(2, "pass --slot and --publication", "check", "--slot", "s")
     await refused(2, "or else a file", "check", "x.toml", "--slot", "s", "--publication", "p")

@@ -94,6 +94,6 @@ async def test_given_up(refused_row, run, refused):
 async def test_wrong_sinks(refused_row, refused):
     """A sink that is not in the file, and a file that is not there."""
     await refused(
-        2, "has no sink 'other': there are archive", "dlq", "replay", str(refused_row), "--sink", "other"
+        2, "has no sink 'other'; its sinks are archive", "dlq", "replay", str(refused_row), "--sink", "other"
     )
     await refused(2, "does not exist", "dlq", "replay", "none.toml", "--sink", "archive")

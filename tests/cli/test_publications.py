@@ -6,7 +6,7 @@ import click
 import pytest
 
 from aiorepl import Source
-from aiorepl.cli.tail import names
+from aiorepl.cli.options import publication_names
 
 ODD = 'Pub "lic", a'
 QUOTED = '"Pub ""lic"", a"'
@@ -14,7 +14,7 @@ QUOTED = '"Pub ""lic"", a"'
 
 def read(*values):
     """What click makes of ``--publication`` with these values."""
-    return names(click.Context(click.Command("tail")), click.Option(["--publication"]), values)
+    return publication_names(click.Context(click.Command("tail")), click.Option(["--publication"]), values)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_check_connects_to_nothing(deployment):
     )
     told, _ = await process.communicate()
 
-    assert (0, b"aiorepl.toml is in order\n") == (process.returncode, told)
+    assert (0, b"aiorepl.toml is valid\n") == (process.returncode, told)
     assert {"aiorepl.toml", "dsn"} == {path.name for path in deployment.folder.iterdir()}
     assert await deployment.streams() is None
 

@@ -8,7 +8,8 @@ import pytest
 
 from aiorepl import BatchPolicy, RetryPolicy, Selection
 from aiorepl.cli import main
-from aiorepl.cli.run import EXAMPLE, load
+from aiorepl.cli.example_file import EXAMPLE
+from aiorepl.cli.pipeline_file import load
 from aiorepl.journal import Retention
 from aiorepl.pipeline.pipeline import FOR_EVER
 from aiorepl.secret import Secret
@@ -176,7 +177,7 @@ def test_the_example(capsys):
     Path("mine.py").write_text("def transform(change):\n    return change\n")
     for text in (EXAMPLE, "\n".join(switched_on)):
         written(text.replace("file:/run/secrets/mask", "salt"))
-        assert (0, "aiorepl.toml is in order\n", "") == command(capsys, "--check")
+        assert (0, "aiorepl.toml is valid\n", "") == command(capsys, "--check")
 
 
 def test_how_a_sink_is_served(made):
@@ -209,7 +210,7 @@ def test_how_a_sink_is_served(made):
     [
         ("transform = 'nothing'", "sinks[1].transform: transform"),
         ("transform = 'no_such_module:f'", "sinks[1].transform: transform"),
-        ("on_error = 'ignore'", "sinks[1].on_error: wants halt, dead_letter or skip"),
+        ("on_error = 'ignore'", "sinks[1].on_error: must be halt, dead_letter or skip"),
         ("on_error = 'dead_letter'", "sinks[1]: on_error = dead_letter needs dead_letters"),
         ("concurrency = 2", "sinks[1]: JsonLinesSink takes one batch at a time"),
         ("routing_key = '{tabel}'", "sinks[1].routing_key:"),

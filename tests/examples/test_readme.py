@@ -14,7 +14,7 @@ import click
 import pytest
 
 from aiorepl.cli import command
-from aiorepl.cli.run import load
+from aiorepl.cli.pipeline_file import load
 
 pytestmark = pytest.mark.xdist_group("examples")
 

@@ -1,4 +1,4 @@
-"""``aiorepl demo``: everything at once on a server of its own, checked to the last row."""
+"""``aiorepl demo``: a pipeline end to end on a temporary server, with every row compared."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ import click
 from aiorepl.errors import ConfigurationError
 
 
-@click.command(short_help="A shop under load, delivered and mirrored, compared row by row.")
+@click.command(short_help="Replicate a small shop on a temporary PostgreSQL, and compare every row.")
+@click.option("--keep", is_flag=True, help="Leave the server running; print its DSN and how to stop it.")
+@click.option("--no-spark", is_flag=True, help="Omit the Delta mirror that Spark keeps.")
 @click.option(
-    "--keep", is_flag=True, help="Leave the server up when done, and say how to reach and to stop it."
-)
-@click.option("--no-spark", is_flag=True, help="Without the Spark mirror.")
-@click.option(
-    "--seconds", type=click.IntRange(1, 600), default=20, show_default=True, help="How long to write."
+    "--seconds", type=click.IntRange(1, 600), default=20, show_default=True, help="Duration of the load."
 )
 @click.option(
     "--path",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("aiorepl-demo"),
     show_default=True,
-    help="Where the journal, the files and the mirror go; made anew each time.",
+    help="Folder for the journal, the files and the mirror; emptied at each start.",
 )
 @click.option(
     "--dsn",
     envvar="AIOREPL_DSN",
-    help="A server of your own (wal_level = logical) instead of the embedded one.",
+    help="Your own server (wal_level = logical) instead of a temporary one.",
 )
 def demo(keep: bool, no_spark: bool, seconds: int, path: Path, dsn: str | None) -> int:
-    """A small shop under load on an embedded PostgreSQL, its changes in JSON lines and in a Delta mirror that Spark keeps.
+    """Write to a small shop on a temporary PostgreSQL, deliver its changes to JSON lines and to a Delta mirror kept by Spark,
+    and compare both with the source, row by row.
 
-    Ends with a comparison of source and copies, row by row; exit code 0 only if they are equal.
+    The exit code is 0 only if they are equal.
     """
     try:
         from aiorepl.cli.demo.run import run_demo

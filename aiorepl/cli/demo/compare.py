@@ -1,4 +1,4 @@
-"""Is what arrived what is there? Source, files and mirror, row by row."""
+"""Compare the source with the copies, row by row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ Rows = dict[Any, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many rows of a table the source has, and how many differ in the copy (missing, surplus or other)."""
+    """A comparison of one table.
+
+    :param rows: in the source.
+    :param differing: missing, surplus and different rows in the copy.
+    """
 
     table: str
     rows: int
@@ -22,7 +26,7 @@ class Verdict:
 
 
 async def source_rows(connection: Any, table: str) -> Rows:
-    """The table as it is: by id, every column in the form of ``_plain``."""
+    """Read a table: rows by id, with values as ``_plain`` returns them."""
     columns = await connection.fetch(
         "SELECT attname, atttypid::regtype::text AS type FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 "
         "AND NOT attisdropped ORDER BY attnum",
@@ -45,7 +49,7 @@ async def source_rows(connection: Any, table: str) -> Rows:
 
 
 def jsonl_rows(folder: Path) -> dict[str, Rows]:
-    """What the events of a folder of JSON lines add up to, by table."""
+    """Apply the events in a folder of JSON lines, and return the resulting rows by table."""
     tables: dict[str, Rows] = {}
     seen: set[tuple[str, int]] = set()
     for path in sorted(folder.glob("*.jsonl*")):
@@ -60,7 +64,7 @@ def jsonl_rows(folder: Path) -> dict[str, Rows]:
 
 
 def mirror_rows(records: Iterable[dict[str, Any]]) -> Rows:
-    """The rows of a mirror, without the columns that it keeps for itself."""
+    """Return the rows of a mirror, without the columns that ``apply_changes`` adds."""
     rows: Rows = {}
     for record in records:
         row = {name: _plain(value) for name, value in record.items() if not name.startswith("_")}
@@ -72,7 +76,7 @@ def mirror_rows(records: Iterable[dict[str, Any]]) -> Rows:
 
 
 def compare(table: str, source: Rows, copy: Rows) -> Verdict:
-    """Compare by key."""
+    """Compare two tables by key."""
     differing = sum(copy.get(key) != row for key, row in source.items()) + len(copy.keys() - source.keys())
     return Verdict(table, len(source), differing)
 
@@ -92,11 +96,11 @@ def _apply(tables: dict[str, Rows], event: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Scalars as PostgreSQL's text, lists and objects as they are."""
+    """Return scalars as PostgreSQL's text, lists and objects unchanged."""
     if value is None or isinstance(value, (str, list, dict)):
         return value
     if hasattr(value, "isoformat"):
-        # timestamptz in UTC, with the zeros at the end of the fraction cut as PostgreSQL does.
+        # timestamptz in UTC, without trailing zeros in the fraction, as PostgreSQL prints it.
         text = value.strftime("%Y-%m-%d %H:%M:%S")
         fraction = f"{value.microsecond:06}".rstrip("0")
         return f"{text}.{fraction}+00" if fraction else f"{text}+00"

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a table that is drawn anew twice a second, or plain lines when there is no screen."""
+"""The demo's progress: a table that is redrawn twice a second, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Figures:
-    """The figures of one moment."""
+    """One set of statistics."""
 
     doing: str
     server: LSN
@@ -26,11 +26,11 @@ class Figures:
     confirmed: LSN
     lag_seconds: float
     rows: dict[str, int] = field(default_factory=dict)
-    """Rows so far by place: source, journal, jsonl, and the mirror where there is one."""
+    """Rows so far in ``source``, ``journal``, ``jsonl`` and ``mirror``."""
 
 
 class Display:
-    """Draws figures."""
+    """Shows statistics."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -41,7 +41,7 @@ class Display:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Draw while this lasts."""
+        """Show statistics while the context lasts."""
         if not self._console.is_terminal:
             yield
             return
@@ -50,7 +50,7 @@ class Display:
         self._live = None
 
     def show(self, figures: Figures) -> None:
-        """Draw these."""
+        """Show new statistics."""
         now = time.monotonic()
         before, rows = self._before
         if now > before:

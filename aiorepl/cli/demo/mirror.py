@@ -1,4 +1,4 @@
-"""The demo's Spark lane: a local session, and a mirror of each table kept by a streaming query."""
+"""The demo on Spark: a local session, and a streaming query per table that keeps a Delta mirror."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from aiorepl.cli.demo.shop import TABLES
 
 
 class Mirror:
-    """Blocking: call it in threads, one call at a time; ``rows`` also beside another.
+    """Delta mirrors of the shop's tables.
+
+    Calls block: make them in threads, one at a time; ``rows`` may run beside another call.
 
     :param journal: the pipeline's journal.
-    :param folder: where the Delta tables go, one a table.
+    :param folder: the folder of the Delta tables.
     """
 
     def __init__(self, journal: Path, folder: Path) -> None:
@@ -21,16 +23,16 @@ class Mirror:
         self._folder = folder
         self._spark: Any = None
         self._queries: dict[str, Any] = {}
-        self._taken: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, int], int] = {}
 
     def start_spark(self) -> None:
-        """Start the session: some seconds, most of them Java's."""
+        """Start the Spark session; takes several seconds."""
         from aiorepl.spark import local_session
 
         self._spark = local_session()
 
     def start_queries(self) -> None:
-        """Mirror every table, from the beginning of the journal on. The initial load has to be in it."""
+        """Start mirroring every table from the beginning of the journal, which must contain the initial load."""
         from aiorepl.spark import apply_changes
 
         for table in TABLES:
@@ -43,27 +45,27 @@ class Mirror:
             self._queries[table] = apply_changes(changes, target=str(self._folder / table), keys=["id"])
 
     def rows(self) -> int:
-        """How many changes the queries have taken so far."""
+        """Return how many changes the queries have read so far."""
         for table, query in list(self._queries.items()):
-            # Spark remembers the last hundred batches.
+            # Spark keeps the last hundred batches.
             for progress in query.recentProgress:
-                self._taken[table, progress["batchId"]] = int(progress["numInputRows"])
-        return sum(self._taken.values())
+                self._counted[table, progress["batchId"]] = int(progress["numInputRows"])
+        return sum(self._counted.values())
 
     def finish(self) -> None:
-        """Take what is in the journal and end the queries."""
+        """Process the rest of the journal, then stop the queries."""
         for query in self._queries.values():
             query.processAllAvailable()
             query.stop()
 
     def read(self, table: str) -> Rows:
-        """The mirror of a table."""
+        """Return the rows of a table's mirror."""
         from deltalake import DeltaTable
 
         return mirror_rows(DeltaTable(str(self._folder / table)).to_pyarrow_table().to_pylist())
 
     def stop(self) -> None:
-        """End the session, and Java with it."""
+        """Stop the session and its JVM."""
         if self._spark is not None:
             self._spark.stop()
             self._spark = None

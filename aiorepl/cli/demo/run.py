@@ -1,4 +1,4 @@
-"""The demo's course: server, shop, pipeline and mirror; live figures; the comparison; what to try next."""
+"""The steps of the demo: server, shop, pipeline and mirror, live statistics, comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aiorepl.cli.demo.compare import Verdict, compare, jsonl_rows, source_rows
 from aiorepl.cli.demo.display import Display, Figures
 from aiorepl.cli.demo.mirror import Mirror
 from aiorepl.cli.demo.shop import PUBLICATION, SLOT, TABLES, Shop, set_up
-from aiorepl.cli.loop import run
+from aiorepl.cli.event_loop import run_async
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.pipeline import Pipeline
@@ -35,20 +35,25 @@ _DATABASE: Final = "aiorepl_demo"
 
 
 def run_demo(path: Path, *, seconds: int, spark: bool, keep: bool, dsn: str | None) -> int:
-    """Run it. Returns the exit code: 0 when source and copies are equal, 1 when not."""
+    """Run the demo.
+
+    :returns: the exit code: 0 if source and copies are equal, 1 if not.
+    """
     console = Console(highlight=False, soft_wrap=True)
     began = time.monotonic()
     demo = _Demo(console, _fresh(path), seconds=seconds, spark=spark, keep=keep)
     if dsn is not None:
-        equal = run(demo.run(dsn))
+        equal = run_async(demo.run(dsn))
     else:
         with EmbeddedServer() as server:
-            console.print(f"PostgreSQL {server.version} is up on port {server.port}, for this demo alone.")
-            equal = run(demo.run(server.dsn))
+            console.print(
+                f"PostgreSQL {server.version} is running on port {server.port}, for this demo only."
+            )
+            equal = run_async(demo.run(server.dsn))
             if keep:
                 stop = server.leave()
                 console.print(
-                    f"\nThe server stays up: psql '{server.dsn_for(_DATABASE)}'\nStop it with: {stop}"
+                    f"\nThe server keeps running: psql '{server.dsn_for(_DATABASE)}'\nStop it with: {stop}"
                 )
     console.print(f"\nDone in {time.monotonic() - began:.0f} s.")
     return 0 if equal else 1
@@ -77,12 +82,12 @@ class _Demo:
 
     @contextlib.asynccontextmanager
     async def _database(self, server_dsn: str) -> AsyncIterator[str]:
-        """A database of the demo's own, so that on your server nothing else is touched."""
+        """Create a database for the demo, and drop it in the end; on your own server nothing else is touched."""
         admin = await connect_sql(server_dsn)
         try:
             if await admin.fetchval("SELECT true FROM pg_database WHERE datname = $1", _DATABASE):
                 raise ConfigurationError(
-                    f"there is a database {_DATABASE} on that server already: drop it, it may be of an earlier demo"
+                    f"database {_DATABASE} exists already, perhaps from an earlier demo: drop it"
                 )
             await admin.execute(f"CREATE DATABASE {_DATABASE}")
             try:
@@ -115,7 +120,7 @@ class _Demo:
                     await shop.trade(self._seconds)
                     await self._arrived(connection, pipeline)
                     if spark is not None:
-                        shop.done.doing = "Spark takes the rest"
+                        shop.done.doing = "Spark reads the rest"
                         await spark
                         await to_thread.run_sync(self._mirror.finish)
                 finally:
@@ -126,8 +131,8 @@ class _Demo:
                     await shop.close()
                     await watching.close()
         self._console.print(
-            f"The shop made {shop.done.transactions:,} transactions with {shop.done.rows:,} rows, and took "
-            f"{shop.done.rolled_back} back."
+            f"The shop made {shop.done.transactions:,} transactions with {shop.done.rows:,} rows, and rolled back "
+            f"{shop.done.rolled_back}."
         )
         return await self._verdict(connection)
 
@@ -139,10 +144,10 @@ class _Demo:
         await to_thread.run_sync(self._mirror.start_queries)
 
     async def _arrived(self, connection: Any, pipeline: Pipeline) -> None:
-        """Wait until all that is committed is durable in the journal and in the files."""
+        """Wait until every committed change is durable in the journal and in the files."""
         end = await self._position(connection)
         while True:
-            # Another record behind the last commit, so that a position past ``end`` exists.
+            # A record after the last commit, so that the flushed position can pass ``end``.
             await connection.execute("SELECT pg_logical_emit_message(false, 'aiorepl demo', '')")
             statistics = pipeline.statistics()
             if statistics.flushed >= end and statistics.sinks["jsonl"].changes >= self._captured(pipeline):
@@ -174,7 +179,7 @@ class _Demo:
                     server,
                     statistics.received,
                     statistics.flushed,
-                    _behind(statistics),
+                    _lag_seconds(statistics),
                     rows,
                 )
             )
@@ -197,10 +202,10 @@ class _Demo:
             if self._spark:
                 verdicts.append(compare(name, source, await to_thread.run_sync(self._mirror.read, name)))
             equal = equal and not any(verdict.differing for verdict in verdicts)
-            table.add_row(name, f"{len(source):,}", *map(_told, verdicts))
+            table.add_row(name, f"{len(source):,}", *map(_shown, verdicts))
         self._console.print(table)
         self._console.print(
-            "[bold green]Equal.[/]" if equal else "[bold red]They differ: a fault of aiorepl.[/]"
+            "[bold green]Equal.[/]" if equal else "[bold red]They differ: a bug in aiorepl.[/]"
         )
         self._console.print(f"\nThe events    {self._jsonl}/*.jsonl\nThe journal   {self._journal}")
         if self._spark:
@@ -214,23 +219,25 @@ class _Demo:
         return equal
 
 
-def _behind(statistics: PipelineStatistics) -> float:
-    """Seconds since the last confirmed transaction committed; 0 when there is nothing else."""
+def _lag_seconds(statistics: PipelineStatistics) -> float:
+    """Return the age of the last confirmed transaction; 0 if nothing is unconfirmed."""
     committed = statistics.sinks["journal"].committed
     if committed is None or statistics.flushed >= statistics.received:
         return 0.0
     return (datetime.now(UTC) - committed).total_seconds()
 
 
-def _told(verdict: Verdict) -> str:
+def _shown(verdict: Verdict) -> str:
     return "equal" if not verdict.differing else f"{verdict.differing:,} rows differ"
 
 
 def _fresh(path: Path) -> Path:
-    """The folder, empty; only what an earlier demo left is removed."""
+    """Empty the folder, if an earlier demo made it or it does not exist."""
     folder = path.resolve()
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
-        raise ConfigurationError(f"{folder} holds something else: choose another folder with --path")
+        raise ConfigurationError(
+            f"{folder} is not a folder of an earlier demo: choose another one with --path"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / _MARK).write_text(

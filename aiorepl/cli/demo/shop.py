@@ -1,4 +1,4 @@
-"""The demo's database: a small shop with the types that trip others up, and the work that goes on in it."""
+"""The demo's database: a small shop with difficult types, and its workload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREATE TYPE order_status AS ENUM ('new', 'paid', 'shipped', 'returned');
 CREATE TABLE customers (
   id integer PRIMARY KEY, name text NOT NULL, tags text[], profile jsonb, biography text,
   created_at timestamptz NOT NULL DEFAULT now());
--- Kept out of line, so that an update that does not touch it does not send it.
+-- Stored out of line: an update of other columns does not send it.
 ALTER TABLE customers ALTER biography SET STORAGE EXTERNAL;
 CREATE TABLE orders (
   id integer PRIMARY KEY, customer_id integer NOT NULL, status order_status NOT NULL DEFAULT 'new',
@@ -42,13 +42,13 @@ CREATE PUBLICATION shop FOR TABLE customers, orders, items;
 
 
 async def set_up(connection: Any) -> None:
-    """Create the shop, with rows in it."""
+    """Create the tables, with rows, and the publication."""
     await connection.execute(_SCHEMA)
 
 
 @dataclass(slots=True)
 class Done:
-    """What the shop has seen so far."""
+    """Counts of the work so far."""
 
     transactions: int = 0
     rolled_back: int = 0
@@ -57,20 +57,20 @@ class Done:
 
 
 class Shop:
-    """Keeps the shop busy on one connection.
+    """The workload, on one connection.
 
-    :param seed: the same seed does the same work.
+    :param seed: for the random choices; the same seed repeats the same work.
     """
 
     def __init__(self, connection: Any, *, seed: int = 7) -> None:
         self.done = Done()
         self._connection = connection
-        self._random = random.Random(seed)  # noqa: S311 - a shop, not a secret
+        self._random = random.Random(seed)  # noqa: S311 - not a secret
         self._next_order = 5001
         self._orders = list(range(1, 5001))
 
     async def trade(self, seconds: float) -> None:
-        """Trade for so long; a truncate and one large transaction are part of every day."""
+        """Run the workload; it includes a truncate and one large transaction."""
         clock = asyncio.get_running_loop().time
         begin = clock()
         special = [(0.35, self._truncate), (0.55, self._large)]
@@ -80,18 +80,18 @@ class Shop:
                 continue
             self.done.doing = "trading"
             work = self._random.choices(
-                (self._buy, self._pay, self._rename, self._return, self._think_better_of_it, self._renumber),
+                (self._buy, self._pay, self._rename, self._return, self._roll_back, self._renumber),
                 weights=(40, 30, 12, 8, 7, 3),
             )[0]
             await work()
-            # Some hundred transactions a second: a lively shop, not a benchmark.
+            # Some hundred transactions per second: a demo, not a benchmark.
             await asyncio.sleep(0.005)
         for _, rest in special:
             await rest()
         self.done.doing = "closed"
 
     async def close(self) -> None:
-        """Close the shop's connection."""
+        """Close the connection."""
         await self._connection.close()
 
     async def _buy(self) -> None:
@@ -141,11 +141,13 @@ class Shop:
         self._next_order += 1
         self._count()
 
-    async def _think_better_of_it(self) -> None:
+    async def _roll_back(self) -> None:
         transaction = self._connection.transaction()
         await transaction.start()
         await self._connection.execute("DELETE FROM orders WHERE id % 10 = 3")
-        await self._connection.execute("INSERT INTO customers (id, name) VALUES (-1, 'nobody must see this')")
+        await self._connection.execute(
+            "INSERT INTO customers (id, name) VALUES (-1, 'must never be delivered')"
+        )
         await transaction.rollback()
         self.done.rolled_back += 1
 
@@ -164,8 +166,8 @@ class Shop:
         self._count()
 
     def _take_order(self) -> int:
-        place = self._random.randrange(len(self._orders))
-        self._orders[place], self._orders[-1] = self._orders[-1], self._orders[place]
+        index = self._random.randrange(len(self._orders))
+        self._orders[index], self._orders[-1] = self._orders[-1], self._orders[index]
         return self._orders.pop()
 
     async def _execute(self, sql: str, *arguments: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError, TransientError
-from aiorepl.cli.run import load
+from aiorepl.cli.pipeline_file import load
 from aiorepl_sinks.webhook import WebhookSink
 
 URL = "https://receiver.example/hook"
@@ -114,8 +114,8 @@ def test_mistakes_in_a_file(tmp_path, monkeypatch):
         load(Path("aiorepl.toml"))
     text = str(refused.value)
     for part in (
-        "secret: unknown, did you mean secrets?",
-        "body: wants json, ndjson, event or binary",
+        "secret: unknown; did you mean secrets?",
+        "body: must be json, ndjson, event or binary",
         "connections",
     ):
         assert part in text

@@ -1,4 +1,4 @@
-"""Running a pipeline from a terminal: the event loop, and what signals do."""
+"""The event loop of a command, with SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from aiorepl.pipeline.pipeline import Pipeline
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED = 130
-# For what remains to be done when the sinks have finished or were cancelled.
-_MARGIN = 2.0
+_EXIT_SECONDS = 2.0
+"""Time for the rest of the shutdown, once the sinks have finished or were cancelled."""
 
 
-def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``main``, on uvloop where that is installed. SIGINT and SIGTERM cancel it.
+def run_async(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine, on uvloop if it is installed. SIGINT and SIGTERM cancel it.
 
     :raises KeyboardInterrupt: after a signal.
     """
@@ -56,7 +56,7 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
 
 @contextlib.contextmanager
 def _handling(stop: Callable[[], None]) -> Iterator[None]:
-    """Also where SIGINT was ignored when we were started, as a shell does for what it runs in the background."""
+    """Handle signals, even if SIGINT is ignored, as a shell sets it for background processes."""
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
@@ -68,19 +68,19 @@ def _handling(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _exit_after(seconds: float) -> None:
-    """End the process then, if it is still there.
+    """End the process after a time, even if a thread still runs.
 
-    A thread cannot be cancelled, and Python waits for it at exit: one may be writing to a pipe that nobody reads.
+    Python waits for threads at exit, and a thread that writes to a full pipe cannot be cancelled.
     """
     timer = threading.Timer(seconds, os._exit, (_INTERRUPTED,))
     timer.daemon = True
     timer.start()
 
 
-async def run_until_signal(pipeline: Pipeline) -> bool:
-    """Run the pipeline; SIGINT or SIGTERM stops it in order, a second one at once.
+async def run_pipeline(pipeline: Pipeline) -> bool:
+    """Run a pipeline. The first SIGINT or SIGTERM stops it and flushes its sinks; the second one cancels it.
 
-    Returns whether a signal ended it.
+    :returns: whether a signal ended it.
     """
     work = asyncio.create_task(pipeline.run())
     signalled = False
@@ -89,7 +89,7 @@ async def run_until_signal(pipeline: Pipeline) -> bool:
         nonlocal signalled
         if signalled:
             work.cancel()
-        _exit_after(_MARGIN if signalled else pipeline.shutdown_timeout + _MARGIN)
+        _exit_after(_EXIT_SECONDS if signalled else pipeline.shutdown_timeout + _EXIT_SECONDS)
         signalled = True
         pipeline.stop()
 

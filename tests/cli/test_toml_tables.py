@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Literal
 import pytest
 
 from aiorepl import ConfigurationError
-from aiorepl.cli.config import Checker
+from aiorepl.cli.toml_tables import TableReader
 
 
 @dataclass
@@ -47,7 +47,7 @@ KNOWN = "cache_bytes, columns, deep, folder, headers, limits, mode, names, timeo
 
 
 class Untyped:
-    """Hints that only a type checker could follow, and options without end."""
+    """Hints that only a type reader could follow, and options without end."""
 
     def __init__(self, first: Unknown, **others: str) -> None:  # noqa: F821
         self.given = {"first": first} | others
@@ -65,17 +65,17 @@ def environment(monkeypatch, tmp_path):
 
 def made(table, maker=Made):
     """What becomes of a table in which nothing is wrong."""
-    checker = Checker()
-    result = checker.make("it", maker, table)
-    assert [] == checker.mistakes
+    reader = TableReader()
+    result = reader.make("it", maker, table)
+    assert [] == reader.errors
     return result.given
 
 
 def mistakes(table, maker=Made):
     """What is told of a table, and nothing made of it."""
-    checker = Checker()
-    assert checker.make("it", maker, {"url": "x"} | table) is None
-    return checker.mistakes
+    reader = TableReader()
+    assert reader.make("it", maker, {"url": "x"} | table) is None
+    return reader.errors
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,7 @@ def test_what_a_variable_holds_stays_as_it_is(monkeypatch):
         ("cache_bytes", 5, 5),
         ("cache_bytes", "2k", 2048),
         ("cache_bytes", "1 MB", 1024**2),
+        ("cache_bytes", "64MiB", 64 * 1024**2),
         ("cache_bytes", "${NOPE:-1g}", 1024**3),
         ("timeout", 3, 3),
         ("timeout", 0.5, 0.5),
@@ -141,37 +142,40 @@ def test_without_hints():
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
-        ({"mode": "x"}, ["it.mode: wants append or merge"]),
-        ({"mode": 1}, ["it.mode: wants append or merge"]),
-        ({"columns": "a"}, ["it.columns: wants an array"]),
-        ({"columns": ["a", 1, True]}, ["it.columns[2]: wants a string", "it.columns[3]: wants a string"]),
-        ({"headers": ["a"]}, ["it.headers: wants a table"]),
-        ({"headers": {"a b": 1}}, ['it.headers."a b": wants a string']),
-        ({"limits": 1}, ["it.limits: wants a table"]),
+        ({"mode": "x"}, ["it.mode: must be append or merge"]),
+        ({"mode": 1}, ["it.mode: must be append or merge"]),
+        ({"columns": "a"}, ["it.columns: must be an array"]),
+        ({"columns": ["a", 1, True]}, ["it.columns[2]: must be a string", "it.columns[3]: must be a string"]),
+        ({"headers": ["a"]}, ["it.headers: must be a table"]),
+        ({"headers": {"a b": 1}}, ['it.headers."a b": must be a string']),
+        ({"limits": 1}, ["it.limits: must be a table"]),
         (
             {"limits": {"rows": "x", "row": 1}},
-            ["it.limits.rows: wants an integer", "it.limits.row: unknown, did you mean rows?"],
+            ["it.limits.rows: must be an integer", "it.limits.row: unknown; did you mean rows?"],
         ),
-        ({"cache_bytes": "2q"}, ['it.cache_bytes: wants a number of bytes like 1048576 or "16m"']),
-        ({"cache_bytes": True}, ['it.cache_bytes: wants a number of bytes like 1048576 or "16m"']),
-        ({"cache_bytes": -1}, ["it.cache_bytes: wants at least 0"]),
-        ({"timeout": "3"}, ["it.timeout: wants a number"]),
-        ({"timeout": float("nan")}, ["it.timeout: wants a number"]),
-        ({"timeout": "${YES}"}, ["it.timeout: wants a number"]),
-        ({"folder": 1}, ["it.folder: wants a path"]),
-        ({"names": 1}, ["it.names: wants a string or an array"]),
-        ({"url": 1}, ["it.url: wants a string"]),
+        ({"cache_bytes": "2q"}, ['it.cache_bytes: must be a size such as 1048576 or "16MiB"']),
+        ({"cache_bytes": True}, ['it.cache_bytes: must be a size such as 1048576 or "16MiB"']),
+        ({"cache_bytes": -1}, ["it.cache_bytes: must be at least 0"]),
+        ({"timeout": "3"}, ["it.timeout: must be a number"]),
+        ({"timeout": float("nan")}, ["it.timeout: must be a number"]),
+        ({"timeout": "${YES}"}, ["it.timeout: must be a number"]),
+        ({"folder": 1}, ["it.folder: must be a path"]),
+        ({"names": 1}, ["it.names: must be a string or an array"]),
+        ({"url": 1}, ["it.url: must be a string"]),
         (
             {"columsn": 1, "moed": 1},
-            ["it.columsn: unknown, did you mean columns?", "it.moed: unknown, did you mean mode?"],
+            ["it.columsn: unknown; did you mean columns?", "it.moed: unknown; did you mean mode?"],
         ),
-        ({"on_error": "x"}, [f"it.on_error: unknown, there are {KNOWN}"]),
-        ({"file": "x"}, ["it.file: unknown, did you mean folder?"]),
+        ({"on_error": "x"}, [f"it.on_error: unknown; use one of {KNOWN}"]),
+        ({"file": "x"}, ["it.file: unknown; did you mean folder?"]),
         (
             {"url": "${NOPE}, ${NOPE_2}"},
-            ["it.url: the environment has no NOPE", "it.url: the environment has no NOPE_2"],
+            [
+                "it.url: environment variable NOPE is not set",
+                "it.url: environment variable NOPE_2 is not set",
+            ],
         ),
-        ({"url": "${1}"}, ["it.url: ${ begins ${NAME} or ${NAME:-default}; a plain one is written $${"]),
+        ({"url": "${1}"}, ["it.url: write ${NAME} or ${NAME:-default}, or $${ for a literal ${"]),
         ({"url": "file:/no/${N}"}, ["it.url: /no/${N} cannot be read: No such file or directory"]),
         ({"url": "file:${FOLDER}"}, ["it.url: ${FOLDER} cannot be read: Is a directory"]),
         (
@@ -187,10 +191,10 @@ def test_mistakes(table, expected):
 
 def test_missing():
     """An option without a default has to be there."""
-    checker = Checker()
+    reader = TableReader()
 
-    assert checker.make("it", Made, {}) is None
-    assert ["it.url: missing"] == checker.mistakes
+    assert reader.make("it", Made, {}) is None
+    assert ["it.url: missing"] == reader.errors
 
 
 URL = "postgresql://user:hunter2/x@host/database"

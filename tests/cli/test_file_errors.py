@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aiorepl.cli import main
-from aiorepl.cli.config import Mistakes
-from aiorepl.cli.run import load
+from aiorepl.cli.pipeline_file import load
+from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.pipeline import registry
 
 SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
@@ -38,7 +38,7 @@ def written(text):
 def test_what_is_wrong_with_one_sink():
     """Its function, key and concurrency are told together, each by its name, and what follows from them is not."""
     text = ARCHIVE + "transform = 'nowhere:f'\nrouting_key = '{'\norder = 'routing_key'\nconcurrency = 0\n"
-    with pytest.raises(Mistakes) as told:
+    with pytest.raises(InvalidFile) as told:
         load(written(SOURCE + text))
     assert ["transform", "routing_key", "concurrency"] == [
         line.split("sinks[1].")[1].split(":")[0] for line in told.value.lines
@@ -64,20 +64,20 @@ def command(capsys, *arguments):
             ],
         ),
         ("[source]" + ARCHIVE, ["source.publication: missing", "source.slot: missing"]),
-        ("source = 1" + ARCHIVE, ["source: wants a table"]),
-        ("sorce = 1\n" + SOURCE + ARCHIVE, ["sorce: unknown, did you mean source?"]),
-        ("zzz = 1\n" + SOURCE + ARCHIVE, ["zzz: unknown, there are journal, pipeline, sinks, source"]),
+        ("source = 1" + ARCHIVE, ["source: must be a table"]),
+        ("sorce = 1\n" + SOURCE + ARCHIVE, ["sorce: unknown; did you mean source?"]),
+        ("zzz = 1\n" + SOURCE + ARCHIVE, ["zzz: unknown; use one of journal, pipeline, sinks, source"]),
         (
             SOURCE
             + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\ninterface = true\nspill_dir = 1"
             + ARCHIVE,
             [
-                "source.slt: unknown, did you mean slot?",
-                "source.proto_version: wants 1, 2, 3 or 4",
-                "source.streaming: wants off, on or parallel",
-                "source.origin: wants any or none",
-                "source.interface: wants walsender or sql",
-                "source.spill_dir: wants a path",
+                "source.slt: unknown; did you mean slot?",
+                "source.proto_version: must be 1, 2, 3 or 4",
+                "source.streaming: must be off, on or parallel",
+                "source.origin: must be any or none",
+                "source.interface: must be walsender or sql",
+                "source.spill_dir: must be a path",
             ],
         ),
         (
@@ -86,7 +86,7 @@ def command(capsys, *arguments):
         ),
         (
             SOURCE + "transaction_buffer_bytes = 0" + ARCHIVE,
-            ["source.transaction_buffer_bytes: wants at least 1"],
+            ["source.transaction_buffer_bytes: must be at least 1"],
         ),
         ("[source]\nslot=''\npublication='p'" + ARCHIVE, ["source: name a replication slot"]),
         (SOURCE + "[journal]\nsnapshot = true", ["journal.url: missing"]),
@@ -99,7 +99,7 @@ def command(capsys, *arguments):
                 )
             ],
         ),
-        ("journal = 1\n" + SOURCE, ["journal: wants a table"]),
+        ("journal = 1\n" + SOURCE, ["journal: must be a table"]),
         (
             SOURCE + "[journal]\nurl = 's3://bucket/key'",
             ["journal.url: a journal is a folder: s3://bucket is no path or file:///path"],
@@ -109,34 +109,54 @@ def command(capsys, *arguments):
             + ARCHIVE
             + "[pipeline]\nshutdown_timeout = -1\nbuffer_bytes = '16q'\nreconnect = 'no'\nretries = 1",
             [
-                "pipeline.shutdown_timeout: wants at least 0",
-                'pipeline.buffer_bytes: wants a number of bytes like 1048576 or "16m"',
-                "pipeline.reconnect: wants true or false",
-                "pipeline.retries: unknown, did you mean retry?",
+                "pipeline.shutdown_timeout: must be at least 0",
+                'pipeline.buffer_bytes: must be a size such as 1048576 or "16MiB"',
+                "pipeline.reconnect: must be true or false",
+                "pipeline.retries: unknown; did you mean retry?",
             ],
         ),
         (
             SOURCE + ARCHIVE + "[pipeline]\nshutdown_timeout = inf",
-            ["pipeline.shutdown_timeout: wants a finite number"],
+            ["pipeline.shutdown_timeout: must be a finite number"],
         ),
         (
             SOURCE + ARCHIVE + "[pipeline.retry]\nattempts = 0\ntimeout = -1\nwait_intial = 1",
             [
-                "pipeline.retry.attempts: wants at least 1",
-                "pipeline.retry.timeout: wants at least 0",
-                "pipeline.retry.wait_intial: unknown, did you mean wait_initial?",
+                "pipeline.retry.attempts: must be at least 1",
+                "pipeline.retry.timeout: must be at least 0",
+                "pipeline.retry.wait_intial: unknown; did you mean wait_initial?",
             ],
         ),
-        (SOURCE + "[sinks]\ntype = 'jsonl'", ["sinks: wants tables, each under [[sinks]]"]),
+        (
+            SOURCE
+            + "heartbeat = 1\nspool = '/tmp'\nwaiting_bytes = 1\n[journal]\nurl = '/x'\nretain = '7d'\n"
+            + "[pipeline]\ngrace = 1\nmemory = 1\nbatches = { bytes = 1, rows = 1, seconds = 1 }\n"
+            + "retry = { first = 1, longest = 1, seconds = 1 }",
+            [
+                "source.heartbeat: unknown; did you mean heartbeat_interval?",
+                "source.spool: unknown; did you mean spill_dir?",
+                "source.waiting_bytes: unknown; did you mean transaction_buffer_bytes?",
+                "journal.retain: unknown; did you mean retention?",
+                "pipeline.grace: unknown; did you mean shutdown_timeout?",
+                "pipeline.memory: unknown; did you mean buffer_bytes?",
+                "pipeline.batches.bytes: unknown; did you mean max_bytes?",
+                "pipeline.batches.rows: unknown; did you mean max_rows?",
+                "pipeline.batches.seconds: unknown; did you mean linger?",
+                "pipeline.retry.first: unknown; did you mean wait_initial?",
+                "pipeline.retry.longest: unknown; did you mean wait_max?",
+                "pipeline.retry.seconds: unknown; did you mean timeout?",
+            ],
+        ),
+        (SOURCE + "[sinks]\ntype = 'jsonl'", ["sinks: must be an array of tables: write [[sinks]]"]),
         (
             SOURCE
             + "[[sinks]]\npath = 'x'\n[[sinks]]\ntype = 'json'\n[[sinks]]\ntype = 'zzz'\n[[sinks]]\ntype = 1\n"
             + "[[sinks]]\ntype = 'broken'",
             [
                 "sinks[1].type: missing: one of broken, jsonl",
-                "sinks[2].type: is not installed, did you mean jsonl?",
-                "sinks[3].type: is not installed, there are broken, jsonl",
-                "sinks[4].type: wants a string",
+                "sinks[2].type: is not installed; did you mean jsonl?",
+                "sinks[3].type: is not installed; use one of broken, jsonl",
+                "sinks[4].type: must be a string",
                 "sinks[5].type: sink '…' needs no_such_module: pip install 'aiorepl[broken]'",
             ],
         ),
@@ -145,23 +165,23 @@ def command(capsys, *arguments):
             + ARCHIVE
             + "[[sinks]]\ntype = 'jsonl'\npth = 'x'\nnam = 'x'\n[sinks.batches]\nmax_byts = 1",
             [
-                "sinks[2].pth: unknown, did you mean path?",
-                "sinks[2].nam: unknown, did you mean name?",
-                "sinks[2].batches.max_byts: unknown, did you mean max_bytes?",
+                "sinks[2].pth: unknown; did you mean path?",
+                "sinks[2].nam: unknown; did you mean name?",
+                "sinks[2].batches.max_byts: unknown; did you mean max_bytes?",
                 "sinks[2].path: missing",
             ],
         ),
         (
             SOURCE + (ARCHIVE + "name = 'a'") * 2 + ARCHIVE + "name = ''" + ARCHIVE + "name = 1",
             [
-                "sinks[2].name: is that of sinks[1]",
+                "sinks[2].name: is already the name of sinks[1]",
                 "sinks[3].name: is empty",
-                "sinks[4].name: wants a string",
+                "sinks[4].name: must be a string",
             ],
         ),
         (
             SOURCE + "[journal]\nurl = '/x'" + ARCHIVE + "name = 'journal'",
-            ["sinks[1].name: is that of the journal itself"],
+            ["sinks[1].name: is already the name of the journal"],
         ),
         (
             SOURCE + ARCHIVE + "values = 'zzz'" + ARCHIVE + "[sinks.selection]\nkinds = ['insrt']",
@@ -174,7 +194,7 @@ def command(capsys, *arguments):
 )
 def test_mistakes(text, expected):
     """Each is told at its place, and all of them at once."""
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(InvalidFile) as caught:
         load(written(text))
 
     assert [f"aiorepl.toml: {line}" for line in expected] == caught.value.lines
@@ -188,7 +208,7 @@ def test_mistakes_on_the_command_line(capsys):
         2,
         "",
         """\
-aiorepl: aiorepl.toml: source.slot: wants a string
+aiorepl: aiorepl.toml: source.slot: must be a string
 aiorepl: aiorepl.toml: source.publication: missing
 """,
     ) == command(capsys)
@@ -197,7 +217,7 @@ aiorepl: aiorepl.toml: source.publication: missing
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "my.toml does not exist; to begin with an example: aiorepl run --example > my.toml"),
+        (None, "my.toml does not exist; create an example with: aiorepl run --example > my.toml"),
         (
             b"[source",
             "my.toml is not TOML: Expected ']' at the end of a table declaration (at end of document)",

@@ -1,0 +1,64 @@
+"""The file that ``aiorepl run --example`` prints: examples/aiorepl.toml, which wheels do not contain."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLE: Final = """\
+# The pipeline file of `aiorepl run`. Check it with `aiorepl run --check`, and its server too with `aiorepl check`.
+#
+# Any string may contain ${NAME} or ${NAME:-default} from the environment. "file:/run/secrets/dsn" stands for the text of
+# that file. Sizes are bytes or strings such as "16MiB"; durations are seconds.
+
+[source]
+dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
+slot = "orders"
+publication = ["shop"]          # CREATE PUBLICATION shop FOR ALL TABLES;
+create_slot = true
+# More options: temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, interface,
+# heartbeat_interval, receive_timeout, spill_dir, transaction_buffer_bytes
+
+# With a journal, the slot waits for the journal alone, and each sink reads the journal at its own pace.
+# [journal]
+# url = "/var/lib/aiorepl/journal"
+# snapshot = true               # start with the existing rows of the tables
+# retention = "7d 100gb"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
+
+# [pipeline]
+# shutdown_timeout = 10         # how long sinks may take to finish at a stop
+# buffer_bytes = "16MiB"        # between the source and the sinks
+# reconnect = true              # false: exit with code 3 when the connection is lost
+# [pipeline.batches]
+# max_bytes = "1MiB"
+# max_rows = 500                # no limit by default
+# linger = 0.5                  # how long a batch waits for more changes; 0 by default
+# flush_bytes = "64MiB"
+# flush_seconds = 1
+# [pipeline.retry]
+# timeout = 300                 # inf: no limit
+# attempts = 100
+# wait_initial = 0.1
+# wait_max = 30
+
+# Any number of sinks; `aiorepl sinks` lists the types. Options that are not shown here are the sink's own.
+[[sinks]]
+type = "jsonl"
+name = "archive"                # identifies the sink's position: do not change it
+path = "events"
+# rotate_bytes = "128MiB"
+# on_error = "dead_letter"      # for changes that the sink rejects: halt (the default), dead_letter or skip
+# dead_letters = "rejected"     # a folder for `aiorepl dlq`
+# transform = "mine:transform"  # function transform in mine.py beside this file: change -> change or None; may be async
+# routing_key = "{new.tenant}"  # for sinks that route by key
+# schema_changes = true         # also write an event when the columns of a table change
+# Concurrent sinks such as webhook also have: concurrency (batches at a time) and order ("key" or "table").
+# [sinks.batches]               # default: [pipeline.batches]; [sinks.retry] likewise
+# flush_seconds = 5
+# [sinks.selection]             # default: everything
+# tables = ["public.*", "!public.sessions"]
+# kinds = ["insert", "update", "delete"]
+# drop = ["*.*.password"]
+# mask = ["public.customers.email"]    # ["public.customers.email?"] if the column may be missing
+# keep = ["*.audit.password"]          # exceptions from drop and mask
+# secret = "file:/run/secrets/mask"
+"""

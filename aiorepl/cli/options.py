@@ -1,0 +1,36 @@
+"""Options that several commands share: the server and the publications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.wire.commands import split_names
+
+DSN_HELP: Final = "postgresql://user@host:5432/database; default: the PG* environment variables."
+
+dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
+
+
+def publication_names(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Split every ``--publication`` at its commas; names may be quoted as SQL identifiers."""
+    try:
+        return tuple(name for part in value for name in split_names(part))
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def publication(*, required: bool) -> Callable[[Any], Any]:
+    """Return the option ``--publication``."""
+    return click.option(
+        "--publication",
+        required=required,
+        multiple=True,
+        callback=publication_names,
+        help="A name, or names with commas between them; may be repeated. Quote a name that contains a comma as in SQL.",
+    )

@@ -1,0 +1,232 @@
+"""Load the TOML file of ``aiorepl run``. Every error in it is reported before anything connects."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, suggestion
+from aiorepl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aiorepl.delivery.config import Delivery
+    from aiorepl.pipeline.pipeline import Pipeline
+    from aiorepl.source.source import Source
+
+_SECTIONS: Final = ("source", "journal", "pipeline", "sinks")
+# Keys of [[sinks]] that belong to neither the sink nor Delivery.
+_ENTRY_KEYS: Final = ("type", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFile:
+    """A loaded file.
+
+    :param pipeline: not started.
+    :param journal: URL of the journal, if there is one.
+    :param sinks: type of each sink by name.
+    :param deliveries: each sink with its options, by name.
+    """
+
+    pipeline: Pipeline
+    source: Source
+    journal: str | None
+    snapshot: bool
+    sinks: Mapping[str, str]
+    deliveries: Mapping[str, Delivery]
+
+
+def load(path: Path, **overrides: bool) -> PipelineFile:
+    """Load a file and construct its pipeline. Nothing connects.
+
+    :param overrides: options of ``Pipeline`` that a file cannot hold, ``resnapshot`` and ``accept_gap``.
+    :raises ConfigurationError: the file cannot be read or is not TOML.
+    :raises InvalidFile: the file has errors.
+    """
+    reader = TableReader()
+    document = _document(path)
+    # Modules of transforms are beside the file.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        loaded = _pipeline(reader, document, overrides)
+    finally:
+        sys.path.pop(0)
+    if loaded is None or reader.errors:
+        raise InvalidFile([f"{path}: {error}" for error in reader.errors])
+    return loaded
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        example = f"aiorepl run --example > {shlex.quote(str(path))}"
+        raise ConfigurationError(f"{path} does not exist; create an example with: {example}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not TOML: it is not text in UTF-8") from None
+
+
+def _pipeline(
+    reader: TableReader, document: dict[str, Any], overrides: Mapping[str, bool]
+) -> PipelineFile | None:
+    from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.journal.retention import Retention
+    from aiorepl.journal.store import open_store
+    from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
+    from aiorepl.retry import RetryPolicy
+
+    for key in document:
+        if key not in _SECTIONS:
+            reader.error(below("", key), f"unknown; {suggestion(key, _SECTIONS)}")
+
+    source: Source | None = None
+    if "source" in document:
+        source = reader.make("source", _source, document["source"], _source_schema())
+    else:
+        reader.error("source", "missing: a table with slot and publication")
+
+    options: dict[str, Any] = {}
+    if "journal" in document:
+        journal = TableSchema({"url": str, "snapshot": bool, "retention": str}, frozenset({"url"}))
+        settings = reader.arguments("journal", document["journal"], journal)
+        if settings is not None:
+            reader.call("journal.url", open_store, {"url": settings["url"]})
+            if "retention" in settings:
+                options["retention"] = reader.call(
+                    "journal.retention", Retention.parse, {"text": settings["retention"]}
+                )
+            options |= {"journal": settings["url"], "snapshot": settings.get("snapshot", False)}
+
+    hints = {
+        "shutdown_timeout": float,
+        "buffer_bytes": int,
+        "reconnect": bool,
+        "batches": BatchPolicy,
+        "retry": RetryPolicy,
+    }
+    options |= reader.arguments("pipeline", document.get("pipeline", {}), TableSchema(hints)) or {}
+    options["reconnect"] = FOR_EVER if options.get("reconnect", True) else None
+
+    sinks = _sinks(reader, document.get("sinks", []), journal="journal" in document)
+    if reader.errors or source is None:
+        return None
+    deliveries = {name: delivery for name, (_, delivery) in sinks.items()}
+    pipeline = reader.call(
+        "pipeline", Pipeline, {"source": source, "sinks": deliveries, **options, **overrides}
+    )
+    kinds = {name: kind for name, (kind, _) in sinks.items()}
+    return PipelineFile(
+        pipeline, source, options.get("journal"), options.get("snapshot", False), kinds, deliveries
+    )
+
+
+def _source(**options: Any) -> Source:
+    from aiorepl.source.source import Source
+
+    return Source(**{"dsn": os.environ.get("AIOREPL_DSN")} | options)
+
+
+def _source_schema() -> TableSchema:
+    from aiorepl.source.source import Source
+
+    schema = TableSchema.of(Source)
+    # The pipeline sets deliver_prepared; connect takes Python objects.
+    hints = {name: hint for name, hint in schema.hints.items() if name not in ("deliver_prepared", "connect")}
+    # Source checks these too, but raises at the first error.
+    hints |= {
+        "proto_version": Literal[1, 2, 3, 4],
+        "streaming": Literal["off", "on", "parallel"],
+        "origin": Literal["any", "none"],
+        "interface": Literal["walsender", "sql"],
+    }
+    return replace(schema, hints=hints, required=schema.required - {"dsn"})
+
+
+def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, tuple[str, Delivery]]:
+    """Return the type and the delivery of each valid sink, by name."""
+    from aiorepl.pipeline.fan_out import JOURNAL
+    from aiorepl.pipeline.registry import sinks as installed
+
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        reader.error("sinks", "must be an array of tables: write [[sinks]]")
+        return {}
+    if not tables and not journal:
+        reader.error("sinks", "missing: at least one [[sinks]] with a type, or a [journal]")
+    kinds: dict[str, str] = {}
+    deliveries: dict[str, Delivery] = {}
+    names: dict[str, str] = {JOURNAL: "the journal"} if journal else {}
+    for key, table in ((f"sinks[{number}]", table) for number, table in enumerate(tables, 1)):
+        if "name" in table:
+            name = reader.value(f"{key}.name", str, table["name"])
+            if name in names:
+                reader.error(f"{key}.name", f"is already the name of {names[name]}")
+            elif name == "":
+                reader.error(f"{key}.name", "is empty")
+            elif name is not None:
+                names[name] = key
+        if "type" not in table:
+            reader.error(f"{key}.type", f"missing: one of {', '.join(sorted(installed()))}")
+            continue
+        kind = reader.value(f"{key}.type", str, table["type"])
+        sink = None if kind is None else _sink(reader, key, kind, table)
+        if sink is not None:
+            kinds[key], deliveries[key] = kind, sink
+    # Sinks without a name are called by their type: kafka, kafka-2, kafka-3.
+    named = {key: name for name, key in names.items() if key in deliveries}
+    for key, kind in kinds.items():
+        if key not in named:
+            numbered = itertools.chain([kind], (f"{kind}-{count}" for count in itertools.count(2)))
+            named[key] = next(name for name in numbered if name not in names)
+            names[named[key]] = key
+    return {named[key]: (kinds[key], sink) for key, sink in deliveries.items()}
+
+
+def _sink(reader: TableReader, key: str, kind: str, table: dict[str, Any]) -> Delivery | None:
+    from aiorepl.delivery.config import Delivery
+    from aiorepl.formats.routing import Routing
+    from aiorepl.pipeline.registry import load as load_sink
+    from aiorepl.pipeline.registry import sinks as installed
+    from aiorepl.transforms.function import load as load_function
+
+    if kind not in (known := installed()):
+        reader.error(f"{key}.type", f"is not installed; {suggestion(kind, known)}")
+        return None
+    sink_class = reader.call(f"{key}.type", load_sink, {"name": kind})
+    if sink_class is None:
+        return None
+    delivery_options = {name: hint for name, hint in TableSchema.of(Delivery).hints.items() if name != "sink"}
+
+    def deliver(**options: Any) -> Delivery:
+        # Delivery checks these too, but raises at the first error and does not name the option.
+        for name, make in (("transform", load_function), ("routing_key", Routing)):
+            if isinstance(options.get(name), str):
+                (parameter,) = signature(make).parameters
+                options[name] = reader.call(f"{key}.{name}", make, {parameter: options[name]})
+                if options[name] is None and options.get("order") == name:
+                    del options["order"]
+        if options.get("concurrency", 1) < 1:
+            reader.error(f"{key}.concurrency", "must be at least 1")
+            del options["concurrency"]
+        return Delivery(
+            sink_class(**{name: options.pop(name) for name in options.keys() - delivery_options}), **options
+        )
+
+    schema = TableSchema.of(sink_class)
+    # The entry keys have been read; as hints they serve suggestions.
+    common = delivery_options | dict.fromkeys(_ENTRY_KEYS, str)
+    schema = replace(schema, hints=schema.hints | common, required=schema.required - common.keys())
+    options = {name: value for name, value in table.items() if name not in _ENTRY_KEYS}
+    delivery: Delivery | None = reader.make(key, deliver, options, schema)
+    return delivery
