@@ -63,11 +63,16 @@ class Header(Protocol):
     """What identifies a committed transaction; ``Transaction`` has it."""
 
     @property
-    def commit_lsn(self) -> LSN: ...
+    def commit_lsn(self) -> LSN:
+        """The LSN where the commit record starts."""
+
     @property
-    def xid(self) -> int: ...
+    def xid(self) -> int:
+        """The transaction id."""
+
     @property
-    def commit_timestamp(self) -> int: ...
+    def commit_timestamp(self) -> int:
+        """The time of the commit, in microseconds since 2000-01-01 00:00 UTC."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is tried again, how often, and how soon."""
+"""Retries: after which errors, how often, and when."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = RetryPolicy(timeout=None, wait_initial=0.001, wait_max=0.002)
 
 
 def server_error(sqlstate):
-    """What the server says with this SQLSTATE."""
+    """The server's error with this SQLSTATE."""
     return ServerError({"C": sqlstate} if sqlstate else {})
 
 
@@ -50,12 +50,12 @@ def server_error(sqlstate):
     ids=lambda value: str(value) if isinstance(value, bool) else f"{type(value).__name__} {value}",
 )
 def test_may_pass(expected, error):
-    """What may be better a little later, with nothing changed on our side."""
+    """Only errors that may pass without a change on this side are retried."""
     assert expected == may_pass(error)
 
 
 async def attempts(policy, error, *, connection=False):
-    """How often it is tried when it always fails."""
+    """The number of attempts if every one fails."""
     count = 0
     try:
         async for attempt in policy.connection() if connection else policy.sink("sink s: write"):
@@ -67,28 +67,28 @@ async def attempts(policy, error, *, connection=False):
 
 
 async def test_a_sink_is_tried_again_after_transient_errors_only():
-    """As often as the policy says."""
+    """A sink's call is retried after TransientError alone, up to ``attempts``."""
     policy = RetryPolicy(attempts=3, wait_initial=0.001)
     errors = [TransientError("later"), PermanentError("never"), ZeroDivisionError(), OSError()]
     assert [3, 1, 1, 1] == [await attempts(policy, error) for error in errors]
 
 
 async def test_a_connection_is_tried_again_after_what_may_pass():
-    """And after nothing else."""
+    """A connection is retried after errors that may pass, and after no others."""
     policy = RetryPolicy(attempts=3, wait_initial=0.001)
     errors = [ConnectionLost("gone"), SlotError("missing"), TransientError("a sink's")]
     assert [3, 1, 1] == [await attempts(policy, error, connection=True) for error in errors]
 
 
 async def test_a_time_limit():
-    """After so many seconds it is given up."""
+    """Retries end after ``timeout``."""
     policy = RetryPolicy(timeout=0.2, wait_initial=0.01, wait_max=0.02)
     async with asyncio.timeout(60):
         assert await attempts(policy, TransientError("later")) < 40
 
 
 async def test_retry_after_is_waited_for():
-    """As long as the peer asks, also when that is longer than any pause of our own."""
+    """A retry waits as long as the peer asks, even beyond ``wait_max``."""
     clock = asyncio.get_running_loop().time
     begin, tries = clock(), 0
     async for attempt in QUICK.sink("sink s: write"):
@@ -101,7 +101,7 @@ async def test_retry_after_is_waited_for():
 
 
 async def test_a_retry_is_told_with_its_reason(caplog):
-    """Who tries what again, and why."""
+    """The log names the call and the error."""
     tries = []
     async for attempt in QUICK.sink("sink s: write"):
         with attempt:

@@ -79,7 +79,7 @@ class Source:
     connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
 
     has_catalog: ClassVar[bool] = True
-    """Whether there is a server that can be asked for tables."""
+    """Whether there is a catalog in which tables can be looked up."""
 
     def __post_init__(self) -> None:
         if self.dsn is not None:

@@ -1,4 +1,4 @@
-"""Whether a slot continues what a position was taken from."""
+"""Comparing a position with the stream of a slot."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def whole(commit, **header):
 
 
 def mark(lsn):
-    """WAL up to there holds nothing for us."""
+    """WAL without changes up to ``lsn``."""
     return Slice(None, (), True, LSN(lsn), 0)
 
 
 def refuted(parts, claims=(CLAIM,), begins=100):
-    """The holders of claims that these slices refute, where the server began to send at ``begins``."""
+    """The holders of the claims that these slices refute; the server begins to send at ``begins``."""
     continuity = Continuity(claims, LSN(begins))
     found = [claim.holder for part in parts for claim in continuity.take(part)]
     assert not continuity.open or parts[-1].end_lsn is None or parts[-1].end_lsn < HELD.lsn
@@ -39,7 +39,7 @@ def refuted(parts, claims=(CLAIM,), begins=100):
 
 @pytest.mark.parametrize("behind", [whole(THIRD), mark(260), mark(900)], ids=["commit", "mark", "later mark"])
 def test_the_last_transaction_comes_again(behind):
-    """The same as the last before the position: the claim holds."""
+    """A claim holds if the stream has the same last transaction before the position."""
     assert [] == refuted([whole(FIRST), whole(SECOND), behind])
 
 
@@ -58,19 +58,19 @@ def test_the_last_transaction_comes_again(behind):
 )
 @pytest.mark.parametrize("behind", [whole(THIRD), mark(300)], ids=["commit", "mark"])
 def test_another_stream(parts, behind):
-    """Whatever differs in the last transaction, the claim is refuted, and not before something lies behind it."""
+    """Any difference in the last transaction refutes the claim, once a later slice arrives."""
     assert [] == refuted([*parts, mark(259)])
     assert ["sink x"] == refuted([*parts, behind])
 
 
 def test_the_slot_is_past_the_last_transaction():
-    """Then nothing may come between the slot and the position."""
+    """If the slot has confirmed the last transaction, no transaction may come between the slot and the position."""
     assert [] == refuted([whole(THIRD)], begins=255)
     assert ["sink x"] == refuted([whole(Commit(LSN(257), 9, 9)), whole(THIRD)], begins=255)
 
 
 def test_what_cannot_be_compared():
-    """A position that the slot was confirmed with, or without a known transaction, is no claim."""
+    """A position that the slot was confirmed with, or that lacks its last transaction, is not compared."""
     claims = [Claim("a", replace(HELD, last=None)), Claim("b", replace(HELD, lsn=LSN(255), last=FIRST))]
     continuity = Continuity(claims, LSN(255))
     assert [] == continuity.open
@@ -78,7 +78,7 @@ def test_what_cannot_be_compared():
 
 
 def test_several_holders():
-    """Each is compared with what comes before its own position; the server has to send from the first one's last."""
+    """Each claim is compared with the transaction before its own position, and the server sends from the earliest of them."""
     claims = [
         Claim("second", replace(HELD, lsn=LSN(360), last=THIRD)),
         CLAIM,
@@ -89,13 +89,13 @@ def test_several_holders():
 
 
 def test_a_commit_prepared_counts():
-    """Its PREPARE does not: that is no end of a transaction."""
+    """COMMIT PREPARED ends a transaction; its PREPARE does not."""
     message = CommitPrepared(SECOND.commit_lsn, 260, SECOND.commit_timestamp, SECOND.xid, "gid")
     assert [] == refuted([replace(whole(SECOND, prepared=True), two_phase=message), mark(300)])
 
 
 def test_a_trail():
-    """A position has the last transaction before it, also where it lies in the middle of what was given last."""
+    """A position has the last transaction before it, even if later ones were delivered."""
     trail = Trail()
     position = replace(HELD, lsn=LSN(0), timelines=Timelines(1), trail=trail)
     trail.begin(replace(HELD, lsn=LSN(160), last=FIRST))
@@ -118,13 +118,13 @@ def test_a_trail():
 @pytest.mark.parametrize("history", [None, (), ((1, LSN(7)), (2, LSN(9)))])
 @pytest.mark.parametrize("last", [None, SECOND])
 def test_a_position_is_kept_whole(history, last):
-    """What is written is read back."""
+    """A position survives a round trip through JSON."""
     position = Position("1", 3, "s", LSN(500), history=history, last=last)
     assert position == Position.from_json(position.to_json())
 
 
 def test_a_position_of_an_earlier_version():
-    """It cannot be compared, so it is refused, with what to do."""
+    """A position of an earlier version is refused with the way to continue."""
     earlier = {"system_identifier": "1", "timeline": 1, "slot": "s", "lsn": "0/1"}
     with pytest.raises(SlotError, match=r"earlier version of aiorepl .*--resnapshot"):
         Position.from_json(earlier)
@@ -133,14 +133,14 @@ def test_a_position_of_an_earlier_version():
 @pytest.mark.parametrize("field", ["timeline", "history", "lsn", "last"])
 @pytest.mark.parametrize("wrong", [{"other": None}, "?", [[1]]])
 def test_a_damaged_position(field, wrong):
-    """A field of another form is an error that can be told from an earlier version."""
+    """A malformed field raises ValueError, unlike a position of an earlier version."""
     with pytest.raises(ValueError):
         Position.from_json(HELD.to_json() | {field: wrong})
 
 
 @pytest.mark.parametrize("field", ["system_identifier", "timeline", "slot", "lsn", "last"])
 def test_an_incomplete_position(field):
-    """A field that is missing is named."""
+    """The error names the missing field."""
     fields = HELD.to_json()
     del fields[field]
     with pytest.raises(ValueError, match=field):
@@ -148,7 +148,7 @@ def test_an_incomplete_position(field):
 
 
 def test_a_transaction_goes_on_as_another():
-    """Of a transaction that was given out in part the rest has to follow."""
+    """A partly received transaction must be continued before another one."""
     received = CaptureProgress(LSN(100))
     begun = whole(SECOND)
     received.remember([replace(begun, end_lsn=None)])
@@ -160,7 +160,7 @@ def test_a_transaction_goes_on_as_another():
 
 
 def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
-    """A server whose WAL ends there has all of it."""
+    """A server whose WAL ends at a received ROLLBACK PREPARED has all of it."""
     received = CaptureProgress(LSN(100))
     header = Transaction(9, LSN(260), 1, gid="g", prepared=True)
     received.remember([Slice(header, (), True, LSN(260), 0, RollbackPrepared(240, 260, 1, 1, 9, "g"))])
@@ -168,7 +168,7 @@ def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
 
 
 def test_what_was_begun_is_known_after_going_back():
-    """A transaction of which some sink has a part has to be on the server, also where the stream is read again."""
+    """A partly received transaction must still be on the server after a rewind."""
     received = CaptureProgress(LSN(100))
     received.remember([whole(FIRST), replace(whole(SECOND), end_lsn=None)])
     received.rewind(LSN(100))

@@ -1,4 +1,4 @@
-"""The timetable of status updates."""
+"""The schedule of status updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiorepl.source.feedback.schedule import StatusSchedule
 
 @given(st.floats(0.1, 600), st.lists(st.tuples(st.floats(0, 5), st.integers(0, 5)), max_size=50))
 def test_never_later_than_half_of_the_timeout(timeout, moments):
-    """However ``flushed`` moves, and whenever one looks, the next status is due soon enough."""
+    """The next status is due before half of ``wal_sender_timeout``, whenever ``flushed`` moves."""
     now, sent_at = 0.0, 0.0
     feedback = StatusSchedule(timeout, now)
     for pause, flushed in moments:
@@ -26,12 +26,12 @@ def test_never_later_than_half_of_the_timeout(timeout, moments):
 
 @pytest.mark.parametrize(("timeout", "interval"), [(60, 10), (0, 10), (3, 1), (0.3, 0.1)])
 def test_interval(timeout, interval):
-    """Ten seconds, or a third of ``wal_sender_timeout`` where that is less; 0 means it is off."""
+    """The interval is 10 s, or a third of ``wal_sender_timeout`` if that is shorter; 0 means that the timeout is off."""
     assert interval == pytest.approx(StatusSchedule(timeout, 0.0).interval)
 
 
 def test_due_soon_after_flushed_moved():
-    """Within a second, but no more often than once in a second."""
+    """A move of ``flushed`` is reported within a second, at most once a second."""
     feedback = StatusSchedule(60, 100.0)
     feedback.sent(100.0, LSN(1))
     assert 9.5 == feedback.wait(100.5, LSN(1))
@@ -43,5 +43,5 @@ def test_due_soon_after_flushed_moved():
 
 
 def test_the_first_status_is_due_soon():
-    """The server has not heard anything yet."""
+    """The first status is due after a second."""
     assert 1 == StatusSchedule(60, 100.0).wait(100.0, LSN(1))

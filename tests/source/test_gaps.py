@@ -1,4 +1,4 @@
-"""Gaps: what is one, and what becomes of it."""
+"""Timelines and gaps: when a position does not fit the server, and how a gap is accepted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HISTORY = "1\t0/C8\tno recovery target specified\n\n2\t0/190\tno recovery target
 
 @pytest.mark.parametrize("held", [None, BEGIN, BEGIN.at(LSN(500)), BEGIN.at(END)])
 def test_no_gap(held):
-    """Who holds nothing has no gap, nor who is at the slot's begin or ahead of it."""
+    """A holder without a position has no gap, nor has one at or after the slot's beginning."""
     gaps = GapPolicy(accept=False)
     assert held == gaps.check("sink x", held, BEGIN, END)
     assert [] == gaps.accepted
 
 
 def test_a_gap():
-    """Refused, or noted and passed over."""
+    """A gap is refused, or recorded and skipped."""
     held = BEGIN.at(LSN(99))
     with pytest.raises(SlotError, match=r"sink x stands at 0/63, but slot 's' begins at 0/64"):
         GapPolicy(accept=False).check("sink x", held, BEGIN, END)
@@ -34,7 +34,7 @@ def test_a_gap():
 
 
 def test_beyond_the_end_of_wal():
-    """No gap, and nothing that could be accepted."""
+    """A position after the end of WAL cannot be accepted as a gap."""
     with pytest.raises(SlotError, match="WAL ends at 0/3E8"):
         GapPolicy(accept=True).check("sink x", BEGIN.at(LSN(1001)), BEGIN, END)
 
@@ -44,14 +44,14 @@ def test_beyond_the_end_of_wal():
     [(1, ()), (2, ((1, LSN(0xC8)),)), (3, ((1, LSN(0xC8)), (2, LSN(0x190))))],
 )
 def test_the_history_of_a_timeline(timeline, expected):
-    """Its ancestors, as the history file of a later one has them; unknown where there is no file."""
+    """The history file lists a timeline's ancestors; without the file they are unknown."""
     assert expected == parse_history(HISTORY, 3).history(timeline)
     assert (() if timeline == 1 else None) == parse_history(None, 3).history(timeline)
 
 
 @pytest.mark.parametrize(("lsn", "expected"), [(0, 1), (0xC8, 1), (0xC9, 2), (0x190, 2), (0x191, 3)])
 def test_the_timeline_of_a_position(lsn, expected):
-    """A position that was taken before the promotions has those of what came behind them."""
+    """A position from before a promotion gets the later timelines once the stream knows them."""
     timelines = Timelines(1)
     begin = Position("1", 1, "s", LSN(0), timelines)
     assert 1 == begin.at(LSN(lsn)).timeline
@@ -61,7 +61,7 @@ def test_the_timeline_of_a_position(lsn, expected):
 
 
 def test_a_stream_is_of_its_latest_timeline():
-    """What was kept behind a promotion belongs to the stream that began before it; what is of a later one does not."""
+    """A stream accepts positions up to its current timeline, and no later ones."""
     timelines = Timelines(1)
     begin = Position("1", 1, "s", LSN(0), timelines)
     kept = Position("1", 3, "s", LSN(0x191))
@@ -72,7 +72,7 @@ def test_a_stream_is_of_its_latest_timeline():
 
 
 def test_what_is_known_has_to_be_in_the_history():
-    """Up to the very point; behind it, or of no ancestor, it is refused. Of unknown history nothing can be said."""
+    """Received data must be in the server's history; an unknown history is not compared."""
     timelines = parse_history(HISTORY, 3)
     require_history(BEGIN.at(LSN(0xC8)), timelines)
     with pytest.raises(
@@ -99,7 +99,7 @@ def test_what_is_known_has_to_be_in_the_history():
     ],
 )
 def test_where_two_histories_part(timeline, history, expected):
-    """A timeline is told by its ancestors and not by its number alone."""
+    """A timeline is identified by its ancestors, not by its number alone."""
     held = Position("1", timeline, "s", LSN(900), history=history)
     assert expected == divergence(held, parse_history(HISTORY, 3))
     assert None is divergence(held, parse_history(None, 3))
@@ -108,7 +108,7 @@ def test_where_two_histories_part(timeline, history, expected):
 
 
 def test_another_timeline_of_the_same_number():
-    """The server's history parted from that of the holder, which is told, and what may be done."""
+    """The error says where the server's history left that of the holder, and how to continue."""
     held = Position("1", 3, "s", LSN(500), history=((1, LSN(0xC8)), (2, LSN(0x180))))
     with pytest.raises(SlotError, match="of timeline 3, which the server's history left at 0/180: "):
         GapPolicy(accept=False).check("sink x", held, PROMOTED, END)
@@ -120,7 +120,7 @@ def test_another_timeline_of_the_same_number():
 
 
 def test_a_part_of_a_transaction_is_known():
-    """What was begun has to be in the history as well; the error names it."""
+    """The commit of a partly received transaction must be in the history; the error names it."""
     timelines = parse_history(HISTORY, 3)
     require_history(BEGIN.at(LSN(0xC8)), timelines, LSN(0xC7))
     with pytest.raises(
@@ -134,14 +134,14 @@ PROMOTED = Position("1", 3, "s", LSN(100), parse_history(HISTORY, 3))
 
 @pytest.mark.parametrize(("timeline", "lsn"), [(1, 0xC8), (2, 0x190), (3, 900)])
 def test_what_the_promoted_server_has(timeline, lsn):
-    """Whoever is no further than where his timeline was left goes on from there."""
+    """A position at or before the end of its timeline continues on the promoted server."""
     held = Position("1", timeline, "s", LSN(lsn))
     assert held == GapPolicy(accept=False).check("sink x", held, PROMOTED, END)
 
 
 @pytest.mark.parametrize(("begin", "until"), [(100, 500), (600, 600)])
 def test_what_the_promoted_server_never_had(begin, until):
-    """Refused with both sides' losses; accepted, it goes on where neither takes the other's LSNs for its own."""
+    """Lost transactions are refused; if accepted, the holder continues after both its position and the slot."""
     held, begin = Position("1", 1, "s", LSN(500)), PROMOTED.at(LSN(begin))
     with pytest.raises(
         SlotError,
@@ -154,7 +154,7 @@ def test_what_the_promoted_server_never_had(begin, until):
 
 
 def test_what_the_promoted_server_has_still_to_write():
-    """The server has to come past it before anything can be accepted."""
+    """Lost transactions cannot be accepted before the server's WAL is past them."""
     held = Position("1", 1, "s", LSN(END + 1))
     with pytest.raises(SlotError, match=r"WAL ends at 0/3E8.*pg_switch_wal"):
         GapPolicy(accept=True).check("sink x", held, PROMOTED, END)

@@ -1,4 +1,4 @@
-"""The ledger: what is confirmed is the durable prefix of all sinks, and never less than before."""
+"""The ledger: the slot is confirmed with the durable prefix over all sinks, and never moves backwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ steps = st.lists(
 
 
 def take(ledger: Ledger, what: str, lsn: LSN) -> None:
-    """One step of a pipeline, in an order that no pipeline would keep to."""
+    """One step of a pipeline, in any order."""
     call, _, sink = what.partition(" ")
     if sink:
         getattr(ledger, call)(sink, lsn)
@@ -33,7 +33,7 @@ def take(ledger: Ledger, what: str, lsn: LSN) -> None:
 
 @given(steps)
 def test_positions_never_move_backwards(steps):
-    """Whatever is said in whatever order."""
+    """No order of reports moves a position backwards."""
     ledger = Ledger(START, SINKS)
     before = (ledger.received, ledger.end, ledger.flushed)
     for what, lsn in steps:
@@ -45,7 +45,7 @@ def test_positions_never_move_backwards(steps):
 
 @given(steps)
 def test_flushed_is_the_least_durable_position_of_what_was_received(steps):
-    """No more than any sink has said, no more than came whole, and no less than both."""
+    """``flushed`` is the minimum of all durable positions and of the received end."""
     ledger = Ledger(START, SINKS)
     durable, end = dict.fromkeys(SINKS, START), START
     for what, lsn in steps:
@@ -60,7 +60,7 @@ def test_flushed_is_the_least_durable_position_of_what_was_received(steps):
 
 
 def test_accepted_is_not_durable():
-    """What sinks have taken confirms nothing."""
+    """Accepted transactions confirm nothing."""
     ledger = Ledger(START, ["a", "b"])
     ledger.complete(LSN(200))
     ledger.accept("a", LSN(200))
@@ -69,7 +69,7 @@ def test_accepted_is_not_durable():
 
 
 def test_quiet_wal_waits_for_the_sinks_like_a_transaction():
-    """An end without changes is confirmed when every sink has let it pass, not before."""
+    """WAL without changes is confirmed once every sink has passed it."""
     ledger = Ledger(START, ["a"])
     ledger.complete(LSN(200))
     ledger.complete(LSN(300))
@@ -80,7 +80,7 @@ def test_quiet_wal_waits_for_the_sinks_like_a_transaction():
 
 
 def test_a_sink_ahead_of_the_stream_confirms_nothing_that_did_not_come():
-    """A position that a sink kept from an earlier run counts as far as the stream has come again."""
+    """A position that a sink kept from an earlier run confirms no more than was received again."""
     ledger = Ledger(START, ["a"])
     ledger.durable("a", LSN(500))
     assert START == ledger.flushed
@@ -89,14 +89,14 @@ def test_a_sink_ahead_of_the_stream_confirms_nothing_that_did_not_come():
 
 
 def test_without_sinks_what_ends_is_flushed():
-    """Nobody's word is needed."""
+    """Without sinks, everything that is received is flushed."""
     ledger = Ledger(START, [])
     ledger.complete(LSN(200))
     assert LSN(200) == ledger.accepted == ledger.flushed
 
 
 def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
-    """From the end before the PREPARE, and it has to be sent again from there after a reconnect."""
+    """A held PREPARE stops the confirmation before it, and is sent again after a reconnect."""
     ledger = Ledger(START, ["a"])
     ledger.complete(LSN(150))
     ledger.hold("gid", LSN(200))
@@ -112,7 +112,7 @@ def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
 
 
 def test_a_sink_that_lost_what_it_had():
-    """What the server has not heard of is not told; what it has heard of stays, and the loss is known."""
+    """``flushed`` moves back as far as the server does not know it; a greater loss is reported."""
     ledger = Ledger(LSN(10), ["a", "b"])
     ledger.complete(LSN(50))
     ledger.durable("a", LSN(40))
@@ -137,7 +137,7 @@ def test_a_sink_that_lost_what_it_had():
     )
 )
 def test_what_is_told_is_durable_and_never_moves_back(steps):
-    """Whatever is lost: the server hears of nothing that a sink has not, and a loss that comes too late is known."""
+    """Whatever sinks lose, a status confirms durable data only, and a loss of confirmed data is reported."""
     ledger, held, told = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
     for step, sink, number in steps:
         if step == "end":
@@ -158,7 +158,7 @@ def test_what_is_told_is_durable_and_never_moves_back(steps):
 
 
 def test_an_unproven_position_is_not_told():
-    """Until the server's stream is compared with what the sinks hold, no status confirms more than the server began with."""
+    """While positions are compared with the stream, no status confirms more than where the server began."""
     ledger = Ledger(LSN(200), ("a",))
     ledger.confirm_at_most(LSN(100))
     assert LSN(100) == ledger.confirm()
@@ -168,7 +168,7 @@ def test_an_unproven_position_is_not_told():
 
 
 def test_a_move_of_flushed_is_signalled_once():
-    """The listener is called when what can be confirmed moves, and then not again until it is set again."""
+    """A move of ``confirmable`` calls the listener once."""
     ledger, calls = Ledger(START, ["a"]), []
     ledger.notify(lambda: calls.append(ledger.confirmable))
     ledger.complete(LSN(200))
@@ -180,7 +180,7 @@ def test_a_move_of_flushed_is_signalled_once():
 
 
 def test_a_limit_that_is_removed_is_signalled():
-    """So is the end of a limit, with what can be confirmed then; a listener that was removed is not called."""
+    """Removing a limit calls the listener; a listener that was removed is not called."""
     ledger, calls = Ledger(LSN(200), ["a"]), []
     ledger.confirm_at_most(LSN(100))
     ledger.notify(lambda: calls.append(ledger.confirmable))

@@ -1,4 +1,4 @@
-"""When silence counts as a loss."""
+"""When a silent connection counts as lost."""
 
 from __future__ import annotations
 
@@ -6,64 +6,71 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl.source.feedback.liveness import LivenessMonitor, Sign, limit
+from aiorepl.source.feedback.liveness import Liveness, LivenessMonitor, limit
 
 
 def test_asked_after_half_and_lost_after_the_other():
-    """And only at a second look past the limit, for it may be us who were busy."""
-    silence = LivenessMonitor(10, 0.0)
-    silence.listen(1, 0.0)
-    looks = [silence.look(1, now) for now in (4.9, 5.0, 6.0, 9.9, 10.0, 10.5)]
-    assert [Sign.FINE, Sign.ASK, Sign.FINE, Sign.FINE, Sign.FINE, Sign.LOST] == looks
+    """The server is asked after half of the limit, and lost at the second check after the limit."""
+    monitor = LivenessMonitor(10, 0.0)
+    monitor.record(1, 0.0)
+    signs = [monitor.check(1, now) for now in (4.9, 5.0, 6.0, 9.9, 10.0, 10.5)]
+    assert [
+        Liveness.ALIVE,
+        Liveness.PROBE,
+        Liveness.ALIVE,
+        Liveness.ALIVE,
+        Liveness.ALIVE,
+        Liveness.LOST,
+    ] == signs
 
 
 def test_a_sign_of_life_begins_anew():
-    """Whenever it comes, also at the last moment."""
-    silence = LivenessMonitor(10, 0.0)
-    silence.listen(1, 0.0)
-    assert [Sign.ASK, Sign.FINE] == [silence.look(1, 5.0), silence.look(1, 10.0)]
-    assert [Sign.FINE, Sign.FINE, Sign.ASK] == [
-        silence.look(2, 10.5),
-        silence.look(2, 15.0),
-        silence.look(2, 15.5),
+    """New data restarts the limit, even at the last moment."""
+    monitor = LivenessMonitor(10, 0.0)
+    monitor.record(1, 0.0)
+    assert [Liveness.PROBE, Liveness.ALIVE] == [monitor.check(1, 5.0), monitor.check(1, 10.0)]
+    assert [Liveness.ALIVE, Liveness.ALIVE, Liveness.PROBE] == [
+        monitor.check(2, 10.5),
+        monitor.check(2, 15.0),
+        monitor.check(2, 15.5),
     ]
-    assert 10.5 == silence.heard_at
+    assert 10.5 == monitor.heard_at
 
 
 def test_time_in_which_we_do_not_listen_does_not_count():
-    """A sink that holds the reader back for an hour loses no connection."""
-    silence = LivenessMonitor(10, 0.0)
-    assert {Sign.FINE} == {silence.look(None, float(now)) for now in range(3600)}
-    assert Sign.FINE == silence.look(1, 3600.0)
-    assert Sign.FINE == silence.look(1, 3604.0)
+    """Time in which reading is paused does not count."""
+    monitor = LivenessMonitor(10, 0.0)
+    assert {Liveness.ALIVE} == {monitor.check(None, float(now)) for now in range(3600)}
+    assert Liveness.ALIVE == monitor.check(1, 3600.0)
+    assert Liveness.ALIVE == monitor.check(1, 3604.0)
 
 
 def test_nothing_is_for_ever():
-    """With 0 it is never asked."""
-    silence = LivenessMonitor(0, 0.0)
-    assert Sign.FINE == silence.look(1, 1e9)
-    assert float("inf") == silence.wait(1e9)
+    """With limit 0 a connection is never lost."""
+    monitor = LivenessMonitor(0, 0.0)
+    assert Liveness.ALIVE == monitor.check(1, 1e9)
+    assert float("inf") == monitor.wait(1e9)
 
 
 @pytest.mark.parametrize(
     ("expected", "chosen", "server"), [(60, None, 60), (2, None, 2), (60, None, 0), (5, 5, 60), (0, 0, 60)]
 )
 def test_limit(expected, chosen, server):
-    """What was chosen, the server's patience, or a minute."""
+    """The limit is the configured one, the server's, or a minute."""
     assert expected == limit(chosen, server)
 
 
 @given(st.floats(0.01, 100), st.lists(st.floats(0, 30), max_size=30))
 def test_who_waits_as_told_learns_in_time(patience, pauses):
-    """A server that says nothing is lost soon after the limit, however often one looks in between."""
-    now, silence = 0.0, LivenessMonitor(patience, 0.0)
-    silence.listen(1, now)
+    """A silent server is lost soon after the limit, whatever checks come in between."""
+    now, monitor = 0.0, LivenessMonitor(patience, 0.0)
+    monitor.record(1, now)
     asked = False
     for pause in [*pauses, *[patience] * 30]:
-        now += min(pause, max(silence.wait(now), 1e-6))
-        sign = silence.look(1, now)
-        asked = asked or sign is Sign.ASK
-        if sign is Sign.LOST:
+        now += min(pause, max(monitor.wait(now), 1e-6))
+        sign = monitor.check(1, now)
+        asked = asked or sign is Liveness.PROBE
+        if sign is Liveness.LOST:
             break
     else:
         pytest.fail("never lost")

@@ -20,7 +20,7 @@ from aiorepl.wire.frames import Keepalive, XLogData
 
 
 class Connection:
-    """Gives what it is told to give, and remembers the statuses."""
+    """A connection with prepared reads that records statuses."""
 
     def __init__(self) -> None:
         self.reads = []
@@ -70,7 +70,7 @@ def data(lsn, payload):
 
 @pytest.fixture
 async def begin():
-    """A session that has started at 100, its connection and its ledger."""
+    """Starts a session at 100, and returns it with its connection and its ledger."""
     sessions = []
 
     async def begin(until=None, **options):
@@ -101,7 +101,7 @@ def transaction(commit_lsn, end_lsn):
 
 
 async def test_a_keepalive_between_transactions_is_a_slice(begin):
-    """It ends where the keepalive says that WAL was sent to."""
+    """A keepalive between transactions becomes an empty slice that ends at its LSN."""
     session, connection, ledger = await begin()
     connection.reads = [[keepalive(150)]]
     (part,) = await session.receive()
@@ -110,7 +110,7 @@ async def test_a_keepalive_between_transactions_is_a_slice(begin):
 
 
 async def test_a_keepalive_within_a_transaction_ends_nothing(begin):
-    """Its WAL was sent, its transaction was not."""
+    """A keepalive within a transaction moves ``received`` alone."""
     session, connection, ledger = await begin()
     first, *rest = transaction(200, 210)
     connection.reads = [[first, keepalive(205)], rest]
@@ -121,7 +121,7 @@ async def test_a_keepalive_within_a_transaction_ends_nothing(begin):
 
 
 async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
-    """Those that are left out have the next status ask for another."""
+    """If a keepalive is dropped, the next status asks for another one."""
     monkeypatch.setattr(session_module, "_IDLE_SECONDS", 3600.0)
     session, connection, ledger = await begin()
     connection.reads = [[keepalive(150)], [keepalive(160)], [keepalive(170)]]
@@ -133,7 +133,7 @@ async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
 
 
 async def test_a_keepalive_of_what_is_known_is_nothing(begin):
-    """Neither a slice nor a question."""
+    """A keepalive of a known LSN yields no slice and no request for another."""
     session, connection, _ = await begin()
     connection.reads = [[keepalive(100), keepalive(90)]]
     assert [] == await session.receive()
@@ -142,7 +142,7 @@ async def test_a_keepalive_of_what_is_known_is_nothing(begin):
 
 
 async def test_a_request_for_a_reply_is_answered_with_what_is_flushed(begin):
-    """At once, by the callback that the connection was given."""
+    """A reply request is answered at once with ``flushed``."""
     session, connection, ledger = await begin()
     connection.reads = [transaction(200, 210)]
     await session.receive()
@@ -157,7 +157,7 @@ async def test_a_request_for_a_reply_is_answered_with_what_is_flushed(begin):
     "frame", [keepalive(300), *transaction(300, 310)[:1]], ids=["keepalive", "transaction"]
 )
 async def test_until_ends_with_everything_below_it(begin, frame):
-    """Where the server has come so far, with or without a transaction there; and it is confirmed up to there."""
+    """The session ends at ``until``, with or without a transaction there, and completes everything before it."""
     session, connection, ledger = await begin(until=LSN(300))
     rest = [] if isinstance(frame, Keepalive) else transaction(300, 310)[1:]
     connection.reads = [[*transaction(200, 210), frame, *rest]]
@@ -168,7 +168,7 @@ async def test_until_ends_with_everything_below_it(begin, frame):
 
 
 async def test_a_look_up_that_is_cancelled_loses_nothing(begin, monkeypatch):
-    """What was read from the socket waits for its types, and is given out by the next call."""
+    """Slices that wait for types survive a cancelled look-up."""
     asked = []
 
     async def look_up(_, oids):
@@ -194,7 +194,7 @@ async def test_a_look_up_that_is_cancelled_loses_nothing(begin, monkeypatch):
 
 
 async def test_a_stream_that_the_server_ends_is_lost(begin):
-    """However politely it does: what it has not sent is still to come."""
+    """A stream that the server ends is an error, because it is not complete."""
     session, connection, _ = await begin()
     connection.reads = [[]]
     with pytest.raises(ConnectionLost, match="the server ended the stream"):
@@ -202,7 +202,7 @@ async def test_a_stream_that_the_server_ends_is_lost(begin):
 
 
 async def test_a_status_that_cannot_be_sent_ends_the_session(begin):
-    """What goes wrong in the timer is not lost with it: whoever receives is told."""
+    """An error in the status task fails the connection."""
     _, connection, _ = await begin()
     connection.broken = ZeroDivisionError("no status")
     async with asyncio.timeout(60):
@@ -210,7 +210,7 @@ async def test_a_status_that_cannot_be_sent_ends_the_session(begin):
 
 
 async def test_a_move_of_flushed_is_reported_at_once(begin, monkeypatch):
-    """The status goes out when a sink has made something durable, before the clock makes one due."""
+    """A status is sent when a sink has made something durable, before the clock makes one due."""
     monkeypatch.setattr(schedule, "_MIN_INTERVAL", 0.0)
     session, connection, ledger = await begin()
     connection.reads = [transaction(200, 210)]
@@ -225,7 +225,7 @@ async def test_a_move_of_flushed_is_reported_at_once(begin, monkeypatch):
 
 
 async def test_a_move_of_flushed_is_reported_at_most_once_a_second(begin, monkeypatch):
-    """Moves within the shortest interval wait for its end, and no task runs for each of them."""
+    """Moves within the shortest interval wait for its end."""
     monkeypatch.setattr(schedule, "_MIN_INTERVAL", 3600.0)
     _, connection, ledger = await begin()
     for lsn in range(200, 220):
@@ -236,7 +236,7 @@ async def test_a_move_of_flushed_is_reported_at_most_once_a_second(begin, monkey
 
 
 async def test_a_silent_server_is_asked_and_then_given_up(begin):
-    """Nothing comes for half of the limit: a status asks for a keepalive; nor for the other half: it is lost."""
+    """After half of the limit a status asks for a keepalive; after the other half the connection is lost."""
     _, connection, _ = await begin(receive_timeout=0.2)
     async with asyncio.timeout(60):
         error = await connection.failed
@@ -246,7 +246,7 @@ async def test_a_silent_server_is_asked_and_then_given_up(begin):
 
 
 async def test_who_does_not_listen_hears_nothing_and_loses_nothing(begin):
-    """While reading is held back, silence is ours."""
+    """While reading is paused, the connection is not lost."""
     _, connection, _ = await begin(receive_timeout=0.2)
     connection.listens = False
     await asyncio.sleep(0.6)
@@ -257,7 +257,7 @@ async def test_who_does_not_listen_hears_nothing_and_loses_nothing(begin):
 
 
 async def test_own_beats_are_marks(begin):
-    """They move the ledger and are not delivered; without a heartbeat, or with contents, they are the user's."""
+    """Heartbeats move the ledger and are not delivered; other messages with the prefix are."""
     beat = build.message(transactional=False, lsn=200, prefix="aiorepl", content=b"")
     theirs = build.message(transactional=False, lsn=210, prefix="aiorepl", content=b"x")
     session, connection, ledger = await begin(heartbeat_interval=5)

@@ -1,4 +1,4 @@
-"""``aiorepl.connect`` over a transaction that is in the spool: read once, and not at one go."""
+"""``aiorepl.connect`` with a transaction in the spool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, CHUNKS = 4000, 4
 
 
 class Received:
-    """What a capture has received: two transactions, the first of them in chunks in the spool."""
+    """A capture that has received two transactions, the first of them in chunks in the spool."""
 
     def __init__(self, folder):
         decoder = Decoder(Streaming.ON)
@@ -48,13 +48,13 @@ class Received:
 
 @pytest.fixture
 def stream(tmp_path):
-    """A stream of what was received."""
+    """A stream of these transactions."""
     return ReplicationStream(Received(tmp_path))
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The sizes of what is read from the spool."""
+    """The sizes of all reads from the spool."""
     sizes = []
     read = Extent.read
 
@@ -68,7 +68,7 @@ def reads(monkeypatch):
 
 
 async def test_the_spool_is_read_once(stream, reads):
-    """Walking a transaction reads each of its chunks once, however many rows it has."""
+    """Iterating a transaction reads each of its chunks once, however many rows it has."""
     transaction = await anext(stream)
     assert list(range(ROWS)) == [change.new["id"] async for change in transaction]
     assert CHUNKS == len(reads)
@@ -77,7 +77,7 @@ async def test_the_spool_is_read_once(stream, reads):
 
 @pytest.mark.parametrize("taken", [0, 1, ROWS - 1])
 async def test_what_is_skipped_is_not_read(stream, reads, taken):
-    """The rest of a transaction stays where it is."""
+    """Skipped changes are not read from the spool."""
     transaction = await anext(stream)
     for number in range(taken):
         assert number == (await anext(transaction)).new["id"]
@@ -89,7 +89,7 @@ async def test_what_is_skipped_is_not_read(stream, reads, taken):
 
 
 async def test_others_get_their_turn(stream):
-    """A consumer that never waits does not keep the loop until a large transaction is read."""
+    """A consumer that never waits yields to the event loop within a large transaction."""
     turns = 0
 
     async def count():

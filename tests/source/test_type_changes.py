@@ -1,4 +1,4 @@
-"""Composite types looked at again: who came before an alteration, and what a failed or cancelled look leaves."""
+"""Looking up altered composite types: which transactions are older than an alteration, and failed or cancelled look-ups."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ ROW = [COMP, "public", "comp", "c", 0, ","]
 
 
 def comp(*names: str) -> list:
-    """The catalog's row of a composite with these fields of text."""
+    """The catalog's row of a composite type with these text attributes."""
     return [*ROW, list(names), [25] * len(names)]
 
 
 class Catalog:
-    """A source whose server answers what the test says, and waits while it is told to."""
+    """A source with prepared query results, which can block."""
 
     def __init__(self, *names: str) -> None:
         self.snapshot = "100:100:"
         self.row = comp(*names)
-        self.makers = [50]
+        self.xids = [50]
         self.until_blocked = -1
-        """So many questions are answered, and then one is not; for ever, if negative."""
+        """This many queries are answered, then one blocks; -1: none blocks."""
         self.blocked = asyncio.Event()
         self.error: Exception | None = None
         self.opened = self.terminated = 0
@@ -51,7 +51,7 @@ class Catalog:
             raise self.error
         if "txid_current_snapshot" in query:
             return [(self.snapshot,)]
-        return [(xid,) for xid in self.makers] if "xmin" in query else [self.row]
+        return [(xid,) for xid in self.xids] if "xmin" in query else [self.row]
 
     def terminate(self):
         self.terminated += 1
@@ -74,7 +74,7 @@ class Reads:
         return self.assembler.feed([self.decoder.decode(payload) for payload in payloads])
 
     def rows(self, *rows: tuple[int, str]):
-        """The slices of a transaction for each xid, with a row of this composite."""
+        """The slices of a transaction for each xid, with one row of this composite value."""
         slices = []
         for xid, text in rows:
             self.lsn += 16
@@ -86,7 +86,7 @@ class Reads:
         return slices
 
     async def settled(self, *rows: tuple[int, str]) -> list[list[str]]:
-        """The names of the composites' fields."""
+        """The attribute names of the composite values."""
         slices = await self.watch.settle(self.assembler, self.rows(*rows))
         return [list(change.new["c"]) for part in slices for change in part.changes]
 
@@ -101,7 +101,7 @@ class Reads:
     ids=["all", "in progress", "second epoch"],
 )
 def test_snapshots(text, seen, unseen):
-    """Transactions before the end and not in progress were seen, xids being counted round."""
+    """A snapshot sees transactions that ended before it, also when xids wrap around."""
     snapshot = Snapshot(text)
 
     assert [True] * len(seen) == [snapshot.sees(xid) for xid in seen]
@@ -109,7 +109,7 @@ def test_snapshots(text, seen, unseen):
 
 
 async def test_nothing_altered():
-    """Slices stay what they are, and a source without composite values is not asked."""
+    """Slices are returned unchanged, and without composite values no query is made."""
     reads = Reads("a", "b")
     slices = reads.rows((90, "(1,2)"))
     assert slices is await reads.watch.settle(reads.assembler, slices)
@@ -122,39 +122,39 @@ async def test_nothing_altered():
 
 
 async def test_each_by_its_time():
-    """Transactions that an earlier look saw, or that are older than the one that altered the type, have the old names, also
-    those that come in later reads; all others the new ones.
+    """Transactions that an earlier look-up saw, or older than the alteration, have the old names, even in later reads; all
+    others have the new ones.
     """
     reads = Reads("a", "b")
     assert [["a", "b"]] == await reads.settled((90, "(1,2)"))
-    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "100:120:", comp("z", "b"), [50, 110]
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.xids = "100:120:", comp("z", "b"), [50, 110]
 
     assert [["a", "b"]] * 3 == await reads.settled((95, "(1,2)"), (99, "(1,2)"), (104, "(1,2)"))
     assert [["a", "b"], ["z", "b"]] == await reads.settled((109, "(1,2)"), (111, "(1,2)"))
     assert [["a", "b"], ["z", "b"]] == await reads.settled((108, "(1,2)"), (119, "(1,2)"))
     assert [["z", "b"]] == await reads.settled((120, "(1,2)"))
-    # Nobody who was seen by the look that found it comes behind one who was not.
+    # After a commit that the look-up did not see, no commit follows that it saw.
     assert [["z", "b"]] == await reads.settled((107, "(1,2)"))
 
 
 async def test_several_alterations():
-    """Each transaction has the names between the alterations before and behind it."""
+    """Each transaction has the names between the alterations before and after it."""
     reads = Reads("a")
     await reads.settled((90, "(1)"))
-    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("y"), [110]
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.xids = "120:120:", comp("y"), [110]
     assert [["a"]] == await reads.settled((100, "(1)"))
-    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "140:140:", comp("z"), [130]
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.xids = "140:140:", comp("z"), [130]
 
     assert [["a"], ["y"], ["z"]] == await reads.settled((109, "(1)"), (115, "(1)"), (131, "(1)"))
 
 
 async def test_what_fits():
-    """A row whose composite has another number of fields than its time speaks for is read by the description it fits, and
-    one that fits neither says so when it is read.
+    """A row whose number of attributes fits only another description is read by that one; a row that fits none raises when
+    it is read.
     """
     reads = Reads("a", "b")
     await reads.settled((90, "(1,2)"))
-    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("a", "b", "c"), [110]
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.xids = "120:120:", comp("a", "b", "c"), [110]
 
     assert [["a", "b", "c"], ["a", "b"]] == await reads.settled((105, "(1,2,3)"), (115, "(1,2)"))
     (part,) = await reads.watch.settle(reads.assembler, reads.rows((116, "(1)")))
@@ -162,16 +162,16 @@ async def test_what_fits():
         part.changes[0].new["c"]
 
 
-async def test_before_the_first_look():
-    """Without an earlier look the last transaction that altered the type is taken for the one that did."""
+async def test_before_the_first_look_up():
+    """Without an earlier look-up the last transaction that touched the type counts as its alteration."""
     reads = Reads("a", "b")
-    reads.catalog.row, reads.catalog.makers = comp("z", "b"), [50, 80]
+    reads.catalog.row, reads.catalog.xids = comp("z", "b"), [50, 80]
 
     assert [["a", "b"], ["z", "b"]] == await reads.settled((79, "(1,2)"), (81, "(1,2)"))
 
 
 async def test_in_the_spool(tmp_path):
-    """Rows of a transaction that waited on disk are read by the types of its time, now and when they are read again."""
+    """Rows of a spooled transaction are read by the types of its time, each time they are read."""
     reads = Reads("a", "b", budget=1, spool=Spool(tmp_path))
     await reads.settled((90, "(1,2)"))
     streamed = []
@@ -182,7 +182,7 @@ async def test_in_the_spool(tmp_path):
             build.stream_stop(),
             build.stream_commit(xid=xid, commit_lsn=16, end_lsn=24),
         )
-    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("z", "b"), [110]
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.xids = "120:120:", comp("z", "b"), [110]
 
     slices = await reads.watch.settle(reads.assembler, streamed)
 
@@ -192,14 +192,14 @@ async def test_in_the_spool(tmp_path):
         assert [(105, ["a", "b"])] * 3 + [(115, ["z", "b"])] * 3 == names
 
 
-@pytest.mark.parametrize("question", range(3))
-async def test_a_look_that_is_cancelled(question):
-    """Cancelled at any question, the same call finds the same."""
+@pytest.mark.parametrize("query", range(3))
+async def test_a_cancelled_look_up(query):
+    """After a look-up that was cancelled at any query, a repeated call has the same result."""
     reads = Reads("a", "b")
     await reads.settled((90, "(1,2)"))
-    reads.catalog.snapshot, reads.catalog.row, reads.catalog.makers = "120:120:", comp("z", "b"), [110]
+    reads.catalog.snapshot, reads.catalog.row, reads.catalog.xids = "120:120:", comp("z", "b"), [110]
     slices = reads.rows((105, "(1,2)"), (115, "(1,2)"))
-    reads.catalog.until_blocked = question
+    reads.catalog.until_blocked = query
     task = asyncio.ensure_future(reads.watch.settle(reads.assembler, slices))
     await reads.catalog.blocked.wait()
     task.cancel()
@@ -213,8 +213,8 @@ async def test_a_look_that_is_cancelled(question):
     assert (2, 1) == (reads.catalog.opened, reads.catalog.terminated)
 
 
-async def test_a_look_that_fails():
-    """A connection that breaks is let go of, and what went wrong is an error of ours."""
+async def test_a_failed_look_up():
+    """A failed query closes the connection and raises an error of this package."""
     reads = Reads("a", "b")
     reads.catalog.error = ConnectionResetError()
 

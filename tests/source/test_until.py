@@ -1,4 +1,4 @@
-"""Where a pipeline is to stop: an LSN, its text, or now."""
+"""The forms of ``until``: an LSN, its text, or ``"now"``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SOURCE = Source(None, slot="s", publication="p")
 
 @pytest.mark.parametrize("until", [None, "now", "0/171B2A8", LSN(5), 5])
 def test_what_can_be_said(until):
-    """Text is read as PostgreSQL writes it."""
+    """An LSN is accepted as an int or as PostgreSQL writes it."""
     Pipeline(SOURCE, [MemorySink()], until=until)
 
 
 @pytest.mark.parametrize("until", ["later", "", "171B2A8"])
 def test_anything_else_is_refused(until):
-    """And not taken for no end at all."""
+    """Other text is refused."""
     with pytest.raises(ConfigurationError, match="until: "):
         Pipeline(SOURCE, [MemorySink()], until=until)

@@ -1,7 +1,7 @@
 """``aiorepl check``: what would keep a pipeline from starting, or stop it later. Changes nothing on the server.
 
-The checks ask the same questions as a start (``server.queries``) and apply the same requirements (``server.requirements``);
-a check also warns of what a start does not look at.
+The checks use the same queries as a start (``server.queries``) and apply the same requirements (``server.requirements``). They
+also warn of problems that a start does not notice.
 """
 
 from __future__ import annotations

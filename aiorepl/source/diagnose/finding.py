@@ -12,7 +12,7 @@ from aiorepl.errors import AioreplError
 class Finding:
     """The result of one check.
 
-    :param level: an error keeps a pipeline from starting, or from going on; a warning may become one.
+    :param level: an error keeps a pipeline from starting or continuing; a warning may become one.
     :param about: the subject of the check, in a word.
     :param text: its state, and what to do.
     :param exit_code: for an error, the exit code of a command that fails with it; else 0.

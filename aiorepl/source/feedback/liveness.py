@@ -11,17 +11,17 @@ import enum
 from typing import Final
 
 _DEFAULT_LIMIT: Final = 60.0
-# Data is noticed at the next look, so looks are frequent in comparison with the limit.
-_LOOKS: Final = 12
-# The wait before the look that decides, as a part of the limit.
+# Data is noticed at the next check, so there are several checks within the limit.
+_CHECKS: Final = 12
+# The wait before the last check, as a fraction of the limit.
 _LAST_WAIT: Final = 0.05
 
 
-class Sign(enum.Enum):
-    """The result of a look."""
+class Liveness(enum.Enum):
+    """The result of a check; ``PROBE``: ask the server for a reply."""
 
-    FINE = "fine"
-    ASK = "ask"
+    ALIVE = "alive"
+    PROBE = "probe"
     LOST = "lost"
 
 
@@ -35,10 +35,10 @@ class LivenessMonitor:
         self.limit = limit
         self.heard_at = now
         self._heard: int | None = None
-        self._asked_at: float | None = None
+        self._probed_at: float | None = None
         self._expired = False
 
-    def listen(self, heard: int | None, now: float) -> None:
+    def record(self, heard: int | None, now: float) -> None:
         """Record the data that has arrived so far.
 
         :param heard: a number that grows with all data; ``None`` while reading is paused on this side.
@@ -46,34 +46,34 @@ class LivenessMonitor:
         if heard is None or heard != self._heard:
             self._heard = heard
             self.heard_at = now
-            self._asked_at = None
+            self._probed_at = None
             self._expired = False
 
-    def look(self, heard: int | None, now: float) -> Sign:
+    def check(self, heard: int | None, now: float) -> Liveness:
         """Record the data that has arrived so far, and decide what to do."""
-        self.listen(heard, now)
+        self.record(heard, now)
         half = self.limit / 2
         if not self.limit or now - self.heard_at < half:
-            return Sign.FINE
-        if self._asked_at is None:
-            self._asked_at = now
-            return Sign.ASK
-        if now - self._asked_at < half:
-            return Sign.FINE
+            return Liveness.ALIVE
+        if self._probed_at is None:
+            self._probed_at = now
+            return Liveness.PROBE
+        if now - self._probed_at < half:
+            return Liveness.ALIVE
         if self._expired:
-            return Sign.LOST
-        # This process may have been busy: data that arrived meanwhile is read before the next look.
+            return Liveness.LOST
+        # This process may have been busy: data that arrived meanwhile is read before the next check.
         self._expired = True
-        return Sign.FINE
+        return Liveness.ALIVE
 
     def wait(self, now: float) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next check."""
         if not self.limit:
             return float("inf")
         if self._expired:
             return self.limit * _LAST_WAIT
-        since = self.heard_at if self._asked_at is None else self._asked_at
-        return min(max(0.0, since + self.limit / 2 - now), self.limit / _LOOKS)
+        since = self.heard_at if self._probed_at is None else self._probed_at
+        return min(max(0.0, since + self.limit / 2 - now), self.limit / _CHECKS)
 
 
 def limit(receive_timeout: float | None, wal_sender_timeout: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from aiorepl.errors import ConnectionLost
-from aiorepl.source.feedback.liveness import LivenessMonitor, Sign, limit
+from aiorepl.source.feedback.liveness import Liveness, LivenessMonitor, limit
 from aiorepl.source.feedback.schedule import StatusSchedule
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.source import Source
@@ -51,7 +51,7 @@ class StatusUpdates:
     def idle_seconds(self) -> float:
         """Seconds since the server has sent something."""
         now = self._loop.time()
-        self._liveness.listen(self._connection.heard(), now)
+        self._liveness.record(self._connection.heard(), now)
         return now - self._liveness.heard_at
 
     def stop(self) -> asyncio.Task[None]:
@@ -62,11 +62,11 @@ class StatusUpdates:
 
     async def _run(self) -> None:
         while True:
-            match self._liveness.look(self._connection.heard(), self._loop.time()):
-                case Sign.ASK:
+            match self._liveness.check(self._connection.heard(), self._loop.time()):
+                case Liveness.PROBE:
                     self.wants_keepalive = True
                     self.report()
-                case Sign.LOST:
+                case Liveness.LOST:
                     text = f"the server has sent nothing for {self._liveness.limit:g} s, though it was asked"
                     self._connection.fail(ConnectionLost(text))
                     return
