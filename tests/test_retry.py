@@ -100,7 +100,7 @@ async def test_retry_after_is_waited_for():
     assert clock() - begin >= 0.2
 
 
-async def test_a_retry_is_told_with_its_reason(caplog):
+async def test_a_retry_is_logged_with_its_reason(caplog):
     """The log names the call and the error."""
     tries = []
     async for attempt in QUICK.sink("sink s: write"):

@@ -1,4 +1,4 @@
-"""A published database on a real server, and short ways to change it, to deliver from it and to look at its slot."""
+"""A published database on a real server, and methods to change it, deliver from it and look at its slot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE = 90.0
 
 
 class Published:
-    """A database with a publication ``p`` of all tables and, to begin with, a table ``items``."""
+    """A database with a publication ``p`` of all tables and, at first, a table ``items``."""
 
     def __init__(self, dsn: str, slot: str, connection: asyncpg.Connection) -> None:
         self.dsn = dsn
@@ -28,21 +28,21 @@ class Published:
         self.connection = connection
 
     def source(self, dsn: str | None = None, **options: Any) -> Source:
-        """Its slot, created if it is missing."""
+        """A source with the test's slot, created if it is missing."""
         return Source(dsn or self.dsn, slot=self.slot, publication="p", **{"create_slot": True} | options)
 
     async def execute(self, *statements: str) -> None:
-        """Run each in a transaction of its own."""
+        """Run each statement in a transaction of its own."""
         for statement in statements:
             await self.connection.execute(statement)
 
     async def commit(self, *statements: str) -> None:
-        """Run all in one transaction."""
+        """Run all statements in one transaction."""
         async with self.connection.transaction():
             await self.execute(*statements)
 
     async def create_slot(self, *, two_phase: bool = False) -> None:
-        """Create the slot ahead of any consumer."""
+        """Create the slot before any consumer."""
         # Before PostgreSQL 14 the function has no such parameter.
         option = ", twophase => true" if two_phase else ""
         await self.connection.fetchval(
@@ -54,7 +54,7 @@ class Published:
         return LSN.parse(await self.connection.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
 
     async def confirmed(self) -> LSN:
-        """What the slot was confirmed with."""
+        """The LSN that the slot is confirmed with."""
         return LSN.parse(
             await self.connection.fetchval(
                 "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", self.slot
@@ -62,11 +62,11 @@ class Published:
         )
 
     async def confirmed_past(self, lsn: int) -> LSN:
-        """The confirmed position, once it is ``lsn`` or more."""
+        """Wait until the slot is confirmed with ``lsn`` or more, and return that LSN."""
         return await self.until(self.confirmed, lambda found: found >= lsn)
 
     async def walsender(self) -> int | None:
-        """The process that streams from the slot."""
+        """The pid of the process that streams from the slot."""
         return await self.connection.fetchval(
             "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1", self.slot
         )
@@ -74,7 +74,7 @@ class Published:
     async def until(
         self, look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool], seconds: float = DEADLINE
     ) -> Any:
-        """What ``look`` finds, as soon as it is ``good``."""
+        """Wait until ``good`` accepts the result of ``look``, and return it."""
         found = None
         try:
             async with asyncio.timeout(seconds):
@@ -85,7 +85,7 @@ class Published:
         return found
 
     async def deliver(self, *, until: LSN | str = "now", **options: Any) -> list[dict[str, Any]]:
-        """The events up to ``until``, confirmed and parsed; options are those of the source and of the format."""
+        """The parsed events up to ``until``, which are confirmed then; options are those of the source and of the format."""
         form = {name: options.pop(name) for name in ("values", "boundaries") if name in options}
         return [json.loads(line) for line in await self.lines(until=until, form=form, **options)]
 
@@ -99,7 +99,7 @@ class Published:
         return [line for batch in sink.batches for line in native.events(batch.slices)]
 
     async def headers(self) -> list[dict[str, Any]]:
-        """What the server's own SQL function says of the transactions that are not confirmed yet."""
+        """The headers of the unconfirmed transactions, from the server's own SQL function."""
         begins = [struct.unpack("!xqqI", data) for data in await self._peek(b"B")]
         epoch = datetime(2000, 1, 1, tzinfo=UTC)
         return [
@@ -112,7 +112,7 @@ class Published:
         ]
 
     async def ends(self) -> list[LSN]:
-        """Where it says that they end."""
+        """The end LSNs of these transactions."""
         return [LSN(struct.unpack("!xxqqq", data)[1]) for data in await self._peek(b"C")]
 
     async def _peek(self, kind: bytes) -> list[bytes]:
@@ -126,14 +126,14 @@ class Published:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, server: Any, servers: Any) -> Any:
-    """The usual server; with an indirect parameter one of that version."""
+    """The default server; with an indirect parameter, one of that version."""
     version = getattr(request, "param", None)
     return server if version is None else servers(version)
 
 
 @pytest.fixture
 async def publish(slot_name: str) -> AsyncIterator[Callable[[str], Awaitable[Published]]]:
-    """To publish a database that a test has made itself, by its DSN."""
+    """Publishes a database that a test has created itself, by its DSN."""
     connections = []
 
     async def publish(dsn: str) -> Published:

@@ -1,4 +1,4 @@
-"""Composite types that are altered while the stream runs: values under the names of their own time."""
+"""Composite types that are altered while the stream runs: rows have the attribute names of their own time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALTERATIONS = {
 
 @pytest.fixture(params=[False, True], ids=["text", "binary"])
 async def composites(request, published):
-    """A published table with a composite column, an array of them and a domain; and the options of the stream."""
+    """A published table with a composite column, an array of it and a domain over it; and the options of the stream."""
     await published.execute(
         "CREATE TYPE comp AS (a text, b text)",
         "CREATE TYPE around AS (inner_ comp[])",
@@ -37,16 +37,14 @@ AGAIN = "INSERT INTO t (c, d) SELECT c, d FROM t WHERE id = 1"
 
 
 def values(change) -> list[dict]:
-    """The composite of a row, by itself and within others."""
+    """The composite value of a row, alone and within others."""
     return [change.new["c"], *(change.new["d"]["inner_"] if change.new["d"] else [])]
 
 
 @pytest.mark.parametrize("alteration", ALTERATIONS.values(), ids=ALTERATIONS)
 @pytest.mark.parametrize("source", ["walsender", "sql"])
 async def test_between_two_transactions(published, composites, alteration, source):
-    """A row that was written before a type was altered has the names of then, one that was written behind it the new
-    ones, with nothing else that the server would tell between them.
-    """
+    """Rows from before the alteration have the old names, later ones the new names, with no other message between them."""
     statement, after = alteration
     seen = []
 
@@ -63,7 +61,7 @@ async def test_between_two_transactions(published, composites, alteration, sourc
 
 @pytest.mark.parametrize("alteration", ALTERATIONS.values(), ids=ALTERATIONS)
 async def test_within_one_read(published, composites, alteration):
-    """The same for many rows before and behind the alteration that come in one read, the consumer being slow."""
+    """The same holds for many rows in one read of a slow consumer."""
     statement, after = alteration
     seen = []
 
@@ -80,7 +78,7 @@ async def test_within_one_read(published, composites, alteration):
 
 
 async def test_several_times(published, composites):
-    """Each alteration is noticed, and a type that is put back as it was is."""
+    """Every alteration is noticed, also one that restores the type."""
     seen = []
     statements = [
         "ALTER TYPE comp RENAME ATTRIBUTE a TO z",
@@ -103,7 +101,7 @@ async def test_several_times(published, composites):
 
 @pytest.mark.parametrize("streaming", ["off", "on"])
 async def test_through_a_journal(published, composites, streaming, tmp_path):
-    """Sinks that read a journal get each row by the type of its time, the journal being read later as well."""
+    """Sinks that read a journal get each row by the type of its time, even much later."""
     options = {"binary": composites["binary"], "streaming": streaming}
     statement, after = ALTERATIONS["renamed"]
     sink = MemorySink()
@@ -130,7 +128,7 @@ async def test_through_a_journal(published, composites, streaming, tmp_path):
 
 
 async def test_a_reconnect(published, composites):
-    """What was altered while the connection was lost is noticed behind it."""
+    """An alteration during a lost connection is noticed."""
     seen = []
 
     async with aiorepl.connect(published.dsn, **composites) as stream:

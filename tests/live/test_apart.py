@@ -1,4 +1,4 @@
-"""Sinks apart: one that fails for good with a journal harms nobody, and one that blocks does so in its own thread."""
+"""With a journal sinks are independent: one that fails, blocks or opens slowly affects no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):
-    """The journal and the other sink go on; the end tells of it, and the next start goes on from its cursor."""
+    """The journal and the other sink continue; the pipeline's end names the failed one, which continues from its cursor at
+    the next start.
+    """
     await published.create_slot()
     good, bad = MemorySink(), MemorySink()
     sinks = {"good": good, "bad": FaultySink(bad, write=[None, Reject(PermanentError("no"))])}
@@ -38,7 +40,7 @@ async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):
 
 
 def cannot_open(bad):
-    """A sink that cannot be opened, in each of the ways."""
+    """A sink that cannot be opened, in several ways."""
     return {
         "refuses": FaultySink(bad, open=[Reject(PermanentError("no"))]),
         "breaks": FaultySink(bad, open=[Reject(ValueError("secret"))]),
@@ -64,7 +66,9 @@ def cannot_open(bad):
     ],
 )
 async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, how, told):
-    """The journal and the other sink go on; log, statistics and the end name it, and the next start gives it everything."""
+    """The journal and the other sink continue; log, statistics and the pipeline's end name the sink, which gets everything
+    at the next start.
+    """
     await published.create_slot()
     good, bad = MemorySink(), MemorySink()
     sinks = {"bad": cannot_open(bad)[how], "good": good}
@@ -90,7 +94,7 @@ async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, 
 
 
 async def test_a_sink_that_is_long_in_opening_holds_nobody_back(published, tmp_path):
-    """The stream runs meanwhile, also to its end; once open the sink gets everything."""
+    """The stream runs while a sink opens; afterwards the sink gets everything."""
     await published.create_slot()
     quick, slow, hang = MemorySink(), MemorySink(), Hang()
     sinks = {"slow": FaultySink(slow, open=[hang]), "quick": quick}
@@ -108,7 +112,7 @@ async def test_a_sink_that_is_long_in_opening_holds_nobody_back(published, tmp_p
 
 
 async def test_a_sink_that_cannot_read_the_journal_stops_alone(published, tmp_path):
-    """Damage in a segment that others have passed is the concern of the sink that reads it."""
+    """A damaged segment stops only the sinks that still have to read it."""
     await published.create_slot()
     quick, late = MemorySink(), MemorySink()
     async with Pipeline(published.source(), {"quick": quick}, journal=str(tmp_path), batches=SOON):
@@ -136,7 +140,7 @@ async def test_a_sink_that_cannot_read_the_journal_stops_alone(published, tmp_pa
 
 
 async def test_a_stop_does_not_wait_for_a_sink_to_open(published, tmp_path):
-    """A sink that has not opened yet has nothing to finish."""
+    """A stop does not wait for a sink that is still opening."""
     await published.create_slot()
     hang = Hang()
     sinks = {"slow": FaultySink(open=[hang]), "quick": MemorySink()}
@@ -146,7 +150,7 @@ async def test_a_stop_does_not_wait_for_a_sink_to_open(published, tmp_path):
 
 
 async def test_when_all_sinks_have_failed_the_pipeline_ends(published, tmp_path):
-    """A journal that nobody reads any more is no reason to go on unnoticed."""
+    """A pipeline whose sinks have all failed ends, because nothing reads its journal."""
     await published.create_slot()
     sinks = {"only": FaultySink(MemorySink(), write=[Reject(PermanentError("no"))])}
     pipeline = Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON)
@@ -156,7 +160,7 @@ async def test_when_all_sinks_have_failed_the_pipeline_ends(published, tmp_path)
 
 
 class Blocking(SyncSink):
-    """Notes which thread it is called in."""
+    """Records the thread that it is called in."""
 
     def __init__(self):
         self.threads = set()
@@ -168,7 +172,7 @@ class Blocking(SyncSink):
 
 
 async def test_a_synchronous_sink_runs_in_a_worker_thread(published):
-    """It gets everything in order, never in the loop's thread, and counts as durable when write returns."""
+    """A synchronous sink gets everything in order, never in the event loop's thread, and is durable when write returns."""
     await published.create_slot()
     sink = Blocking()
     async with Pipeline(published.source(), [sink], batches=SOON):
@@ -180,7 +184,7 @@ async def test_a_synchronous_sink_runs_in_a_worker_thread(published):
 
 
 async def test_each_sink_gets_its_selection(published):
-    """One sees all, the other a table and columns of its own; both keep the identities."""
+    """Sinks with different selections see the same identities."""
     await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text, note text)")
     await published.create_slot()
     everything, some = MemorySink(), MemorySink()
@@ -199,7 +203,7 @@ async def test_each_sink_gets_its_selection(published):
 
 
 async def test_a_stop_before_the_first_read_ends_at_once(published):
-    """Stopped before it began to read, a pipeline does not wait for its shutdown timeout."""
+    """A pipeline that is stopped before it reads does not wait for its shutdown timeout."""
     await published.create_slot()
     pipeline = Pipeline(published.source(), [MemorySink()], shutdown_timeout=1000)
     pipeline.stop()

@@ -1,4 +1,4 @@
-"""``aiorepl.connect``: transactions pulled and acknowledged by hand."""
+"""``aiorepl.connect``: transactions are pulled and acknowledged by the consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def connect(published, **options):
 
 @pytest.mark.both_loops
 async def test_transactions_and_changes(published):
-    """Each transaction with its header, and each change as its kind, its rows by column."""
+    """Every transaction has its header, and every change its kind and rows by column."""
     await published.create_slot()
     await published.commit(
         "INSERT INTO items VALUES (1, 'one')",
@@ -52,7 +52,7 @@ async def test_transactions_and_changes(published):
 
 
 async def test_only_what_is_acknowledged_is_confirmed(published):
-    """Without an ack everything comes again; with one, what follows it."""
+    """Unacknowledged transactions are sent again; after an ack the stream continues with the next one."""
     await published.create_slot()
     await published.execute(*(f"INSERT INTO items VALUES ({i})" for i in range(3)))
 
@@ -69,7 +69,7 @@ async def test_only_what_is_acknowledged_is_confirmed(published):
 
 
 async def test_ack_of_a_transaction_that_was_not_read(published):
-    """It is refused: what was not seen cannot be safe."""
+    """A transaction that was not read to its end cannot be acknowledged."""
     await published.create_slot()
     await published.commit("INSERT INTO items VALUES (1)", "INSERT INTO items VALUES (2)")
 
@@ -82,8 +82,8 @@ async def test_ack_of_a_transaction_that_was_not_read(published):
             assert stream.confirmed == tx.end_lsn
 
 
-async def test_what_is_left_unread_is_skipped(published):
-    """The next transaction begins at its own first change, however far the one before was read."""
+async def test_unread_changes_are_skipped(published):
+    """The next transaction begins at its first change, however far the previous one was read."""
     await published.create_slot()
     for start in (0, 10):
         await published.execute(f"INSERT INTO items SELECT generate_series({start}, {start + 9})")
@@ -93,7 +93,7 @@ async def test_what_is_left_unread_is_skipped(published):
 
 
 async def test_quiet_wal_is_confirmed_while_the_consumer_waits(published):
-    """With everything acknowledged, WAL without changes is confirmed too; with something open it is not."""
+    """WAL without changes is confirmed if every transaction before it is acknowledged, and not otherwise."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     async with connect(published) as stream:
@@ -127,7 +127,7 @@ async def test_unchanged_is_not_null(published):
 
 
 async def test_a_temporary_slot(published):
-    """It is there for as long as the connection, and needs no clearing up."""
+    """A temporary slot is dropped with its connection."""
     count = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{published.slot}'"
     async with connect(published, create_slot=True, temporary=True) as stream:
         assert 1 == await published.connection.fetchval(count)
@@ -139,7 +139,7 @@ async def test_a_temporary_slot(published):
 
 
 async def test_an_error_in_the_body_ends_the_connection(published):
-    """The slot is free again when the block is left by an exception."""
+    """The slot is free after an exception in the block."""
     await published.create_slot()
     with pytest.raises(ZeroDivisionError):
         async with connect(published):

@@ -13,7 +13,7 @@ VERSIONS = [15, 16, 18]
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 async def test_rows(published):
-    """Insert, update and delete are these objects, with the header that the server's own decoding has."""
+    """Insert, update and delete have these fields, and the header of the server's own decoding."""
     await published.create_slot()
     await published.commit(
         "INSERT INTO items VALUES (1, 'one'), (2, NULL)",
@@ -36,7 +36,7 @@ async def test_rows(published):
 
 
 async def test_a_line_is_written_as_promised(published):
-    """The bytes of a line, in the promised order of fields and without spaces."""
+    """A line has the documented order of fields, without spaces."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1, 'a \"b\" \\ \n é')")
     (header,) = await published.headers()
@@ -51,7 +51,7 @@ async def test_a_line_is_written_as_promised(published):
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 async def test_replica_identity_full(published):
-    """Under FULL there is no key, and the whole old row."""
+    """With REPLICA IDENTITY FULL there is no key, and the old row is whole."""
     await published.execute("ALTER TABLE items REPLICA IDENTITY FULL", "INSERT INTO items VALUES (1, 'one')")
     await published.create_slot()
     await published.execute("UPDATE items SET note = 'uno'", "DELETE FROM items")
@@ -66,7 +66,7 @@ async def test_replica_identity_full(published):
 
 
 async def test_replica_identity_nothing(published):
-    """Under NOTHING an insert has no key; the server refuses the rest itself."""
+    """With REPLICA IDENTITY NOTHING an insert has no key; the server refuses updates and deletes."""
     await published.execute("ALTER TABLE items REPLICA IDENTITY NOTHING")
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1, 'one')")
@@ -76,7 +76,7 @@ async def test_replica_identity_nothing(published):
 
 
 async def test_replica_identity_of_an_index(published):
-    """The key is that of the chosen index, in the table's order of columns."""
+    """The key consists of the index's columns, in the table's order."""
     await published.execute(
         "CREATE TABLE pairs (a int NOT NULL, x text, b int NOT NULL, PRIMARY KEY (a))",
         "CREATE UNIQUE INDEX pairs_b_a ON pairs (b, a)",
@@ -92,7 +92,7 @@ async def test_replica_identity_of_an_index(published):
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 async def test_unchanged_toast(published):
-    """A large value that did not change is named and left out; under FULL it is named and known from the old row."""
+    """An unchanged large value is listed and left out; with REPLICA IDENTITY FULL it is taken from the old row."""
     large = "SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) i"
     await published.execute(f"INSERT INTO items SELECT 1, ({large})", "ALTER TABLE items ADD n int DEFAULT 0")
     await published.create_slot()
@@ -140,7 +140,7 @@ async def test_truncate(published):
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 async def test_messages(published):
-    """A transactional message counts in its transaction; another stands alone, even if its transaction aborts."""
+    """A transactional message belongs to its transaction; others stand alone, even if their transaction aborts."""
     await published.create_slot()
     await published.commit(
         "SELECT pg_logical_emit_message(true, 'inside', '\\x00ff'::bytea)", "INSERT INTO items VALUES (1)"
@@ -172,7 +172,7 @@ async def test_messages(published):
 
 
 async def test_a_message_right_behind_a_commit_comes_after_a_restart(published):
-    """A message that starts where a confirmed transaction ended is not part of it: it is still to come, once."""
+    """A message at the LSN where a confirmed transaction ended is delivered after a restart, once."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     end = await published.wal()
@@ -187,7 +187,7 @@ async def test_a_message_right_behind_a_commit_comes_after_a_restart(published):
 
 
 async def test_messages_are_left_out_unless_asked_for(published):
-    """Without ``messages`` none is delivered, and ordinals count as if there were none."""
+    """Without ``messages`` none is delivered, and ordinals do not count them."""
     await published.create_slot()
     await published.commit("SELECT pg_logical_emit_message(true, 'm', 'x')", "INSERT INTO items VALUES (1)")
 
@@ -195,7 +195,7 @@ async def test_messages_are_left_out_unless_asked_for(published):
 
 
 async def test_boundaries(published):
-    """Each transaction stands between a begin and a commit, also one without a change for us."""
+    """Each transaction stands between a begin and a commit, also one without changes."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     (header,) = await published.headers()
@@ -208,7 +208,7 @@ async def test_boundaries(published):
 
 
 async def test_origin(published):
-    """A transaction that was replicated here from elsewhere names its origin, and ``origin=none`` leaves it out."""
+    """A transaction with a replication origin names it, and ``origin="none"`` leaves it out."""
     name = f"origin_{published.slot}"
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -230,7 +230,7 @@ async def test_origin(published):
 
 
 async def test_ddl_in_one_transaction_does_not_reach_back(published):
-    """Rows read by the table as it was when they were written, before and after ALTER TABLE."""
+    """Rows before and after ALTER TABLE in one transaction are read by the columns of their time."""
     await published.create_slot()
     await published.commit(
         "INSERT INTO items VALUES (1, 'one')",
@@ -244,7 +244,7 @@ async def test_ddl_in_one_transaction_does_not_reach_back(published):
 
 
 async def test_a_table_without_columns(published):
-    """Its rows are empty objects."""
+    """Rows of a table without columns are empty objects."""
     await published.execute("CREATE TABLE nothing ()")
     await published.create_slot()
     await published.execute("INSERT INTO nothing DEFAULT VALUES")

@@ -1,4 +1,4 @@
-"""A start that fails, or is cancelled, leaves no slot behind that it has created itself."""
+"""A start that fails or is cancelled drops the slot that it has created."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 async def slots(published):
-    """How many slots there are of the test's name."""
+    """The number of slots with the test's name."""
     query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
     return await published.connection.fetchval(query, published.slot)
 
@@ -32,14 +32,14 @@ def refusing():
 
 @pytest.fixture
 def unusable(tmp_path):
-    """A path where nobody can make a folder or a file."""
+    """A path where no folder or file can be created."""
     (tmp_path / "file").write_text("in the way")
     return tmp_path / "file" / "below"
 
 
 @pytest.fixture
 async def without_select(published):
-    """The DSN of a role that may replicate, and read no table."""
+    """The DSN of a role that may replicate and cannot read tables."""
     name = f"r_{published.slot[-20:]}"
     await published.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'")
     parts = urlsplit(published.dsn)
@@ -50,7 +50,7 @@ async def without_select(published):
 @pytest.mark.parametrize("way", ["walsender", "sql"])
 @pytest.mark.parametrize("what", ["sink", "jsonl", "dead letters"])
 async def test_a_sink_that_cannot_open(published, unusable, what, way):
-    """Without a journal the slot is dropped again, whatever of the sink is not to be had."""
+    """Without a journal the slot is dropped if a sink or its dead letters cannot be opened."""
     sink = {
         "sink": refusing(),
         "jsonl": JsonLinesSink(unusable),
@@ -62,14 +62,14 @@ async def test_a_sink_that_cannot_open(published, unusable, what, way):
 
 
 async def test_a_journal_that_cannot_open(published, unusable):
-    """The slot is dropped again."""
+    """The slot is dropped if the journal cannot be opened."""
     with pytest.raises(AioreplError):
         await Pipeline(published.source(), [MemorySink()], journal=str(unusable)).run()
     assert 0 == await slots(published)
 
 
 async def test_an_initial_load_without_select(published, without_select, tmp_path):
-    """The slot is dropped again; once the role may read, the same start loads everything."""
+    """The slot is dropped if a table cannot be read; with the privilege the same start loads everything."""
     await published.execute("INSERT INTO items VALUES (1)")
     sink, source = MemorySink(), published.source(without_select)
     options = {"journal": str(tmp_path), "snapshot": True, "batches": SOON, "until": "now"}
@@ -83,7 +83,7 @@ async def test_an_initial_load_without_select(published, without_select, tmp_pat
 
 
 async def test_a_stop_during_the_initial_load(published, tmp_path, monkeypatch):
-    """A load that is not in the journal is no beginning: the slot is dropped again, and the next start loads."""
+    """The slot is dropped if the load is not in the journal yet, and the next start loads."""
     await published.execute("INSERT INTO items VALUES (1)")
     sink, hang = MemorySink(), Hang()
     options = {"journal": str(tmp_path), "snapshot": True, "batches": SOON}
@@ -98,7 +98,7 @@ async def test_a_stop_during_the_initial_load(published, tmp_path, monkeypatch):
 
 
 async def test_a_start_that_is_cancelled(published):
-    """While a sink opens: the slot is dropped again."""
+    """The slot is dropped if the start is cancelled while a sink opens."""
     hang = Hang()
     work = asyncio.create_task(Pipeline(published.source(), [FaultySink(open=[hang])]).run())
     await hang.reached.wait()
@@ -110,7 +110,7 @@ async def test_a_start_that_is_cancelled(published):
 
 @pytest.mark.parametrize("way", ["walsender", "sql"])
 async def test_a_start_that_is_cancelled_while_the_slot_is_created(published, way):
-    """The server waits for a transaction then, and would finish the slot when nobody is there any more."""
+    """The slot is dropped although the server waits for a transaction and would create it later."""
     writer = await asyncpg.connect(published.dsn)
     await writer.execute("BEGIN; INSERT INTO items VALUES (1)")
     work = asyncio.create_task(Pipeline(published.source(interface=way), [MemorySink()]).run())
@@ -135,7 +135,7 @@ async def test_a_stream_that_does_not_begin(published, monkeypatch):
 
 
 async def test_a_slot_that_was_there_stays(published):
-    """Only what this start has created is its to drop."""
+    """A slot that existed before the start is kept."""
     await published.create_slot()
     with pytest.raises(PermanentError):
         await Pipeline(published.source(), [refusing()]).run()
@@ -143,7 +143,7 @@ async def test_a_slot_that_was_there_stays(published):
 
 
 async def test_a_slot_that_a_sink_has_begun_with_stays(published, caplog):
-    """A sink that keeps its position stands at the slot's beginning: the next start goes on from there."""
+    """The slot is kept if a sink already stores its position; the next start continues from there."""
     sink = MemorySink(keeps_position=True)
     with pytest.raises(PermanentError):
         await Pipeline(published.source(), {"holds": sink, "bad": refusing()}).run()

@@ -1,4 +1,4 @@
-"""What the slot is told, watched from the server's side for as long as a pipeline runs."""
+"""What the slot is confirmed with, observed on the server while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.1)
 
 
 async def configure(published, name, value):
-    """Set a setting of the server's for the test's database."""
+    """Set a server setting for the test's database."""
     (database,) = await published.connection.fetchrow("SELECT quote_ident(current_database())")
     await published.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
 
 
 @contextlib.asynccontextmanager
 async def watched(published, sinks):
-    """Compare what the slot is confirmed with and what the sinks have, all the time; gives the list of what was seen."""
+    """Compare the slot's confirmed LSN with the sinks continuously; returns the list of observations."""
     seen = []
     connection = await asyncpg.connect(published.dsn)
 
@@ -48,7 +48,7 @@ async def watched(published, sinks):
 
 
 class Erratic(MemorySink):
-    """Takes its time, and sometimes more tries than one, for whatever it does."""
+    """A sink with random delays and retries."""
 
     def __init__(self, chance):
         super().__init__(keeps_position=True)
@@ -70,7 +70,9 @@ class Erratic(MemorySink):
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_confirmed_never_passes_the_least_durable(published, seed):
-    """Three erratic sinks, published and unpublished WAL, a walsender that is impatient: never a byte too far."""
+    """With three erratic sinks, unpublished WAL and a short wal_sender_timeout, the slot never passes the least durable
+    sink.
+    """
     chance = random.Random(seed)
     await configure(published, "wal_sender_timeout", "1s")
     await published.create_slot()
@@ -92,7 +94,7 @@ async def test_confirmed_never_passes_the_least_durable(published, seed):
 
 
 class Away(MemorySink):
-    """Is not there, until it is back."""
+    """A sink that fails until it is back."""
 
     back = False
 
@@ -103,7 +105,9 @@ class Away(MemorySink):
 
 
 async def test_one_of_three_is_gone_for_a_while(published, tmp_path):
-    """With a journal the lag of the others stays flat and the slot advances; its own grows, and goes when it is back."""
+    """With a journal the lags of the other sinks stay flat and the slot advances; the third one's lag grows and disappears
+    again.
+    """
     await published.create_slot()
     good, better, gone = MemorySink(), MemorySink(), Away()
     sinks = {"good": good, "better": better, "gone": gone}
@@ -136,14 +140,14 @@ async def test_one_of_three_is_gone_for_a_while(published, tmp_path):
 
 
 class Slow(Sink):
-    """Never comes to an end."""
+    """A sink that never finishes."""
 
     async def write(self, batch):
         await asyncio.Event().wait()
 
 
-async def test_who_holds_the_source_back_is_named(published, monkeypatch, caplog):
-    """In the statistics at once, and in the log when it lasts, with growing pauses."""
+async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch, caplog):
+    """The statistics name the sink at once, the log after a while, at growing intervals."""
     monkeypatch.setattr(fan_out, "BACKPRESSURE_WARNING_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "aiorepl.pipeline")
     await published.create_slot()
@@ -170,7 +174,7 @@ async def test_who_holds_the_source_back_is_named(published, monkeypatch, caplog
 
 
 async def test_statistics_of_what_waits(published):
-    """A transaction in progress counts as waiting until it is decided."""
+    """A transaction in progress counts in ``transaction_buffer`` until it commits."""
     await published.create_slot()
     await configure(published, "logical_decoding_work_mem", "64kB")
     async with Pipeline(published.source(streaming="on"), [MemorySink()]) as pipeline:

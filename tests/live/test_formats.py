@@ -107,7 +107,7 @@ DEBEZIUM = {
 
 @pytest.fixture
 async def taken(published):
-    """The same changes twice: with columns sent as text, and as binary."""
+    """The same changes twice: with text columns, and with binary ones."""
     await published.execute(
         """CREATE TYPE "Mood" AS ENUM ('sad', 'glad')""",
         "CREATE SCHEMA shop",
@@ -137,14 +137,14 @@ async def taken(published):
     ids=str,
 )
 async def test_text_and_binary_say_the_same(taken, chosen):
-    """Byte for byte, on a real server's row of many types."""
+    """Text and binary columns give the same bytes, for a row of many types."""
     as_text, in_binary = (list(named(chosen, boundaries=True).events(parts)) for parts in taken)
     assert as_text == in_binary
     assert len(as_text) > 5
 
 
 async def test_debezium(taken):
-    """Values as Debezium's connector has them, a key that changed, and how many events there were."""
+    """Values are as Debezium's connector writes them, also a changed key and the number of events."""
     begin, *events, end = map(json.loads, named("debezium", boundaries=True).events(taken[0]))
     assert ("BEGIN", "END", 7) == (begin["status"], end["status"], end["event_count"])
     assert ["c", "d", "c", "d", "t", "t", "m"] == [event["op"] for event in events]
@@ -156,7 +156,7 @@ async def test_debezium(taken):
 
 
 async def test_wal2json(taken, published):
-    """Types as the server itself spells them, values as text, numbers and truths."""
+    """Types are spelled as the server does; values are text, numbers and booleans."""
     names = await published.connection.fetch(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
         "WHERE attrelid = 'kinds'::regclass AND attnum > 0 ORDER BY attnum"
@@ -188,7 +188,7 @@ async def test_wal2json(taken, published):
 
 
 async def test_cloudevents(taken):
-    """Read by the SDK: the identity is the same from both connections and that of the change."""
+    """The SDK reads the events; their ids are the changes' identities on both connections."""
     changes = [change for part in taken[1] for change in part.changes]
     events = [
         http.from_structured_event(HTTPMessage({"content-type": "application/cloudevents+json"}, line))
@@ -200,7 +200,7 @@ async def test_cloudevents(taken):
 
 
 async def test_pretty(taken):
-    """A line a change."""
+    """One change is one line."""
     lines = [line.decode() for line in named("pretty").events(taken[0])]
     verbs = ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE"]
     assert verbs == [line.split(" ")[2] for line in lines]
@@ -209,7 +209,7 @@ async def test_pretty(taken):
 
 
 async def test_rows_that_were_there_before(published, tmp_path):
-    """The initial load is told from the stream."""
+    """Events of the initial load differ from those of the stream."""
     await published.execute("INSERT INTO items VALUES (1, 'a')")
     sink, journal = MemorySink(), str(tmp_path / "journal")
     await Pipeline(published.source(), [sink], journal=journal, snapshot=True, until="now").run()
@@ -222,7 +222,7 @@ async def test_rows_that_were_there_before(published, tmp_path):
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_events_name_the_database(published, tmp_path, route):
-    """Sinks are told which it is, and Debezium's events say it without an option."""
+    """Sinks know the database, and Debezium's events name it without an option."""
     sink = MemorySink()
     options = {"journal": str(tmp_path / "journal"), "until": "now"}
     files = load("jsonl")(path=tmp_path / "events", format="debezium")

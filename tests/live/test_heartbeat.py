@@ -1,4 +1,4 @@
-"""Heartbeats: a quiet database beside a busy one, and what becomes of beats that do not arrive."""
+"""Heartbeats: a quiet database beside a busy one, and heartbeats that fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiorepl.testing.faults import MemorySink
 
 @pytest.fixture
 async def busy(server):
-    """Another database of the cluster, and a way to write there."""
+    """Another database of the cluster, and a function that writes there."""
     connection = await asyncpg.connect(server.dsn)
 
     async def write():
@@ -26,7 +26,7 @@ async def busy(server):
 
 @pytest.mark.parametrize("heartbeat", [0.1, None], ids=["heartbeat", "none"])
 async def test_the_slot_of_a_quiet_database_advances(published, busy, heartbeat):
-    """While another database is busy: by beats, and without them by keepalives, which confirm as well."""
+    """Beside a busy database the slot advances, with heartbeats and through keepalives alone."""
     await published.create_slot()
     sink = MemorySink()
     source = published.source(heartbeat_interval=heartbeat, messages=True)
@@ -43,8 +43,8 @@ async def test_the_slot_of_a_quiet_database_advances(published, busy, heartbeat)
     assert [] == sink.changes
 
 
-async def test_messages_of_the_user_come_as_ever(published):
-    """Also those that carry our prefix, as long as they say something."""
+async def test_messages_with_the_prefix_are_delivered(published):
+    """Messages of the user with the heartbeats' prefix are delivered if they have content."""
     await published.create_slot()
     sink = MemorySink()
     source = published.source(heartbeat_interval=0.05, messages=True)
@@ -62,8 +62,8 @@ async def test_messages_of_the_user_come_as_ever(published):
     ]
 
 
-async def test_a_beat_that_is_not_allowed(published, server, caplog):
-    """Told once, counted each time; the stream goes on, and when it is allowed again that is told, too."""
+async def test_a_heartbeat_without_the_privilege(published, server, caplog):
+    """A missing privilege is logged once and counted each time; the stream continues, and a later success is logged."""
     function = "pg_logical_emit_message(boolean, text, text)"
     if server.version >= 17:
         function = "pg_logical_emit_message(boolean, text, text, boolean)"
@@ -97,7 +97,7 @@ async def test_a_beat_that_is_not_allowed(published, server, caplog):
 
 
 async def test_it_ends_with_the_pipeline(published):
-    """No task and no connection is left."""
+    """No task and no connection is left after the pipeline."""
     await published.create_slot()
     before = asyncio.all_tasks()
     async with Pipeline(published.source(heartbeat_interval=0.05), [MemorySink()]) as pipeline:

@@ -1,4 +1,4 @@
-"""DSNs with several hosts, by every way in which we connect."""
+"""DSNs with several hosts, for every kind of connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aiorepl.wire.sql import SqlConnection
 
 @pytest.fixture
 def refusing():
-    """A port on which nobody listens."""
+    """A port on which nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -38,7 +38,7 @@ def with_hosts(dsn, *ports, **options):
 @pytest.mark.parametrize("server", [13, 14, 18], indirect=True)
 @pytest.mark.parametrize("open_one", [connect_sql, ReplicationConnection.open, SqlConnection.open])
 async def test_the_next_host_is_tried(database, refusing, open_one):
-    """One that refuses is passed over, also when a primary is asked for."""
+    """A host that refuses connections is skipped, also with target_session_attrs."""
     for options in ({}, {"target_session_attrs": "read-write"}, {"target_session_attrs": "primary"}):
         connection = await open_one(with_hosts(database, refusing, **options))
         connection.abort() if hasattr(connection, "abort") else connection.terminate()
@@ -46,7 +46,7 @@ async def test_the_next_host_is_tried(database, refusing, open_one):
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_a_host_that_swallows_packets_is_passed_over(published, route):
-    """It has a timeout of its own, here libpq's option: the next gets as much time."""
+    """Each host has its own connect_timeout."""
     parts = urlsplit(published.dsn)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -59,7 +59,7 @@ async def test_a_host_that_swallows_packets_is_passed_over(published, route):
 
 
 async def test_connect_takes_them(published, refusing):
-    """The single consumer, too."""
+    """``aiorepl.connect`` supports several hosts."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     dsn = with_hosts(published.dsn, refusing)
@@ -70,14 +70,14 @@ async def test_connect_takes_them(published, refusing):
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 @pytest.mark.parametrize("open_one", [connect_sql, ReplicationConnection.open, SqlConnection.open])
 async def test_no_host_is_what_is_asked_for(database, open_one):
-    """It may pass, for a standby may be promoted: not a mistake in the configuration."""
+    """A list without a primary is a temporary error, because a standby may be promoted."""
     with pytest.raises(ConnectionFailed, match="target_session_attrs") as caught:
         await open_one(with_hosts(database, target_session_attrs="standby"))
     assert not caught.value.permanent
 
 
 async def test_hosts_of_the_environment(database, refusing, monkeypatch):
-    """PGHOST and PGPORT may list several as well."""
+    """PGHOST and PGPORT may list several hosts."""
     parts = urlsplit(database)
     monkeypatch.setenv("PGHOST", f"127.0.0.1,{parts.hostname}")
     monkeypatch.setenv("PGPORT", f"{refusing},{parts.port}")
@@ -90,7 +90,7 @@ async def test_hosts_of_the_environment(database, refusing, monkeypatch):
 
 
 async def test_a_list_that_does_not_fit(database):
-    """Three ports for two hosts are a mistake, told without the DSN."""
+    """Three ports for two hosts are an error that does not quote the DSN."""
     with pytest.raises(ConfigurationError, match="cannot be used") as caught:
         await connect_sql("postgresql:///x?host=a,b&port=1,2,3&password=hidden")
     assert "hidden" not in str(caught.value)
@@ -99,8 +99,8 @@ async def test_a_list_that_does_not_fit(database):
 @pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="this system has no such option")
 @pytest.mark.parametrize("open_one", [connect_sql, ReplicationConnection.open])
 @pytest.mark.both_loops
-async def test_sockets_are_kept_alive(database, open_one):
-    """A peer that is gone without a word is found out by the kernel, on every connection."""
+async def test_tcp_keepalive(database, open_one):
+    """Every connection has TCP keepalive, so the kernel detects a dead peer."""
     connection = await open_one(database)
     transport = connection.handed_over if open_one is connect_sql else connection._protocol._transport
     number = transport.get_extra_info("socket").fileno()

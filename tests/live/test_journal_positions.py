@@ -16,7 +16,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def keys(sink):
-    """The keys of the rows that came, in the order in which they did."""
+    """The keys of the delivered rows, in their order."""
     return [change.key["id"] for change in sink.changes if change.kind == "insert"]
 
 
@@ -26,14 +26,14 @@ def journal(folder, name="journal"):
 
 
 async def fed(published, sink, **options):
-    """A first row is delivered, and durable."""
+    """Delivers a first row durably."""
     async with Pipeline(published.source(), [sink], **options):
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1, durable=True)
 
 
 async def without(published, tmp_path, sink):
-    """A second row goes to another sink, the slot is past it, and the journal is lost."""
+    """Delivers a second row to another sink, so that the slot is past it, and deletes the journal."""
     await fed(published, sink, **journal(tmp_path))
     other = MemorySink()
     async with Pipeline(published.source(), {"other": other}, **journal(tmp_path)):
@@ -44,7 +44,7 @@ async def without(published, tmp_path, sink):
 
 
 async def test_behind_an_empty_journal(published, tmp_path):
-    """What lies between the sink and the slot is in no journal: the sink stops alone, and may go on without."""
+    """A sink that is behind an empty journal stops alone, or continues with a gap."""
     sink, plain = MemorySink(keeps_position=True), MemorySink()
     await without(published, tmp_path, sink)
     options = journal(tmp_path, "new")
@@ -61,7 +61,7 @@ async def test_behind_an_empty_journal(published, tmp_path):
 
 
 async def test_behind_an_initial_load(published, tmp_path):
-    """A load that does not empty the tables leaves rows that are gone meanwhile: refused; one that does goes on."""
+    """A load without a truncate is refused for a sink that is behind; one with a truncate continues."""
     sink = MemorySink(keeps_position=True)
     await without(published, tmp_path, sink)
     options = journal(tmp_path, "new")
@@ -79,7 +79,7 @@ async def test_behind_an_initial_load(published, tmp_path):
 
 
 async def test_a_load_into_an_empty_journal_empties_the_tables(published, tmp_path):
-    """What was asked to be loaded anew is, whatever became of the journal."""
+    """``resnapshot`` truncates the tables, even if the journal is empty."""
     sink = MemorySink(keeps_position=True)
     await without(published, tmp_path, sink)
     await Pipeline(published.source(), [sink], until="now", resnapshot=True, **journal(tmp_path, "new")).run()
@@ -89,7 +89,7 @@ async def test_a_load_into_an_empty_journal_empties_the_tables(published, tmp_pa
 
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "empty journal"])
 async def test_ahead_of_the_server(published, tmp_path, kept):
-    """What the server writes next would be taken for what the sink has."""
+    """A sink ahead of the server's WAL is refused, because new transactions would be mistaken for its own."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink, **journal(tmp_path))
     sink.position = replace(sink.position, lsn=LSN(sink.position.lsn + 0x10000000), last=None)
@@ -102,7 +102,7 @@ async def test_ahead_of_the_server(published, tmp_path, kept):
 
 
 async def test_ahead_of_the_slot(published, tmp_path):
-    """A sink that was fed without a journal goes on with one: what it has comes again, is the same, and is skipped."""
+    """A sink that ran without a journal continues with one: its last transaction is compared and skipped."""
     await published.create_slot()
     sink, hang = MemorySink(keeps_position=True), Hang()
     async with Pipeline(
@@ -119,7 +119,7 @@ async def test_ahead_of_the_slot(published, tmp_path):
 
 
 async def test_ahead_of_its_cursor(published, tmp_path):
-    """It was committed before the cursor moved: what it has comes again, is the same, and is skipped."""
+    """A sink that committed before its cursor moved continues: its last transaction is compared and skipped."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink, **journal(tmp_path))
     hang = Hang()
@@ -138,7 +138,7 @@ async def test_ahead_of_its_cursor(published, tmp_path):
 
 
 async def test_another_transaction_than_the_journals(published, tmp_path):
-    """A sink that says to have what the journal has not, in the middle of what it has, is refused at every start."""
+    """A sink whose last transaction is not in the journal is refused at every start."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink, **journal(tmp_path))
     begun = sink.position
@@ -156,7 +156,7 @@ async def test_another_transaction_than_the_journals(published, tmp_path):
 
 
 async def test_a_sink_that_was_restored_moves_its_cursor_back(published, tmp_path):
-    """Pruning keeps what the sink reads again, although its cursor was past that."""
+    """Pruning keeps the segments that a restored sink reads again."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink, **journal(tmp_path))
     begun = sink.position
@@ -176,7 +176,7 @@ async def test_a_sink_that_was_restored_moves_its_cursor_back(published, tmp_pat
 
 @pytest.fixture
 async def foreign(published, servers):
-    """A database of another cluster, with a publication and a slot of the same name that is somebody else's."""
+    """A database of another cluster, with a publication and a slot of the same name."""
     server = servers(17)
     database = published.dsn.rpartition("/")[2]
     connection = await asyncpg.connect(server.dsn)
@@ -200,7 +200,7 @@ async def foreign(published, servers):
 )
 @pytest.mark.parametrize("loaded", [True, False], ids=["journal", "load that was cut short"])
 async def test_a_slot_of_another_cluster(published, foreign, tmp_path, options, loaded):
-    """It is neither dropped nor altered for a journal of this one, be that empty or not."""
+    """A slot of another cluster is neither dropped nor altered, whether the journal is empty or not."""
     if loaded:
         await fed(published, MemorySink(), **journal(tmp_path))
     else:
@@ -220,7 +220,7 @@ async def test_a_slot_of_another_cluster(published, foreign, tmp_path, options, 
 
 
 async def test_a_slot_of_another_cluster_and_a_sink(published, foreign):
-    """Nor for a sink that keeps its position."""
+    """Nor is it for a sink that keeps its position."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink)
     dsn, there = foreign

@@ -1,4 +1,4 @@
-"""Pipelines with a journal: sinks at their own pace, and an initial load that fits the stream."""
+"""Pipelines with a journal: independent sinks, and an initial load that continues with the stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def fold(changes):
-    """The table that the changes leave, failing on an insert of what is there or a change of what is not."""
+    """The table that the changes result in; fails on an insert of an existing row or a change of a missing one."""
     rows = {}
     for change in changes:
         key = change.key["id"]
@@ -49,7 +49,7 @@ def fold(changes):
 
 
 async def test_a_stalled_sink_holds_nobody_back(published, tmp_path):
-    """The slot follows the journal, and another sink gets everything, while one stands still."""
+    """The slot follows the journal, and another sink gets everything, while one sink stalls."""
     await published.create_slot()
     quick, slow, hang = MemorySink(), MemorySink(), Hang()
     sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
@@ -70,7 +70,7 @@ async def test_a_stalled_sink_holds_nobody_back(published, tmp_path):
 
 
 async def test_each_sink_goes_on_from_its_own_cursor(published, tmp_path):
-    """After a restart the one that was behind gets the rest from the journal, the other only what is new."""
+    """After a restart each sink continues at its own cursor."""
     await published.create_slot()
     quick, slow = MemorySink(), MemorySink()
     hang = Hang()
@@ -90,7 +90,7 @@ async def test_each_sink_goes_on_from_its_own_cursor(published, tmp_path):
 
 @pytest.mark.parametrize("server", [15, 18], indirect=True)
 async def test_initial_load_and_stream_fit(published, tmp_path):
-    """Under writers that do not stop, the load and what follows lose nothing and bring nothing twice."""
+    """Under continuous writes, load and stream together have no gap and no duplicate."""
     await published.execute("INSERT INTO items SELECT i, 'old' FROM generate_series(1, 3000) i")
     stop = asyncio.Event()
 
@@ -132,7 +132,7 @@ async def test_initial_load_and_stream_fit(published, tmp_path):
 
 
 async def test_an_initial_load_that_was_cut_short_is_refused(published, tmp_path):
-    """The slot is there and the journal empty: said, with what to do, and nothing delivered."""
+    """An existing slot with an empty journal is refused with what to do, and nothing is delivered."""
     await published.create_slot()
     sink = MemorySink()
     with pytest.raises(SlotError, match=f"pg_drop_replication_slot\\('{published.slot}'\\)"):
@@ -141,7 +141,7 @@ async def test_an_initial_load_that_was_cut_short_is_refused(published, tmp_path
 
 
 async def test_a_second_start_does_not_load_again(published, tmp_path):
-    """The load is made once; a restart goes on with the stream."""
+    """A restart continues with the stream, without a second load."""
     await published.execute("INSERT INTO items VALUES (1, 'before')")
     sink = MemorySink()
     for number in (2, 3):
@@ -153,8 +153,8 @@ async def test_a_second_start_does_not_load_again(published, tmp_path):
     assert [0, *[sink.changes[1].transaction.xid]] == [change.transaction.xid for change in sink.changes[:2]]
 
 
-async def test_what_is_passed_goes_while_it_runs(published, tmp_path):
-    """Under a retention of nothing only the newest segment is left, but for what a slow sink has still to get."""
+async def test_passed_segments_are_deleted_while_it_runs(published, tmp_path):
+    """With minimal retention only the newest segment is left, and segments that a slow sink still needs."""
     quick, slow, hang = MemorySink(), MemorySink(), Hang()
     sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
     options = {"journal": str(tmp_path), "batches": BatchPolicy(flush_seconds=0.01), "retention": "0s"}
@@ -177,7 +177,7 @@ async def test_what_is_passed_goes_while_it_runs(published, tmp_path):
 
 
 async def test_a_journal_that_cannot_be_pruned_goes_on(published, tmp_path, caplog):
-    """Told once, and nothing else."""
+    """An error in pruning is logged once, and the pipeline continues."""
     sink = MemorySink()
     options = {"journal": str(tmp_path), "batches": SOON, "retention": "0s"}
     await Pipeline(published.source(), [sink], until="now", **options).run()
@@ -191,7 +191,7 @@ async def test_a_journal_that_cannot_be_pruned_goes_on(published, tmp_path, capl
 
 @pytest.fixture
 def failing_cursor(monkeypatch):
-    """Fails to write the cursor of the sink ``m``, as often as it is told and with this error; counts what failed."""
+    """Makes writing the cursor of sink ``m`` fail with this error, this many times; counts the failures."""
     failures = []
 
     def begin(code, times):
@@ -207,7 +207,7 @@ def failing_cursor(monkeypatch):
 
 
 async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, failing_cursor, caplog):
-    """A full disk is waited for as any sink's trouble is: the sink goes on, and its cursor moves when there is room."""
+    """A full disk is retried: the sink continues, and its cursor moves once there is room."""
     sink, quickly = MemorySink(), RetryPolicy(wait_initial=0.01, wait_max=0.1)
     options = {"journal": str(tmp_path), "batches": SOON, "retry": quickly}
     async with Pipeline(published.source(), {"m": sink}, **options) as pipeline:
@@ -223,7 +223,7 @@ async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, fa
 
 
 async def test_a_cursor_that_cannot_be_moved_at_all(published, tmp_path, failing_cursor):
-    """A disk that is broken stops that sink with an error that names the cursor, and no other sink."""
+    """A broken disk stops that sink alone, with an error that names the cursor."""
     sink, other = MemorySink(), MemorySink()
     options = {"journal": str(tmp_path), "batches": SOON}
     pipeline = Pipeline(published.source(), {"m": sink, "other": other}, **options)
@@ -240,7 +240,7 @@ async def test_a_cursor_that_cannot_be_moved_at_all(published, tmp_path, failing
 
 @pytest.fixture
 def failing_reads(monkeypatch):
-    """Fails so many reads of segments with this error, each after some that succeeded; counts what failed."""
+    """Makes this many reads of segments fail with this error, each after some that succeed; counts the failures."""
     read, failures, calls = LocalStore.read, [], []
 
     def begin(code, times, after=1):
@@ -274,7 +274,7 @@ async def test_a_journal_that_cannot_be_read_for_a_while(published, tmp_path, fa
 
 
 async def test_a_journal_that_cannot_be_read(published, tmp_path, failing_reads):
-    """A broken disk is an error with the file's name, and not tried again."""
+    """A broken disk is an error that names the file, and is not retried."""
     failures = failing_reads(errno.EIO, 1000, after=0)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")

@@ -1,4 +1,4 @@
-"""Networks that swallow packets: nothing tells of it but silence."""
+"""Networks that drop packets without an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ async def set_timeout(published, value):
 
 @pytest.mark.both_loops
 async def test_a_silent_network_is_a_lost_connection(published, proxy):
-    """Connections stay open and nothing passes: it reconnects within the server's own timeout, and nothing is missing."""
+    """If open connections transmit nothing, the pipeline reconnects within the server's own timeout, and nothing is
+    missing.
+    """
     await set_timeout(published, "1s")
     await published.create_slot()
     sink = MemorySink()
@@ -55,7 +57,7 @@ async def test_a_silent_network_is_a_lost_connection(published, proxy):
 
 
 async def test_a_quiet_server_is_asked_and_kept(published):
-    """With wal_sender_timeout off it says nothing by itself: it is asked, and the connection lives."""
+    """A server with wal_sender_timeout 0 is asked for a reply, and the connection is kept."""
     await set_timeout(published, "0")
     await published.create_slot()
     async with Pipeline(published.source(receive_timeout=8), [MemorySink()]) as pipeline:
@@ -72,7 +74,7 @@ async def test_a_quiet_server_is_asked_and_kept(published):
 
 
 async def test_without_reconnect_silence_is_the_error(published, proxy):
-    """It names the limit that was chosen."""
+    """With ``reconnect=None`` the error names the configured limit."""
     await published.create_slot()
     source = published.source(proxy.dsn_for(published.dsn), receive_timeout=1.5)
     pipeline = Pipeline(source, [MemorySink()], reconnect=None)
@@ -85,7 +87,7 @@ async def test_without_reconnect_silence_is_the_error(published, proxy):
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_a_server_that_never_answers(published, proxy, route):
-    """A connection that is accepted and then not spoken to is given up."""
+    """Connecting to a server that accepts and never replies fails."""
     proxy.stall()
     source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", interface=route)
     with pytest.raises(ConnectionFailed, match="no answer from the server in time"):

@@ -1,4 +1,4 @@
-"""What a start is refused for, and the two ways to go on all the same: with a gap, or with the tables loaded again."""
+"""Starts that are refused, and the two ways to continue: with a gap, or with the tables loaded again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def mirror(changes):
-    """The ids that a mirror of the changes would hold."""
+    """The ids in a mirror of the changes."""
     rows = set()
     for change in changes:
         match change:
@@ -46,12 +46,12 @@ def deliver(published, sink, **options):
 
 
 async def drop(published):
-    """Drop the slot, as somebody would who cleans up."""
+    """Drop the slot, as an administrator might."""
     await published.connection.fetchval("SELECT pg_drop_replication_slot($1)", published.slot)
 
 
 async def test_a_slot_that_was_made_anew_is_refused(published):
-    """It has the same name and begins later; the error names the ways out, and nothing is delivered."""
+    """A recreated slot begins later: the error names the ways to continue, and nothing is delivered."""
     sink = MemorySink(keeps_position=True)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -65,7 +65,7 @@ async def test_a_slot_that_was_made_anew_is_refused(published):
 
 
 async def test_a_gap_that_is_accepted(published, caplog):
-    """What was lost is named to the byte, in the log and in the statistics; the sink goes on behind it, also next time."""
+    """Log and statistics have the gap's LSNs; the sink continues after it, at the next start as well."""
     sink = MemorySink(keeps_position=True)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -91,7 +91,7 @@ async def test_a_gap_that_is_accepted(published, caplog):
 
 
 async def test_a_gap_of_the_journal(published, tmp_path):
-    """It is refused, then accepted and noted in the journal; sinks read on over it from their cursors."""
+    """A gap is refused, or accepted and recorded in the journal; sinks read on across it."""
     sink, journal = MemorySink(), str(tmp_path)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -118,7 +118,7 @@ async def test_a_gap_of_the_journal(published, tmp_path):
 
 
 async def test_tables_that_are_loaded_again(published, tmp_path):
-    """The slot is made anew and the load comes behind the journal's end: mirrors lose what was deleted unseen."""
+    """The slot is recreated and the load comes after the journal's end; mirrors lose rows that were deleted in the gap."""
     sink, journal = MemorySink(), str(tmp_path)
     await published.execute("CREATE TABLE others (id int PRIMARY KEY REFERENCES items)")
     await published.execute("INSERT INTO items VALUES (1), (2)")
@@ -141,7 +141,7 @@ async def test_tables_that_are_loaded_again(published, tmp_path):
 
 
 async def test_loaded_again_though_the_slot_is_there(published, tmp_path):
-    """Also over a slot that is in order: it is dropped first; one that somebody reads is not."""
+    """A usable slot is dropped and recreated as well; a slot in use is not."""
     sink, journal = MemorySink(), str(tmp_path)
     await published.execute("INSERT INTO items VALUES (1)")
     await deliver(published, sink, journal=journal, snapshot=True)
@@ -157,7 +157,7 @@ async def test_loaded_again_though_the_slot_is_there(published, tmp_path):
 
 
 async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path, reseal):
-    """A slot of the same name elsewhere is left alone."""
+    """A slot of the same name in another cluster is not dropped."""
     journal = str(tmp_path)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -173,7 +173,7 @@ async def test_the_journal_of_another_cluster_drops_no_slot(published, tmp_path,
 
 @pytest.mark.parametrize("change", ["slot", "cluster"])
 async def test_the_journal_of_another_source_has_no_slot_made(published, tmp_path, change, reseal):
-    """A mistaken name or server is refused before a slot is left there that would keep WAL for nobody."""
+    """A wrong slot name or server is refused before a slot is created there."""
     journal = str(tmp_path)
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
@@ -193,7 +193,7 @@ async def test_the_journal_of_another_source_has_no_slot_made(published, tmp_pat
 
 
 async def test_a_position_that_the_server_has_not_reached(published):
-    """A server that was restored, or promoted without its last transactions, is not taken for the one that was."""
+    """A server that was restored, or promoted without its last transactions, is refused."""
     sink = MemorySink(keeps_position=True)
     await published.create_slot()
     await deliver(published, sink)
@@ -203,7 +203,7 @@ async def test_a_position_that_the_server_has_not_reached(published):
 
 
 async def test_a_lost_slot(publish, tmp_path):
-    """One whose WAL was removed is refused with the ways out, of which loading the tables again is one."""
+    """A slot whose WAL was removed is refused with the ways to continue; loading the tables again works."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with EmbeddedServer(settings=settings) as server:
         published = await publish(server.dsn)
@@ -229,7 +229,7 @@ async def test_a_lost_slot(publish, tmp_path):
 
 
 def test_choices_that_exclude_each_other(published):
-    """Nothing is connected for these."""
+    """Contradicting options are refused before anything is connected."""
     with pytest.raises(ConfigurationError, match="needs a journal"):
         Pipeline(published.source(), [MemorySink()], resnapshot=True)
     with pytest.raises(ConfigurationError, match="choose one of the two"):

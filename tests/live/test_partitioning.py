@@ -1,4 +1,4 @@
-"""Several writes at once from a real server: a row's changes stay in order through ALTER TABLE and between partitions."""
+"""Concurrent writes on a real server: a row's changes stay in order through ALTER TABLE and between partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiorepl.testing.faults import MemorySink
 
 
 class Slow(MemorySink):
-    """Is done with small batches first, once it is told to begin."""
+    """A sink that finishes small batches first, once it may begin."""
 
     concurrent = True
 
@@ -31,7 +31,7 @@ class Slow(MemorySink):
 
 @pytest.fixture
 def deliver(published, tmp_path):
-    """``deliver(*statements)``: these at once, by key; what was done with row 1, in order."""
+    """``deliver(*statements)`` delivers them together, by key, and returns the changes of row 1 in their order."""
 
     async def deliver(*statements: str, journal: bool = False) -> list[str]:
         await published.create_slot()
@@ -60,7 +60,7 @@ def deliver(published, tmp_path):
     ],
 )
 async def test_a_table_that_is_altered(published, deliver, ddl):
-    """What came before comes first, however few changes come behind."""
+    """Changes from before ALTER TABLE are written first."""
     await published.execute("INSERT INTO items SELECT n, 'x' FROM generate_series(2, 9) n")
     done = await deliver(
         *("INSERT INTO items VALUES (1, 'x')", "UPDATE items SET note = 'y'", "UPDATE items SET note = 'z'"),
@@ -72,7 +72,7 @@ async def test_a_table_that_is_altered(published, deliver, ddl):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_a_row_that_moves_to_another_partition(published, deliver, journal):
-    """It is deleted in one before it is inserted in the other."""
+    """The delete in one partition precedes the insert in the other."""
     await published.execute(
         "CREATE TABLE parts (id int, at int) PARTITION BY LIST (at)",
         "CREATE TABLE one PARTITION OF parts (PRIMARY KEY (id)) FOR VALUES IN (1)",

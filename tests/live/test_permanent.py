@@ -1,4 +1,4 @@
-"""What reconnecting cannot mend ends the pipeline at once, and says what to do."""
+"""Errors that a reconnect cannot solve end the pipeline at once, and say what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def proxy(database):
 
 @pytest.fixture
 async def role(published):
-    """A role of the test's own, which may do what is needed."""
+    """A role for the test alone, with the required privileges."""
     name = f"r_{published.slot[-20:]}"
     await published.execute(
         f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'", f"GRANT SELECT ON items TO {name}"
@@ -47,8 +47,8 @@ async def role(published):
     ],
     ids=["password", "permission", "login", "publication", "slot"],
 )
-async def test_while_we_were_away(published, proxy, role, statement, error, expected):
-    """What was changed is found by the first attempt; what had come before is delivered."""
+async def test_changes_found_by_a_reconnect(published, proxy, role, statement, error, expected):
+    """The first attempt to reconnect finds the change; everything received before is delivered."""
     await published.create_slot()
     parts = urlsplit(proxy.dsn_for(published.dsn))
     dsn = parts._replace(netloc=f"{role}:right@{parts.netloc.rpartition('@')[2]}").geturl()
@@ -72,7 +72,7 @@ MISSING = r"publication .*p.* does not exist.*CREATE PUBLICATION.*--resnapshot.*
 
 @pytest.mark.parametrize("server", [15, 17, 18], indirect=True)
 async def test_a_publication_that_is_dropped_under_the_stream(published):
-    """Up to 17 the server refuses to go on, 18 passes over what it cannot publish: we stop in either case."""
+    """The pipeline stops, whether the server raises an error (to 17) or skips changes with a warning (18)."""
     await published.create_slot()
     sink = MemorySink()
     work = asyncio.create_task(Pipeline(published.source(), [sink], reconnect=QUICK, batches=SOON).run())
@@ -90,7 +90,7 @@ async def test_a_publication_that_is_dropped_under_the_stream(published):
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 @pytest.mark.parametrize("publications", [("p",), ("others", "p")], ids=["alone", "one of two"])
 async def test_a_publication_that_is_made_anew(published, route, running, publications):
-    """What was changed in between is missing, so that nothing behind it is delivered or confirmed, at every start."""
+    """Changes between drop and recreation are missing, so no start delivers or confirms anything after them."""
     await published.execute(
         "DROP PUBLICATION p",
         "CREATE TABLE others (id int PRIMARY KEY)",
@@ -125,7 +125,7 @@ async def test_a_publication_that_is_made_anew(published, route, running, public
 
 
 async def test_a_slot_that_is_invalidated_under_the_stream(publish):
-    """The server ends the walsender: what is found then is said, with the ways out."""
+    """The server ends the walsender; the error says why, and names the ways to continue."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with EmbeddedServer(settings=settings) as server:
         published = await publish(server.dsn)

@@ -1,4 +1,4 @@
-"""Where deliveries begin and end, what the slot is confirmed with, and that identities stay."""
+"""Where deliveries begin and end, what the slot is confirmed with, and stable identities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 
 async def test_until_an_lsn_is_what_committed_below_it(published):
-    """By the commit record, not by the rows: a transaction that began below and committed above is left for later."""
+    """``until`` compares commit records, not rows."""
     await published.create_slot()
     other = await asyncpg.connect(published.dsn)
     long = other.transaction()
@@ -30,7 +30,7 @@ async def test_until_an_lsn_is_what_committed_below_it(published):
 
 
 async def test_until_a_commit_record_excludes_exactly_that_transaction(published):
-    """``until`` the LSN of a commit record leaves that transaction out, one more takes it."""
+    """``until`` at a commit record excludes that transaction; one byte more includes it."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)", "INSERT INTO items VALUES (2)")
     _, second = await published.headers()
@@ -41,7 +41,7 @@ async def test_until_a_commit_record_excludes_exactly_that_transaction(published
 
 
 async def test_until_now_ends_where_nothing_is_published(published):
-    """It ends, and has the WAL confirmed that held nothing."""
+    """``until="now"`` ends after unpublished WAL, and confirms it."""
     await published.create_slot()
     await published.execute("CREATE TABLE later (id int)", "DROP TABLE later")
     end = await published.wal()
@@ -51,7 +51,7 @@ async def test_until_now_ends_where_nothing_is_published(published):
 
 
 async def test_identities_and_order_stay_over_restarts(published):
-    """Delivered again by the same slot unconfirmed, changes come in the same order with the same identities."""
+    """Unconfirmed changes are sent again in the same order with the same identities."""
     await published.create_slot()
     await published.commit(*(f"INSERT INTO items VALUES ({i})" for i in range(10)))
     await published.execute("UPDATE items SET note = 'x'", "BEGIN", "DELETE FROM items", "ROLLBACK")
@@ -79,7 +79,7 @@ async def test_identities_and_order_stay_over_restarts(published):
 
 
 async def test_confirmed_never_passes_what_is_durable(published):
-    """A sink that has accepted and not flushed holds the slot where it was; its flush lets go of it."""
+    """The slot waits for a sink that has accepted and not flushed, and moves with its flush."""
     await published.create_slot()
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, flush=[None, hang])
@@ -105,7 +105,7 @@ async def test_confirmed_never_passes_what_is_durable(published):
 
 
 async def test_unpublished_wal_is_passed(published):
-    """A slot follows the traffic of others, several times in a row, without help by wal_sender_timeout."""
+    """The slot follows unpublished WAL repeatedly, without wal_sender_timeout's keepalives."""
     await published.execute(
         "CREATE TABLE private (id int)",
         "ALTER PUBLICATION p RENAME TO everything",
@@ -120,7 +120,7 @@ async def test_unpublished_wal_is_passed(published):
 
 
 async def test_the_slot_waits_for_the_slowest_sink(published):
-    """Of two sinks the one that is behind decides; the other is not held back."""
+    """The slower of two sinks decides; the other one is not held back."""
     await published.create_slot()
     quick, slow, hang = MemorySink(), MemorySink(), Hang()
     sinks = {"quick": quick, "slow": FaultySink(slow, write=[hang])}
@@ -140,7 +140,7 @@ async def test_the_slot_waits_for_the_slowest_sink(published):
 
 
 async def test_a_sink_that_keeps_its_position_gets_every_change_once(published):
-    """Stopped between its own commit and the slot's, it goes on where it stands, not where the slot does."""
+    """A sink that stopped between its own commit and the slot's confirmation continues at its own position."""
     await published.create_slot()
     sink, hang = MemorySink(keeps_position=True), Hang()
     await published.execute("INSERT INTO items VALUES (1)", "INSERT INTO items VALUES (2)")
@@ -164,7 +164,7 @@ async def test_a_sink_that_keeps_its_position_gets_every_change_once(published):
     ],
 )
 async def test_a_position_that_does_not_fit_is_refused(published, change, reason):
-    """A position behind the slot, or of another slot, cluster or timeline: told, and nothing delivered."""
+    """A position behind the slot, or of another slot, cluster or timeline, is refused, and nothing is delivered."""
     sink = MemorySink(keeps_position=True)
     await published.create_slot()
     await Pipeline(published.source(), [sink], until="now").run()

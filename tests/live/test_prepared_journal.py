@@ -1,4 +1,4 @@
-"""Prepared transactions with a journal: confirmed once they are there, and in the stream when they commit."""
+"""Prepared transactions with a journal: confirmed once they are in the journal, delivered when they commit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def kept(folder):
-    """How many prepared transactions the journal keeps."""
+    """The number of prepared transactions in the journal."""
     return sum(path.name.endswith(INDEX) for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("streaming", ["off", "on"])
 async def test_a_prepare_is_confirmed_and_its_rows_come_with_the_commit(published, tmp_path, streaming):
-    """Also over a restart in between, when the server sends no rows any more; one rolled back never comes."""
+    """Rows are delivered with the commit, also after a restart, when the server sends none; never after a rollback."""
     await published.create_slot()
     source = dataclasses.replace(published.source(), two_phase=True, streaming=streaming)
     sink = MemorySink()
@@ -45,7 +45,7 @@ async def test_a_prepare_is_confirmed_and_its_rows_come_with_the_commit(publishe
 
 
 async def test_a_gid_that_is_used_again(published, tmp_path):
-    """The second transaction of a name is not taken for the first, which was decided just before."""
+    """The second transaction with a gid is not mistaken for the first."""
     await published.create_slot()
     source = dataclasses.replace(published.source(), two_phase=True)
     sink = MemorySink()
@@ -67,7 +67,7 @@ async def test_a_gid_that_is_used_again(published, tmp_path):
 
 
 async def test_a_connection_lost_behind_a_rollback(published, tmp_path):
-    """The server has nothing behind the ROLLBACK PREPARED, and the pipeline goes on."""
+    """After a ROLLBACK PREPARED without later WAL the pipeline reconnects and continues."""
     await published.create_slot()
     source = dataclasses.replace(published.source(), two_phase=True)
     sink = MemorySink()
@@ -85,7 +85,7 @@ async def test_a_connection_lost_behind_a_rollback(published, tmp_path):
 
 @pytest.mark.parametrize(("at_prepare", "at_commit"), [(True, False), (False, True), (False, False)])
 async def test_a_two_phase_slot_read_without_asking(published, tmp_path, at_prepare, at_commit):
-    """Such a slot sends prepared transactions to everyone: the journal keeps them whatever the source asks for."""
+    """A two_phase slot sends prepared transactions to every consumer, and the journal keeps them."""
     await published.create_slot(two_phase=True)
     source, sink = published.source(), MemorySink()
     asking = dataclasses.replace(source, two_phase=at_prepare)
@@ -104,7 +104,7 @@ async def test_a_two_phase_slot_read_without_asking(published, tmp_path, at_prep
 
 
 async def test_a_two_phase_slot_read_without_asking_or_journal(published):
-    """What is prepared and undecided comes again at the next start, also where the sink has what came behind it."""
+    """Undecided prepared transactions are sent again at the next start, even if the sink has later ones."""
     await published.create_slot(two_phase=True)
     source, sink = published.source(), MemorySink(keeps_position=True)
     async with Pipeline(source, [sink], batches=SOON):

@@ -1,4 +1,4 @@
-"""Roles that have what docs/privileges.md grants them and nothing else, and what is said to those that have less."""
+"""Roles with exactly the privileges of docs/privileges.md, and the errors of roles with fewer."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ async def cdc(published, documented_role):
 
 @pytest.fixture
 def streaming(documented_role):
-    """The statements of three sections of the document; here those for streaming."""
+    """The statements of the section on streaming."""
     return documented_role.blocks("Streaming")
 
 
 @pytest.fixture
 def sql(documented_role):
-    """Those for the SQL interface."""
+    """The statements of the section on the SQL interface."""
     return documented_role.blocks("The SQL interface")
 
 
 @pytest.fixture
 def load(documented_role):
-    """Those for the initial load."""
+    """The statements of the section on the initial load."""
     return documented_role.blocks("The initial load")
 
 
@@ -45,14 +45,14 @@ EVERY_SERVER = pytest.mark.parametrize("server", [13, 15, 16, 18], indirect=True
 
 
 async def findings(source, **options):
-    """What ``check`` finds, by what was looked at; no error unless it is said."""
+    """The findings of ``check`` by subject."""
     return {finding.about: finding async for finding in check(source, **options)}
 
 
 @EVERY_SERVER
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_streaming(published, cdc, route, streaming):
-    """The role streams by either route, creates its slot, looks up types and writes heartbeats."""
+    """The role streams with either interface, creates its slot, looks up types and writes heartbeats."""
     await cdc.run(*streaming)
     await published.execute(
         "CREATE TYPE mood AS ENUM ('glad')", "CREATE TABLE moods (id int PRIMARY KEY, m mood)"
@@ -75,7 +75,7 @@ async def beat(pipeline):
 
 @EVERY_SERVER
 async def test_the_sql_interface_where_more_was_revoked(published, cdc, streaming, sql):
-    """Without EXECUTE on pg_control_system the error says what to grant, check as well; with it the role streams."""
+    """Without EXECUTE on pg_control_system the error says what to grant; with it the role streams."""
     await cdc.run(*streaming)
     await published.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
     source = published.source(cdc.dsn, interface="sql")
@@ -88,7 +88,7 @@ async def test_the_sql_interface_where_more_was_revoked(published, cdc, streamin
 
 @EVERY_SERVER
 async def test_the_history_of_timelines(published, cdc, streaming, sql):
-    """The role reads files of the server only with what the document grants for it."""
+    """The role reads the history file with the documented privileges, and not without them."""
     await cdc.run(*streaming)
     connection = await asyncpg.connect(cdc.dsn)
     try:
@@ -102,7 +102,7 @@ async def test_the_history_of_timelines(published, cdc, streaming, sql):
 
 @EVERY_SERVER
 async def test_the_initial_load(published, cdc, tmp_path, streaming, load):
-    """The role loads the tables, and streams on."""
+    """The role loads the tables, and continues with the stream."""
     await published.execute("INSERT INTO items VALUES (1, 'old')")
     await cdc.run(*streaming, *load)
     source = published.source(cdc.dsn)
@@ -120,7 +120,7 @@ async def test_the_initial_load(published, cdc, tmp_path, streaming, load):
 
 @pytest.mark.parametrize("lacks", ["SELECT", "USAGE"])
 async def test_an_initial_load_that_cannot_read(published, cdc, tmp_path, lacks, streaming, load):
-    """A missing SELECT or USAGE is found by check, and ends a start, with the table and the GRANT; no slot is left."""
+    """``check`` and a start name the table and the GRANT if SELECT or USAGE is missing; no slot is left."""
     await cdc.run(*streaming)
     if lacks == "SELECT":
         await cdc.run(load[0].splitlines()[0])
@@ -137,7 +137,7 @@ async def test_an_initial_load_that_cannot_read(published, cdc, tmp_path, lacks,
 
 
 async def test_many_tables_that_cannot_be_read(published, cdc, streaming, load):
-    """Check names some, and says how many more there are."""
+    """``check`` names some tables and the number of the others."""
     await cdc.run(*streaming, load[0].splitlines()[0])
     await published.execute(*(f"CREATE TABLE t{number} (id int PRIMARY KEY)" for number in range(7)))
     told = [
@@ -150,7 +150,7 @@ async def test_many_tables_that_cannot_be_read(published, cdc, streaming, load):
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_no_replication(published, cdc, route, streaming):
-    """A role without REPLICATION is told to get it, by a start and by check, whichever the route."""
+    """A start and ``check`` name the missing REPLICATION, with either interface."""
     await cdc.run(*(block.replace(" REPLICATION", "") for block in streaming))
     source = published.source(cdc.dsn, interface=route)
     found = await findings(source)
@@ -161,7 +161,7 @@ async def test_no_replication(published, cdc, route, streaming):
 
 
 async def test_no_connect(published, cdc, streaming):
-    """A role that may not connect to the database is told so, and not to get REPLICATION."""
+    """A role without CONNECT gets that GRANT as advice, and not REPLICATION."""
     await cdc.run(streaming[0].splitlines()[0])
     with pytest.raises(ConnectionFailed, match="GRANT CONNECT ON DATABASE") as caught:
         await published.source(cdc.dsn).open()
@@ -169,7 +169,7 @@ async def test_no_connect(published, cdc, streaming):
 
 
 async def test_no_heartbeats(published, cdc, streaming):
-    """Check warns where the role may not write them, with the GRANT."""
+    """``check`` warns with the GRANT if the role may not write heartbeats."""
     await cdc.run(*streaming)
     functions = await published.connection.fetch(
         "SELECT oid::regprocedure::text AS name FROM pg_proc WHERE proname = 'pg_logical_emit_message'"

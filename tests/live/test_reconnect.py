@@ -1,4 +1,4 @@
-"""Connections that break: every change exactly once within the process, and no gap is passed over."""
+"""Lost connections: within the process every change is delivered exactly once, and no gap is skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def proxy(database):
 @pytest.mark.both_loops
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_cut_anywhere(published, proxy, seed):
-    """Cut at random bytes under load, transactions of all sizes come whole, once and in order."""
+    """Transactions of all sizes arrive whole, once and in order, if the connection is cut at random bytes under load."""
     chance = random.Random(seed)
     await published.create_slot()
     sink = MemorySink()
@@ -64,7 +64,7 @@ async def test_cut_anywhere(published, proxy, seed):
 
 
 async def test_terminated_in_the_middle_of_a_large_transaction(published):
-    """The walsender is killed while a transaction is under way: it goes on in the middle, nothing twice."""
+    """A large transaction continues in the middle after its walsender was killed, without duplicates."""
     await published.create_slot()
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[hang])
@@ -92,7 +92,7 @@ async def test_terminated_in_the_middle_of_a_large_transaction(published):
 
 
 async def test_while_nobody_answers(published, proxy):
-    """As long as the server refuses, it is tried again, and what was committed meanwhile comes."""
+    """While the server refuses connections, the pipeline retries, and delivers what was committed meanwhile."""
     await published.create_slot()
     sink = MemorySink()
     async with Pipeline(published.source(proxy.dsn_for(published.dsn)), [sink], reconnect=QUICK) as pipeline:
@@ -109,7 +109,7 @@ async def test_while_nobody_answers(published, proxy):
 
 
 async def test_without_reconnect_a_loss_is_an_error(published):
-    """What was received is delivered and confirmed before the error is raised."""
+    """Received changes are delivered and confirmed before the error is raised."""
     await published.create_slot()
     sink = MemorySink()
     pipeline = Pipeline(published.source(), [sink], reconnect=None)
@@ -125,15 +125,15 @@ async def test_without_reconnect_a_loss_is_an_error(published):
     assert sink.closed
 
 
-async def test_the_first_connection_is_not_insisted_on(published, proxy):
-    """A source that is not there at the start is an error at once."""
+async def test_the_first_connection_is_not_retried(published, proxy):
+    """An unavailable source is an error of the start."""
     proxy.refuse()
     with pytest.raises(ConnectionFailed):
         await Pipeline(published.source(proxy.dsn_for(published.dsn)), [MemorySink()]).run()
 
 
 async def test_a_slot_that_somebody_else_moved_is_refused(published, proxy):
-    """Confirmed past what was received while we were away: the gap is an error, not passed over."""
+    """A slot that another client has advanced is a gap, and an error."""
     await published.create_slot()
     sink = MemorySink()
     pipeline = Pipeline(published.source(proxy.dsn_for(published.dsn)), [sink], reconnect=QUICK)
@@ -156,7 +156,7 @@ async def test_a_slot_that_somebody_else_moved_is_refused(published, proxy):
 
 
 async def test_a_slot_that_is_gone_is_refused_at_once(published, proxy):
-    """Dropped while we were away: an error, and no new slot in its place."""
+    """A dropped slot is an error, and is not recreated."""
     await published.create_slot()
     pipeline = Pipeline(published.source(proxy.dsn_for(published.dsn)), [MemorySink()], reconnect=QUICK)
     work = asyncio.create_task(pipeline.run())
@@ -176,7 +176,7 @@ async def test_a_slot_that_is_gone_is_refused_at_once(published, proxy):
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
 async def test_a_server_that_restarts(publish, how):
-    """In order or not: the pipeline is there again when the server is, and a fast shutdown need not wait for it."""
+    """The pipeline continues after a fast or immediate shutdown, which does not wait for it."""
     with EmbeddedServer() as server:
         published = await publish(server.dsn)
         await published.create_slot()

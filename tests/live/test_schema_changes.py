@@ -1,4 +1,4 @@
-"""Schema changes on a real server: told in order with the rows, whatever way the table was altered."""
+"""Schema changes on a real server: reported in order with the rows, however the table was altered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def told(sink) -> list:
-    """Rows by their ids, schema changes by what they say."""
+    """Rows by their ids, schema changes by their fields."""
     return [
         {
             name: [column.name for column in getattr(change, name)]
@@ -31,8 +31,10 @@ def told(sink) -> list:
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
-async def test_told_before_the_first_row_that_looks_so(published, tmp_path, journal):
-    """Added, dropped, retyped and renamed columns, in the transaction that has the row; what rolled back is never told."""
+async def test_a_schema_change_precedes_its_first_row(published, tmp_path, journal):
+    """Added, dropped, retyped and renamed columns are reported in the transaction of the first such row, and never if that
+    rolls back.
+    """
     await published.create_slot()
     sink = MemorySink()
     pipeline = Pipeline(
@@ -70,7 +72,7 @@ async def test_told_before_the_first_row_that_looks_so(published, tmp_path, jour
 
 
 async def test_a_restart_describes_each_table_again(published):
-    """What was altered while nobody listened is found by comparing."""
+    """An alteration while no pipeline ran is found by comparison."""
     await published.create_slot()
     sink = MemorySink()
     for statement in ("INSERT INTO items (id) VALUES (1)", "INSERT INTO items (id) VALUES (2)"):

@@ -1,4 +1,4 @@
-"""Selections by a server's catalog: partitions go by their partitioned table, and names that change stop the sink."""
+"""Selections that use the catalog: partitions count as their partitioned table, and renames stop the sink."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def insert(number: int, table: str = "people") -> str:
 
 @pytest.fixture(params=["direct", "journal"])
 def pipeline(published, request, tmp_path):
-    """``pipeline(sinks)``: up to now, with a journal or without."""
+    """``pipeline(sinks)`` runs up to now, with a journal or without."""
 
     def made(*sinks, until="now", **options) -> Pipeline:
         journal = str(tmp_path / "journal") if request.param == "journal" else None
@@ -39,7 +39,7 @@ def pipeline(published, request, tmp_path):
 
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 async def test_partitions_are_masked_as_their_table(published, pipeline):
-    """At every level, those made while the pipeline runs included, and those that were dropped before it began to read."""
+    """Partitions at every level are masked, also new ones and those dropped before they were read."""
     await published.execute(*PARTITIONED)
     await published.create_slot()
     await published.execute(insert(1), insert(11))
@@ -62,7 +62,7 @@ async def test_partitions_are_masked_as_their_table(published, pipeline):
 
 
 async def test_partitions_are_selected_and_excluded_by_their_table(published, pipeline):
-    """By its name or their own; with publish_via_partition_root its name is theirs."""
+    """Partitions match by the table's name or their own; with publish_via_partition_root by the table's."""
     await published.execute(*PARTITIONED)
     await published.create_slot()
     await published.execute(insert(1), insert(11), "INSERT INTO items VALUES (1)")
@@ -90,7 +90,7 @@ async def test_partitions_are_selected_and_excluded_by_their_table(published, pi
 
 
 async def test_a_renamed_column_stops_the_sink(published, pipeline):
-    """Nothing of it is seen, at this start or the next; patterns for both names go on where it stopped."""
+    """A renamed column stops the sink at every start before anything is delivered; patterns for both names continue."""
     await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")
     await published.create_slot()
     await published.execute(insert(1))
@@ -110,7 +110,7 @@ async def test_a_renamed_column_stops_the_sink(published, pipeline):
 
 
 async def test_a_column_renamed_while_nobody_looked(published, pipeline):
-    """Rows from before the rename come under the old name, which the mask has to name as well."""
+    """Rows from before a rename have the old name, which the mask must cover as well."""
     await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")
     await published.create_slot()
     await published.execute(insert(1), "ALTER TABLE people RENAME email TO mail", insert(2))
@@ -122,7 +122,7 @@ async def test_a_column_renamed_while_nobody_looked(published, pipeline):
 
 
 async def test_a_pattern_that_matches_nothing(published, pipeline):
-    """Is an error of the start, which has made no slot by then."""
+    """A pattern without a match is an error of the start, before a slot is created."""
     for selection in (Selection(tables=("public.itms",)), Selection(drop=("public.items.nte",))):
         with pytest.raises(ConfigurationError, match=r"matches no .* or end it\s*with \?|matches no"):
             await pipeline(Delivery(MemorySink(), selection=selection)).run()

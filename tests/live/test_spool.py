@@ -1,4 +1,4 @@
-"""The spool of a pipeline: one descriptor, and what happens when the disk is full."""
+"""The spool of a pipeline: one file descriptor, and a full disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiorepl.testing.faults import MemorySink
 
 
 async def test_a_full_disk_loses_nothing_and_passes(published, tmp_path, monkeypatch, caplog):
-    """The transaction in progress comes again, whole and once; what had come before it stays as it is."""
+    """After a full disk the transaction in progress is sent again and delivered once."""
     await published.create_slot()
     tried = asyncio.Event()
     usage = shutil.disk_usage(tmp_path)
@@ -50,7 +50,7 @@ async def test_a_full_disk_loses_nothing_and_passes(published, tmp_path, monkeyp
 
 
 async def test_more_transactions_than_descriptors(published, tmp_path):
-    """40 transactions are spilled at once where 20 more files can be opened; all of them arrive, and nothing reconnects."""
+    """40 transactions are spooled together although only 20 files can be opened; all arrive without a reconnect."""
     await published.create_slot()
     source = dataclasses.replace(
         published.source(), streaming="on", transaction_buffer_bytes=20_000, spill_dir=tmp_path

@@ -1,4 +1,4 @@
-"""Rounds of the SQL source: each reads a limited number of messages again from the slot's position."""
+"""Polls of the SQL interface: each reads a limited number of messages from the slot's position."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiorepl.wire import sql
 
 
 async def test_more_than_a_round_behind_an_undecided_prepare(published, monkeypatch):
-    """The slot stays before the PREPARE, so rounds grow until they reach COMMIT PREPARED."""
+    """The slot stays before the PREPARE, so polls grow until they reach COMMIT PREPARED."""
     monkeypatch.setattr(sql, "_ROUND", 20)
     sink = MemorySink()
     source = published.source(interface="sql", two_phase=True)

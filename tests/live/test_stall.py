@@ -1,4 +1,4 @@
-"""Sinks that stand still: the connection stays, and memory does not grow."""
+"""Stalled sinks: the connection stays, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMORY = 1024 * 1024
 
 @pytest.mark.both_loops
 async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(published):
-    """Stalled for longer than wal_sender_timeout under 30 times the budget, it has lost nothing afterwards."""
+    """After a stall longer than wal_sender_timeout, with 30 times the budget waiting, nothing is lost."""
     await published.execute(
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET wal_sender_timeout = ''10s''', current_database()); END $$"
     )
@@ -47,7 +47,7 @@ async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(publishe
 
 
 async def test_a_window_counts_only_what_is_not_delivered(published):
-    """When all is delivered it is empty, whatever went through it."""
+    """The buffer is empty once everything is delivered."""
     await published.create_slot()
     sink = MemorySink()
     async with Pipeline(published.source(), [sink], buffer_bytes=MEMORY) as pipeline:
@@ -64,7 +64,7 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
 
 
 async def test_a_large_transaction_comes_in_slices(published):
-    """A transaction of many batches keeps its order, is confirmed by its last slice and not before."""
+    """A transaction of many batches keeps its order, and is confirmed with its last slice."""
     await published.create_slot()
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[None, None, hang])
@@ -90,7 +90,7 @@ async def test_a_large_transaction_comes_in_slices(published):
 
 
 async def test_a_transaction_larger_than_memory_and_smaller_than_a_batch(published):
-    """It is not waited for until it is whole, which it could not become: it comes in parts."""
+    """A transaction that does not fit in the buffer is delivered in parts."""
     await published.create_slot()
     sink = MemorySink()
     policy = BatchPolicy(max_bytes=1024 * MEMORY)

@@ -1,4 +1,4 @@
-"""``until`` and two-phase commit: the last record may be a PREPARE, or how one ended."""
+"""``until`` and two-phase commit: the last record may be a PREPARE, COMMIT PREPARED or ROLLBACK PREPARED."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ HOW = ["COMMIT", "ROLLBACK"]
 
 
 class Preparing(MemorySink):
-    """Takes prepared transactions when they are prepared."""
+    """A sink that takes prepared transactions when they are prepared."""
 
     supports_prepared = True
 
     def kinds(self):
-        """What came, by its kind; rows with their keys."""
+        """The kinds of the delivered changes; rows with their keys."""
         form = NativeFormat(boundaries=True)
         events = [json.loads(line) for batch in self.batches for line in form.events(batch.slices)]
         return [event["key"]["id"] if event["kind"] == "insert" else event["kind"] for event in events]
 
 
 async def prepare(published):
-    """A transaction that is prepared, and not decided."""
+    """A transaction that is prepared and undecided."""
     await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'p'")
 
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("how", HOW)
 async def test_how_it_ended_is_the_last_record(published, how, route):
-    """It is in, by whichever route, and once; what comes behind it is for the next."""
+    """The last record is included once, with either interface; later ones are left for the next run."""
     source = published.source(two_phase=True, interface=route)
     sink = Preparing()
     await Pipeline(source, [sink], until="now").run()
@@ -51,8 +51,8 @@ async def test_how_it_ended_is_the_last_record(published, how, route):
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_how_it_ends_is_behind(published, how):
-    """Nothing of what was decided later is told before."""
+async def test_it_ends_after_until(published, how):
+    """A decision after ``until`` is not delivered."""
     source = published.source(two_phase=True)
     sink = Preparing()
     await Pipeline(source, [sink], until="now").run()
@@ -68,8 +68,8 @@ async def test_how_it_ends_is_behind(published, how):
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_held_with_us(published, how):
-    """A sink that takes no prepares gets the rows with a commit, and the slot passes a rollback that is the last."""
+async def test_held_until_the_commit(published, how):
+    """A sink without support for prepares gets the rows with the commit; a final rollback is confirmed."""
     source = published.source(two_phase=True)
     sink = MemorySink()
     await Pipeline(source, [sink], until="now").run()
@@ -83,7 +83,7 @@ async def test_held_with_us(published, how):
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_with_a_journal(published, tmp_path, route):
-    """What was rolled back at the very end is not kept any longer."""
+    """A transaction that is rolled back by the last record is removed from the journal."""
     source = published.source(two_phase=True, interface=route)
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
     await prepare(published)

@@ -11,7 +11,7 @@ from aiorepl.testing.faults import MemorySink
 
 
 async def test_typed_values(published):
-    """JSON's own types where a type has them, all on one line."""
+    """Values use JSON's own types where there is one, all on one line."""
     await published.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'glad')",
         "CREATE DOMAIN percent AS int CHECK (VALUE <= 100)",
@@ -45,7 +45,7 @@ async def test_typed_values(published):
 
 
 async def test_text_values(published):
-    """Under ``text`` every column is the server's text, whatever the database's own settings are."""
+    """With ``values="text"`` every column is the server's text, whatever the database's settings are."""
     await published.execute(
         "CREATE TABLE kinds (id int8 PRIMARY KEY, ok bool, f float8, a int[], j json, t timestamptz, i interval)",
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET DateStyle = ''SQL, DMY''', current_database()); "
@@ -71,9 +71,7 @@ async def test_text_values(published):
 
 @pytest.mark.parametrize("binary", [False, True])
 async def test_types_nested_too_deep(published, binary):
-    """A table with a type that is nested deeper than values are read does not stop those beside it: its rows are delivered,
-    and a read of the value says which column it is.
-    """
+    """A column whose type is nested too deep raises when it is read, and no other column or table is affected."""
     await published.execute(
         "CREATE TYPE c0 AS (f int)",
         *(f"CREATE TYPE c{level} AS (f c{level - 1})" for level in range(1, 100)),

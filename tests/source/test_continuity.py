@@ -147,7 +147,7 @@ def test_an_incomplete_position(field):
         Position.from_json(fields)
 
 
-def test_a_transaction_goes_on_as_another():
+def test_a_partial_transaction_must_be_continued():
     """A partly received transaction must be continued before another one."""
     received = CaptureProgress(LSN(100))
     begun = whole(SECOND)
@@ -159,7 +159,7 @@ def test_a_transaction_goes_on_as_another():
     assert (None, LSN(260)) == (received.partial, received.furthest)
 
 
-def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
+def test_the_end_of_a_rollback_prepared():
     """A server whose WAL ends at a received ROLLBACK PREPARED has all of it."""
     received = CaptureProgress(LSN(100))
     header = Transaction(9, LSN(260), 1, gid="g", prepared=True)
@@ -167,7 +167,7 @@ def test_a_rollback_of_a_prepared_transaction_ends_where_it_is_known_by():
     assert (None, LSN(260)) == (received.partial, received.furthest)
 
 
-def test_what_was_begun_is_known_after_going_back():
+def test_a_partial_transaction_is_known_after_a_rewind():
     """A partly received transaction must still be on the server after a rewind."""
     received = CaptureProgress(LSN(100))
     received.remember([whole(FIRST), replace(whole(SECOND), end_lsn=None)])

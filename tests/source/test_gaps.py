@@ -71,7 +71,7 @@ def test_a_stream_is_of_its_latest_timeline():
     kept.require_same_source(begin, "sink x")
 
 
-def test_what_is_known_has_to_be_in_the_history():
+def test_received_data_must_be_in_the_history():
     """Received data must be in the server's history; an unknown history is not compared."""
     timelines = parse_history(HISTORY, 3)
     require_history(BEGIN.at(LSN(0xC8)), timelines)
@@ -98,7 +98,7 @@ def test_what_is_known_has_to_be_in_the_history():
         (4, ((1, LSN(0xC8)), (3, LSN(0x190))), LSN(0xC8)),
     ],
 )
-def test_where_two_histories_part(timeline, history, expected):
+def test_where_two_histories_diverge(timeline, history, expected):
     """A timeline is identified by its ancestors, not by its number alone."""
     held = Position("1", timeline, "s", LSN(900), history=history)
     assert expected == divergence(held, parse_history(HISTORY, 3))
@@ -119,7 +119,7 @@ def test_another_timeline_of_the_same_number():
     assert [Gap("sink x", LSN(0x180), LSN(500))] == gaps.accepted
 
 
-def test_a_part_of_a_transaction_is_known():
+def test_a_partial_transaction_must_be_in_the_history():
     """The commit of a partly received transaction must be in the history; the error names it."""
     timelines = parse_history(HISTORY, 3)
     require_history(BEGIN.at(LSN(0xC8)), timelines, LSN(0xC7))
@@ -153,7 +153,7 @@ def test_what_the_promoted_server_never_had(begin, until):
     assert [Gap("sink x", LSN(0xC8), LSN(until))] == gaps.accepted
 
 
-def test_what_the_promoted_server_has_still_to_write():
+def test_the_promoted_servers_wal_must_be_past_the_position():
     """Lost transactions cannot be accepted before the server's WAL is past them."""
     held = Position("1", 1, "s", LSN(END + 1))
     with pytest.raises(SlotError, match=r"WAL ends at 0/3E8.*pg_switch_wal"):

@@ -136,7 +136,7 @@ def test_a_sink_that_lost_what_it_had():
         max_size=30,
     )
 )
-def test_what_is_told_is_durable_and_never_moves_back(steps):
+def test_confirmed_is_durable_and_never_moves_back(steps):
     """Whatever sinks lose, a status confirms durable data only, and a loss of confirmed data is reported."""
     ledger, held, told = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
     for step, sink, number in steps:
@@ -157,7 +157,7 @@ def test_what_is_told_is_durable_and_never_moves_back(steps):
             assert before <= told <= min(held.values())
 
 
-def test_an_unproven_position_is_not_told():
+def test_a_limit_on_the_confirmation():
     """While positions are compared with the stream, no status confirms more than where the server began."""
     ledger = Ledger(LSN(200), ("a",))
     ledger.confirm_at_most(LSN(100))

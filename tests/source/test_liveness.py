@@ -24,7 +24,7 @@ def test_asked_after_half_and_lost_after_the_other():
     ] == signs
 
 
-def test_a_sign_of_life_begins_anew():
+def test_data_restarts_the_limit():
     """New data restarts the limit, even at the last moment."""
     monitor = LivenessMonitor(10, 0.0)
     monitor.record(1, 0.0)
@@ -37,7 +37,7 @@ def test_a_sign_of_life_begins_anew():
     assert 10.5 == monitor.heard_at
 
 
-def test_time_in_which_we_do_not_listen_does_not_count():
+def test_paused_reading_does_not_count():
     """Time in which reading is paused does not count."""
     monitor = LivenessMonitor(10, 0.0)
     assert {Liveness.ALIVE} == {monitor.check(None, float(now)) for now in range(3600)}
@@ -45,7 +45,7 @@ def test_time_in_which_we_do_not_listen_does_not_count():
     assert Liveness.ALIVE == monitor.check(1, 3604.0)
 
 
-def test_nothing_is_for_ever():
+def test_without_a_limit():
     """With limit 0 a connection is never lost."""
     monitor = LivenessMonitor(0, 0.0)
     assert Liveness.ALIVE == monitor.check(1, 1e9)
@@ -61,7 +61,7 @@ def test_limit(expected, chosen, server):
 
 
 @given(st.floats(0.01, 100), st.lists(st.floats(0, 30), max_size=30))
-def test_who_waits_as_told_learns_in_time(patience, pauses):
+def test_a_silent_server_is_lost_in_time(patience, pauses):
     """A silent server is lost soon after the limit, whatever checks come in between."""
     now, monitor = 0.0, LivenessMonitor(patience, 0.0)
     monitor.record(1, now)

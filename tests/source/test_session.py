@@ -120,7 +120,7 @@ async def test_a_keepalive_within_a_transaction_ends_nothing(begin):
     assert LSN(210) == part.end_lsn == ledger.end
 
 
-async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
+async def test_a_dropped_keepalive_is_requested_again(begin, monkeypatch):
     """If a keepalive is dropped, the next status asks for another one."""
     monkeypatch.setattr(session_module, "_IDLE_SECONDS", 3600.0)
     session, connection, ledger = await begin()
@@ -132,7 +132,7 @@ async def test_keepalives_in_quick_succession_are_made_good(begin, monkeypatch):
     assert [True, False] == [reply for _, _, reply in connection.statuses[-2:]]
 
 
-async def test_a_keepalive_of_what_is_known_is_nothing(begin):
+async def test_a_keepalive_of_a_known_lsn(begin):
     """A keepalive of a known LSN yields no slice and no request for another."""
     session, connection, _ = await begin()
     connection.reads = [[keepalive(100), keepalive(90)]]
@@ -245,7 +245,7 @@ async def test_a_silent_server_is_asked_and_then_given_up(begin):
     assert [True] == [reply for *_, reply in connection.statuses if reply]
 
 
-async def test_who_does_not_listen_hears_nothing_and_loses_nothing(begin):
+async def test_paused_reading_is_not_silence(begin):
     """While reading is paused, the connection is not lost."""
     _, connection, _ = await begin(receive_timeout=0.2)
     connection.listens = False
@@ -256,7 +256,7 @@ async def test_who_does_not_listen_hears_nothing_and_loses_nothing(begin):
         await connection.failed
 
 
-async def test_own_beats_are_marks(begin):
+async def test_heartbeats_are_not_delivered(begin):
     """Heartbeats move the ledger and are not delivered; other messages with the prefix are."""
     beat = build.message(transactional=False, lsn=200, prefix="aiorepl", content=b"")
     theirs = build.message(transactional=False, lsn=210, prefix="aiorepl", content=b"x")

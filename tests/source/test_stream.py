@@ -76,7 +76,7 @@ async def test_the_spool_is_read_once(stream, reads):
 
 
 @pytest.mark.parametrize("taken", [0, 1, ROWS - 1])
-async def test_what_is_skipped_is_not_read(stream, reads, taken):
+async def test_skipped_changes_are_not_read(stream, reads, taken):
     """Skipped changes are not read from the spool."""
     transaction = await anext(stream)
     for number in range(taken):
@@ -88,7 +88,7 @@ async def test_what_is_skipped_is_not_read(stream, reads, taken):
     assert [] == [change async for change in transaction]
 
 
-async def test_others_get_their_turn(stream):
+async def test_a_consumer_yields(stream):
     """A consumer that never waits yields to the event loop within a large transaction."""
     turns = 0
 

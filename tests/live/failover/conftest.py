@@ -1,4 +1,4 @@
-"""A primary, its standby, and the DSN of whichever of the two may be written to."""
+"""A primary, its standby, and the DSN of the one that is the primary at the moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiorepl.testing import EmbeddedServer
 
 
 def settings_of(primary: EmbeddedServer, slot: str) -> dict[str, str]:
-    """The settings of a standby that gets the primary's WAL by ``slot``."""
+    """The settings of a standby that streams from the primary through ``slot``."""
     settings = {"primary_slot_name": slot, "hot_standby_feedback": "on"}
     if primary.version >= 17:
         settings["sync_replication_slots"] = "on"
@@ -26,19 +26,19 @@ def settings_of(primary: EmbeddedServer, slot: str) -> dict[str, str]:
 
 @pytest.fixture
 def version(request: pytest.FixtureRequest) -> int:
-    """The servers' version, 18 unless parametrized."""
+    """The version of the servers, 18 unless parametrized."""
     return getattr(request, "param", 18)
 
 
 @pytest.fixture
 def waits(request: pytest.FixtureRequest) -> bool:
-    """Whether the primary sends only what the standby has; not so unless parametrized."""
+    """Whether the primary sends only what the standby has received; false unless parametrized."""
     return getattr(request, "param", False)
 
 
 @pytest.fixture
 def primary(servers: Any, version: int, waits: bool) -> Iterator[EmbeddedServer]:
-    """A primary of this test's own."""
+    """A primary for this test alone."""
     settings = {"synchronized_standby_slots": "standby"} if waits else {}
     programs = None if version == 18 else servers(version).bin_dir
     with EmbeddedServer(version, bin_dir=programs, settings=settings) as server:
@@ -47,7 +47,7 @@ def primary(servers: Any, version: int, waits: bool) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 async def published(publish: Any, primary: EmbeddedServer) -> Any:
-    """Its database, published, with a slot for the standby."""
+    """The primary's database, published, with a slot for the standby."""
     published = await publish(primary.dsn)
     await published.execute("SELECT pg_create_physical_replication_slot('standby', true)")
     return published
@@ -62,7 +62,7 @@ def standby(published: Any, primary: EmbeddedServer) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 async def sibling(published: Any, primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
-    """Another standby of the primary."""
+    """A second standby of the primary."""
     await published.execute("SELECT pg_create_physical_replication_slot('sibling', true)")
     with EmbeddedServer(settings=settings_of(primary, "sibling"), standby_of=primary) as server:
         yield server
@@ -70,7 +70,7 @@ async def sibling(published: Any, primary: EmbeddedServer) -> AsyncIterator[Embe
 
 @pytest.fixture
 async def there(standby: EmbeddedServer) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to the standby, and to what becomes of it."""
+    """Connects to the standby, also after its promotion."""
     connection = await asyncpg.connect(standby.dsn)
     yield connection
     connection.terminate()
@@ -78,7 +78,7 @@ async def there(standby: EmbeddedServer) -> AsyncIterator[asyncpg.Connection]:
 
 @dataclass
 class Pair:
-    """Both, and what is done to them."""
+    """A primary with its standby, and what a test does to them."""
 
     primary: EmbeddedServer
     standby: EmbeddedServer
@@ -87,18 +87,18 @@ class Pair:
 
     @property
     def dsn(self) -> str:
-        """The DSN of whoever is the primary."""
+        """The DSN that leads to the primary."""
         return self.dsn_with()
 
     def dsn_with(self, *others: EmbeddedServer) -> str:
-        """The DSN of whoever of these and the two is the primary."""
+        """The DSN that leads to the primary among these servers and the pair."""
         parts = urlsplit(self.primary.dsn)
         hosts = (f"127.0.0.1:{server.port}" for server in (self.standby, *others))
         netloc = ",".join((parts.netloc, *hosts))
         return parts._replace(netloc=netloc, query="target_session_attrs=read-write").geturl()
 
     async def synchronized(self, there: asyncpg.Connection | None = None) -> None:
-        """Wait until the standby, or the one at the end of ``there``, has the slot for good."""
+        """Wait until the standby, or the server behind ``there``, has the slot as a persistent one."""
         slot, there = self.published.slot, there or self.there
 
         async def look() -> bool:
@@ -110,23 +110,23 @@ class Pair:
         await self.published.until(look, bool)
 
     async def caught_up(self) -> None:
-        """Wait until the standby has all that was committed."""
+        """Wait until the standby has replayed everything that was committed."""
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.published.wal()
         await self.published.until(lambda: self.there.fetchval(query, str(end)), bool)
 
     async def promote(self) -> None:
-        """The primary dies and the standby takes its place."""
+        """Kill the primary and promote the standby."""
         await asyncio.to_thread(self.primary.kill)
         await self.there.fetchval("SELECT pg_promote()")
 
     async def hold_back(self) -> None:
-        """The standby gets nothing more."""
+        """Stop replication to the standby."""
         # A slot may be on disk as temporary for a moment after it is said to be permanent.
         await self.there.execute("CHECKPOINT")
         await asyncio.to_thread(self.standby.kill)
 
     async def promote_as_it_is(self) -> None:
-        """The primary dies, and the standby that was held back takes its place."""
+        """Kill the primary and promote the standby that was held back."""
         await asyncio.to_thread(self.primary.kill)
         await asyncio.to_thread(self.standby.start)
         self.there.terminate()
@@ -138,7 +138,7 @@ class Pair:
         return str(await self.there.fetchval("SELECT pg_current_wal_lsn()::text"))
 
     async def rows(self) -> list[int]:
-        """The keys that the promoted server has."""
+        """The keys of the promoted server's rows."""
         return [row["id"] for row in await self.there.fetch("SELECT id FROM items ORDER BY id")]
 
 

@@ -1,4 +1,4 @@
-"""A server that is not the one that was read, though its name, its LSNs and its timeline's number say so."""
+"""A server with another history, although its name, its LSNs and its timeline's number are the same."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ANOTHER = "restored from a backup, or (is|of) another promoted standby"
 
 
 def keys(sink):
-    """The keys of what came, in the order in which it did."""
+    """The keys of the delivered rows, in their order."""
     return [change.key["id"] for change in sink.changes]
 
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_a_transaction_that_was_received_in_part(published, pair, route):
-    """The promoted server never had it: nothing that comes later ends it, and the pipeline says so."""
+    """If the promoted server never had a partly received transaction, the pipeline stops and says so."""
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[None, None, hang])
     source = published.source(pair.dsn, failover=True, interface=route)
@@ -61,7 +61,7 @@ async def test_a_transaction_that_was_received_in_part(published, pair, route):
 
 
 class Siblings:
-    """A pair, and another standby that takes the place of the first one that was promoted."""
+    """A pair, and a second standby that replaces the promoted one."""
 
     def __init__(self, pair, sibling, there):
         self.pair = pair
@@ -74,7 +74,7 @@ class Siblings:
         return self.pair.dsn_with(self.server)
 
     async def synchronized(self):
-        """Wait until both have the slot for good, and all that was committed."""
+        """Wait until both standbys have the slot as a persistent one, and everything that was committed."""
         await self.pair.synchronized()
         await self.pair.synchronized(self.there)
         await self.pair.caught_up()
@@ -82,8 +82,8 @@ class Siblings:
         await self.pair.published.until(lambda: self.there.fetchval(query, str(end)), bool)
 
     async def take_over(self):
-        """The promoted server dies, and the sibling takes the place of the first primary, on a timeline of the same number;
-        its WAL comes past what the other one had.
+        """Kill the promoted server and promote its sibling, on a timeline of the same number; its WAL gets past the
+        other's.
         """
         await asyncio.to_thread(self.pair.standby.kill)
         await self.there.fetchval("SELECT pg_promote()")
@@ -103,7 +103,7 @@ async def siblings(pair, sibling):
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
 async def test_another_standby_with_the_same_timeline(published, pair, siblings, tmp_path, journal):
-    """Both are on timeline 2 from the same LSN on: a position on the one is none on the other; each way on leads on."""
+    """A position on one of two promoted standbys is refused on the other, though both are on timeline 2 from the same LSN."""
     sink = MemorySink(keeps_position=True)
     source = published.source(siblings.dsn, failover=True)
     options = {"journal": str(tmp_path)} if journal else {}
@@ -138,7 +138,7 @@ async def test_another_standby_with_the_same_timeline(published, pair, siblings,
 
 
 async def test_another_standby_takes_over_under_the_stream(published, pair, siblings):
-    """A reconnect compares, too."""
+    """A reconnect compares positions, too."""
     sink = MemorySink()
     source = published.source(siblings.dsn, failover=True)
     pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
@@ -171,11 +171,11 @@ class Backup:
         await asyncio.to_thread(self._server.start)
 
     async def take(self):
-        """Copy it."""
+        """Copy the data."""
         await self._stopped(["cp", "-a", self._server.folder / "data", self._copy])
 
     async def restore(self):
-        """Put it back."""
+        """Put the copy back."""
         data = self._server.folder / "data"
         await self._stopped(["rm", "-r", data], ["cp", "-a", self._copy, data])
 
@@ -185,7 +185,7 @@ class Backup:
 @pytest.mark.parametrize("slot", ["copied", "made anew"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
 async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, route):
-    """It counts on from the same LSNs on the same timeline: what it has written since is not what was delivered."""
+    """A restored server reuses LSNs on the same timeline; its new transactions are not mistaken for delivered ones."""
     sink = MemorySink(keeps_position=True)
     source = published.source(interface=route)
     options = {"journal": str(tmp_path / "journal"), "batches": SOON} if journal else {"batches": SOON}
@@ -219,8 +219,8 @@ async def test_a_backup_that_was_restored(published, primary, tmp_path, journal,
 
 
 async def test_a_restart_with_what_the_slot_was_not_told(published, primary, tmp_path):
-    """The last transaction comes again, is found to be the same, and is not delivered twice; the server's crash changes
-    nothing in that.
+    """An unconfirmed last transaction is sent again, found to be the same, and not delivered twice, even after a crash of
+    the server.
     """
     sink, hang = MemorySink(keeps_position=True), Hang()
     async with Pipeline(

@@ -1,4 +1,4 @@
-"""Failover slots, and what standbys are good for before they are promoted."""
+"""Failover slots, and standbys before their promotion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiorepl.wire.connection import ReplicationConnection
 
 
 async def test_a_standby_is_waited_for(published, standby, pair):
-    """A slot that is being synchronized is not ours to read; it says so, and that it may pass."""
+    """A slot that is being synchronized cannot be read; the error says so, and counts as temporary."""
     await Pipeline(published.source(failover=True), [MemorySink()], until="now").run()
     await pair.synchronized()
     with pytest.raises(SlotError, match="is being synchronized from the primary") as caught:
@@ -22,7 +22,7 @@ async def test_a_standby_is_waited_for(published, standby, pair):
 
 
 async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
-    """A slot of the standby's own is read there; beats are skipped, and counted."""
+    """On a standby heartbeats are skipped and counted."""
     await published.create_slot()
     connection = await ReplicationConnection.open(standby.dsn)
     creating = asyncio.create_task(connection.create_slot(f"{published.slot[:50]}_own"))
@@ -46,7 +46,7 @@ async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
 @pytest.mark.parametrize("version", [17, 18])
 @pytest.mark.parametrize("journal", [True, False])
 async def test_two_phase_as_well(servers, slot_name, tmp_path, version, journal):
-    """Both at once, also where the server makes no such slot, and with a load under the slot's snapshot."""
+    """A slot can have both options on every version, also with an initial load."""
     connection = await asyncpg.connect(servers(version).dsn)
     await connection.execute(
         f"CREATE TABLE {slot_name} (id int); CREATE PUBLICATION {slot_name} FOR TABLE {slot_name}"
@@ -74,7 +74,7 @@ async def test_two_phase_as_well(servers, slot_name, tmp_path, version, journal)
 
 
 async def test_an_existing_slot_becomes_a_failover_slot(published, primary):
-    """Asked for, it is altered; without being asked it stays what it is."""
+    """With ``failover`` an existing slot is altered; without it the slot stays as it is."""
     query = "SELECT failover FROM pg_replication_slots WHERE slot_name = $1"
     await published.create_slot()
     await Pipeline(published.source(), [MemorySink()], until="now").run()

@@ -1,4 +1,4 @@
-"""A primary that dies and a standby that is promoted: the pipeline goes on there, or says why it must not."""
+"""The primary dies and a standby is promoted: the pipeline continues there, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def keys(sink):
-    """The keys of what came, in the order in which it did."""
+    """The keys of the delivered rows, in their order."""
     return [change.key["id"] for change in sink.changes]
 
 
 async def under_load(pair, sink):
-    """Promote the standby while rows are written. Returns those that the promoted server has, and -1 behind them."""
+    """Promote the standby while rows are written, and return the promoted server's rows, with -1 at the end."""
 
     async def load():
         for number in range(1, 100_000):
@@ -44,7 +44,7 @@ async def under_load(pair, sink):
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_a_promotion(published, pair, route):
-    """Killed under load: what the promoted server has is delivered once and in order, and nothing that it has not."""
+    """After a promotion under load, exactly the promoted server's rows are delivered, once and in order."""
     sink = MemorySink()
     source = published.source(pair.dsn, failover=True, interface=route)
     async with AsyncExitStack() as stack:
@@ -67,7 +67,7 @@ async def test_a_promotion(published, pair, route):
 @pytest.mark.parametrize("waits", [True], indirect=True)
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 async def test_a_promotion_with_a_journal(published, pair, tmp_path):
-    """Journal and sinks go on by themselves; what they keep from then on is of the new timeline, and a restart takes it."""
+    """Journal and sinks continue; their new positions have the new timeline, which a restart accepts."""
     plain, keeping = MemorySink(), MemorySink(keeps_position=True)
     sinks, options = {"plain": plain, "keeping": keeping}, {"journal": str(tmp_path), "batches": SOON}
     source = published.source(pair.dsn, failover=True)
@@ -92,7 +92,7 @@ async def test_a_promotion_with_a_journal(published, pair, tmp_path):
 
 
 async def test_a_promotion_between_two_runs(published, pair, tmp_path):
-    """What was kept before the promotion is in the new server's history: the next start goes on from there."""
+    """Positions from before the promotion are in the new server's history, so the next start continues from them."""
     sink = MemorySink(keeps_position=True)
     source = published.source(pair.dsn, failover=True)
     async with Pipeline(source, [sink], journal=str(tmp_path)):
@@ -112,7 +112,7 @@ async def test_a_promotion_between_two_runs(published, pair, tmp_path):
 @pytest.mark.parametrize("version", [13, 14, 16, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False])
 async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journal):
-    """The promoted server has none, and what it has written cannot be had: told with what to do, then and later."""
+    """A promoted server without the slot is refused with the ways to continue, at a reconnect and at a start."""
     sink = MemorySink()
     source = published.source(pair.dsn)
     options = {"journal": str(tmp_path)} if journal else {}
@@ -135,13 +135,13 @@ async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journ
 
 
 def keys_of_last(sink, count):
-    """The keys of the last so many changes, sorted."""
+    """The keys of the last changes, sorted."""
     return sorted(change.key["id"] for change in sink.changes[-count:])
 
 
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 async def test_what_the_promoted_server_never_had(published, pair):
-    """The standby was away when the last transactions were delivered: to go on from there would lose what it writes now."""
+    """If the standby lacked the last delivered transactions, the pipeline stops, because its new WAL would be skipped."""
     sink = MemorySink()
     source = published.source(pair.dsn, failover=True)
     pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
@@ -166,7 +166,7 @@ async def test_what_the_promoted_server_never_had(published, pair):
     ("journal", "way"), [(True, "accept_gap"), (True, "resnapshot"), (False, "accept_gap")]
 )
 async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, journal, way):
-    """Told apart from what merely follows, also when the server's WAL has come past it; and each way on leads on."""
+    """A start detects lost transactions even after the server's WAL is past them; both ways to continue work."""
     sink = MemorySink(keeps_position=True)
     source = published.source(pair.dsn, failover=True)
     options = {"journal": str(tmp_path)} if journal else {}
@@ -221,7 +221,7 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
 async def test_open_streamed_transactions(published, pair, tmp_path, route, journal):
-    """What had not committed is forgotten with the old server; what had is there once, and room is made for what comes."""
+    """Uncommitted transactions of the old server are dropped from memory, and committed ones delivered once."""
     for connection in (published.connection, pair.there):
         await connection.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
         await connection.execute("SELECT pg_reload_conf()")

@@ -1,4 +1,4 @@
-"""A stream that is read from a standby, which is promoted or follows another primary under it."""
+"""Streaming from a standby that is promoted, or follows another primary, meanwhile."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 def keys(sink):
-    """The keys of what came, in the order in which it did."""
+    """The keys of the delivered rows, in their order."""
     return [change.key["id"] for change in sink.changes]
 
 
 async def create_slot(published, standby):
-    """A slot of the standby's own."""
+    """A slot on the standby itself."""
     connection = await ReplicationConnection.open(standby.dsn)
     creating = asyncio.create_task(connection.create_slot(published.slot))
     while not creating.done():
@@ -36,7 +36,7 @@ async def create_slot(published, standby):
 
 
 async def followed(source, sink, options, work):
-    """Run ``work`` under a pipeline; the journal, cursors and the sink are on timeline 2 in the end."""
+    """Run ``work`` during a pipeline, after which journal, cursors and sink are on timeline 2."""
     async with Pipeline(source, {"s": sink}, reconnect=QUICK, batches=SOON, **options) as pipeline:
         await work(pipeline)
     kept = [sink.position]
@@ -49,9 +49,7 @@ async def followed(source, sink, options, work):
 @pytest.mark.parametrize("version", [16, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
 async def test_it_is_promoted(published, pair, tmp_path, journal):
-    """The stream goes on, nothing comes twice, and what is kept has the timeline that it was reached on: a start believes
-    it.
-    """
+    """The stream continues without duplicates, and positions have the timeline that they were reached on."""
     await create_slot(published, pair.standby)
     source = published.source(pair.standby.dsn, create_slot=False)
     options = {"journal": str(tmp_path)} if journal else {}
@@ -75,7 +73,7 @@ async def test_it_is_promoted(published, pair, tmp_path, journal):
 
 
 async def test_it_is_promoted_without_reconnecting(published, pair):
-    """The promotion is no loss of the connection: also one that is not to be made again goes on."""
+    """A promotion is no lost connection: the stream also continues with ``reconnect=None``."""
     await create_slot(published, pair.standby)
     sink = MemorySink(keeps_position=True)
     source = published.source(pair.standby.dsn, create_slot=False)
@@ -91,7 +89,7 @@ async def test_it_is_promoted_without_reconnecting(published, pair):
 
 
 async def test_its_primary_is_replaced(published, pair, tmp_path):
-    """A standby that follows the promoted server has come to the new timeline as a standby: its stream goes on as well."""
+    """The stream continues on a standby that follows the promoted server to the new timeline."""
     await published.execute("SELECT pg_create_physical_replication_slot('reader', true)")
     with EmbeddedServer(
         settings={"primary_slot_name": "reader", "hot_standby_feedback": "on"}, standby_of=pair.primary
