@@ -2,6 +2,7 @@
 
 ``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while nobody waits for it.
 ``uninterrupted`` is for cleanup that has to finish: its caller ends as cancelled, but not before.
+``cancel_and_wait`` ends tasks, and ``run_until_set`` ends a call when an event is set.
 """
 
 from __future__ import annotations
@@ -76,6 +77,25 @@ async def uninterrupted(work: Coroutine[Any, Any, T], *, patience: float = math.
         return task.result()
     _retrieve(task)
     raise cancelled
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended, including their cleanup. Their errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    # Within a cancelled scope anyio would cancel this again and again.
+    with CancelScope(shield=True):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_until_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of ``work``; if the event is set first, cancel ``work`` and return ``None``."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        await cancel_and_wait(waiting, working)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -1,91 +1,96 @@
-"""The contract between aiorepl and a sink: read this, write a class, register it, done.
+"""The contract between aiorepl and a sink.
 
-A sink takes batches of committed changes to somewhere else. Everything hard is the engine's: order, batching,
-retries, backpressure, acknowledging the slot, cancellation. A sink answers four calls, never two at once::
+A sink writes batches of committed changes to a target. The engine takes care of order, batching, retries, backpressure,
+confirming the slot, and cancellation. The engine calls a sink as follows, and makes no two calls at the same time::
 
-    position = await sink.open(context)     # before anything else; again if the sink asks to be sent again
+    position = await sink.open(context)     # first; again after an error with rewind=True
     await sink.write(batch)                 # any number of times
-    await sink.flush()                      # now and then, and before close
+    await sink.flush()                      # periodically, and before an orderly close
     await sink.close()                      # once, also after a failure
 
-**write** returning means *accepted*: the batch may still sit in the sink's memory. **flush** returning means
-*durable*: everything accepted so far would survive the loss of this process. Only then may the engine confirm the
-slot, so a sink that reports early loses data. A sink that overrides ``write`` alone is taken at its word that a
-batch is durable when ``write`` returns.
+**Guarantees.** When ``write`` returns, the batch is *accepted*: it may still be in the sink's memory. When ``flush``
+returns, everything accepted so far is *durable*: it survives the loss of this process. Only then does the engine confirm
+the slot (or move the sink's cursor in a journal), so a sink that returns from ``flush`` too early loses data. If a sink
+does not override ``flush``, a batch must be durable when ``write`` returns.
 
-**Order.** Batches come in commit order, changes within a transaction in the order they were made, and
-``(transaction.commit_lsn, ordinal)`` grows from change to change. Transactions are never interleaved.
+**Order.** Transactions arrive in commit order, and the changes of a transaction in the order in which they were made.
+``(transaction.commit_lsn, ordinal)`` increases from change to change. Transactions are never interleaved.
 
-**Duplicates.** Delivery is at least once: after a failure, what was not flushed comes again, the same changes with
-the same identities, though perhaps cut into other batches. A sink that can keep ``context.position.at(batch.end_lsn)``
-*in the same atomic step* as the data returns that position from ``open``, and gets every change exactly once; only of a
-large transaction that broke off do its first slices come again. Keep all of it (``to_json``, ``from_json``). Ask the
-context's position, not one that was read back: only the former knows the timeline of a standby that is promoted meanwhile,
-and the last transaction, by which the next start finds out whether the server still has the same stream. A
-``SchemaChange`` has the identity of the row behind it.
+**Duplicates.** Delivery is at least once. After a failure the engine delivers everything again that was not flushed. The
+changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity of the row
+change that follows it.
 
-**Whole transactions.** A batch holds whole transactions, with one exception: a transaction larger than the batch
-limit, or than the memory there is, comes as several batches of slices, of which only the last has ``slice.last``
-set. A sink that must be atomic over transactions keeps such slices aside until that one. ``batch.end_lsn`` is the
-end of the last whole transaction, ``None`` when the batch completes none.
+**Exactly once.** A sink gets every change exactly once if it stores ``context.position.at(batch.end_lsn)`` in the same
+atomic step as the data, and returns the stored position from ``open``. There is one exception: the first slices of a large
+transaction are delivered again if the transaction was not complete. Store the whole position (``to_json``, ``from_json``).
+Compute it from the context's position, not from a stored one. Only the context's position follows a promotion of the source
+to a new timeline, and it records the last transaction, by which the next start verifies that the server still has the same
+stream.
 
-**Empty batches.** A transaction without changes for us, and WAL without transactions, still move ``end_lsn``. A sink
-that returned a position from ``open`` gets them, to keep its position up with what the slot is told; others do not.
+**Whole transactions.** A batch contains whole transactions. The exception is a transaction that exceeds the limits of a
+batch or the available memory: it arrives in several batches, and only its last slice has ``slice.last`` set. A sink that
+must apply transactions atomically keeps such slices back until the last one arrives. ``batch.end_lsn`` is the end LSN of
+the last transaction that is complete with this batch; ``None`` if the batch completes none.
 
-**Prepared transactions.** Under two-phase commit a sink sees a transaction when it commits, unless it sets
-``supports_prepared``, and every other sink of the pipeline does. Then it is given one when it is prepared: slices whose
-transaction is marked ``prepared``, the last with a ``Prepare`` or ``StreamPrepare`` as its ``two_phase``; and later,
-perhaps after a restart, a slice without changes whose ``two_phase`` says ``CommitPrepared`` or ``RollbackPrepared`` of
-that ``gid``. Durable means more there: once a PREPARE is confirmed the server never sends its rows again.
+**Empty batches.** Transactions without selected changes, and WAL without transactions, move ``end_lsn`` too. A sink that
+returned a position from ``open`` gets batches without changes for them, so that its position keeps up with the slot. Other
+sinks do not get them.
 
-**Unchanged columns.** ``UNCHANGED`` in ``change.new`` is a large value that the server did not send because it did
-not change. It is not NULL. Leave the target's value alone, or say in the sink's documentation what you do instead.
+**Prepared transactions.** With two-phase commit, a sink gets a transaction when it commits. If this sink and all other
+sinks of the pipeline set ``supports_prepared``, it gets the transaction when it is prepared: slices whose transaction has
+``prepared`` set, the last one with a ``Prepare`` or ``StreamPrepare`` as its ``two_phase``. Later, perhaps after a restart,
+it gets a slice without changes whose ``two_phase`` is the ``CommitPrepared`` or ``RollbackPrepared`` of that ``gid``. Such
+a sink must make prepared transactions durable in ``flush`` too: once a PREPARE is confirmed, the server never sends its
+rows again.
 
-**Raise** ``TransientError`` when the same batch may succeed later (``retry_after`` in seconds if the peer told
-you), ``PermanentError`` when it never will; any other exception counts as permanent. After a transient error the
-engine waits with growing pauses and calls again: ``write`` with the same batch, or ``flush``. So after an error a
-sink must be as it was before the call, or its writes idempotent.
+**Unchanged columns.** ``UNCHANGED`` in ``change.new`` is a large (TOASTed) value that PostgreSQL did not send because it
+did not change. It is not NULL. Keep the target's value, or document what the sink does instead.
 
-**Sent again.** A sink that has lost what it had accepted, as with its connection the target's open transaction that slices
-were written in, raises ``TransientError(text, rewind=True)`` from ``write`` or ``flush``. Then it is opened again, with the
-context of the first time, and gets everything behind the position that ``open`` returns: of a transaction that broke off
-the first slice again. A sink without a position gets what it had not flushed. That position may lie before what was durable,
-as after a failover of the target to a standby that was behind; where the slot or the journal has nothing of that age any
-more, the sink stops. Other sinks do not get anything twice.
+**Errors.** Raise ``TransientError`` if the same call may succeed later; set ``retry_after``, in seconds, if the peer asks
+for a delay. Raise ``PermanentError`` if the call can never succeed. Any other exception counts as permanent. After a
+``TransientError`` the engine waits with exponential back-off and repeats the call: ``write`` with the same batch, or
+``flush``. So a failed call must leave the sink as it was, or writes must be idempotent.
 
-**Poison.** A batch that will never succeed stops the sink, unless the user has chosen dead letters or skipping for it.
-Then the engine writes the batch again, one transaction at a time, and puts aside those that fail by themselves. A sink
-that can tell the changes apart raises ``PermanentError(text, refused=changes)``: the target will never accept these, and
-has accepted all others of the batch. The engine finds them in the batch by commit LSN and ordinal; an unknown one stops the
-sink. A refused change must not be partly written. A sink that can accept nothing more, such as one whose receiver is
-gone, sets ``fatal=True`` and stops; otherwise the whole stream would become dead letters.
+**Rewind.** A sink raises ``TransientError(text, rewind=True)`` from ``write`` or ``flush`` if it has lost accepted data. For
+example, a broken connection rolls back the target's open transaction with the slices written so far. The engine then calls
+``open`` again with the same context, and delivers everything after the position that ``open`` returns; an unfinished
+transaction starts again with its first slice. If the sink keeps no position, the engine delivers everything after the last
+flush. The position may be older than data that was already durable, for example after a failover of the target to a standby
+that lagged. If the slot or the journal no longer has that data, the sink stops. Other sinks get no duplicates.
 
-**Position and poison.** A sink that returned a position from ``open`` must not move it past a change that it refuses. With
-``halt`` the next start reads from that position: it would neither deliver the change nor report it. So refuse the whole
-batch, without ``refused``, and leave data and position as they were before the call. A sink that names changes all the same
-keeps its position before the first transaction with a refused change, and recognises the changes that it has taken when
-they come again. Once the refused changes are dead letters, or skipped, the engine writes a batch without changes whose
-``end_lsn`` moves the position past them.
+**Rejected changes.** A batch that can never succeed stops the sink, unless the user has configured dead letters or skipping
+for it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. A
+sink that knows the changes in question raises ``PermanentError(text, refused=changes)``: the target rejects these changes,
+and has accepted all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the
+sink. A refused change must not be partly written. A sink that can accept nothing more, for example because its receiver is
+gone, sets ``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
 
-**Replay.** ``aiorepl dlq replay`` gives dead letters to ``replay``, after later changes were written and while no pipeline
-runs. A sink without a position need not define it: the batch goes to ``write``. A sink that returns a position from ``open``
-overrides it: ``replay`` writes the changes although they lie before the position, and leaves the position where it is. If
-it does not, its dead letters cannot be replayed, and are kept. A replay is delivered at least once.
+**Positions and rejected changes.** A sink that returned a position from ``open`` must not move it past a change that it
+refuses. With ``on_error="halt"``, the next start would read from that position, and neither deliver nor report the change.
+So such a sink refuses the whole batch, without ``refused``, and leaves data and position unchanged. If it names changes
+nevertheless, it must keep its position before the first transaction with a refused change, and ignore the accepted changes
+when they are delivered again. After the refused changes became dead letters or were skipped, the engine writes a batch
+without changes whose ``end_lsn`` moves the position past them.
 
-**Concurrency.** Calls come one at a time, unless the sink sets ``concurrent`` and the user asks for it. Then ``write``
-is called several times at once, with batches that share no key (or no table): order holds where it can be seen. Every
-other call still comes alone.
+**Replay.** ``aiorepl dlq replay`` passes dead letters to ``replay``, after later changes were written and while no pipeline
+runs. A sink without a position need not override it: the default calls ``write``. A sink that returns a position from
+``open`` must override it: ``replay`` writes the changes although they are before the position, and leaves the position
+unchanged. Without the override, the dead letters of such a sink cannot be replayed, and are kept. Replay is at least once.
 
-**Cancellation** may strike at any await, when the pipeline stops before its shutdown timeout would let the call finish.
-``close`` still comes; a cancellation interrupts it only after five seconds. Nothing of the interrupted batch counts as
-delivered.
+**Concurrency.** The engine makes one call at a time, unless the sink sets ``concurrent`` and the user configures a
+concurrency. Then it calls ``write`` several times at once, with batches that share no key (or no table, or no routing key),
+so that changes of one key stay in order. All other calls are still made alone.
 
-**Shutdown** is flush, then close. After a permanent error it is close alone.
+**Cancellation.** If the pipeline is cancelled, or the shutdown timeout expires, any ``await`` of a call can raise
+``CancelledError``. Nothing of an interrupted batch counts as delivered. ``close`` is still called, and is cancelled only
+after five more seconds.
 
-**Blocking** the event loop stalls every other sink. A sink whose client is synchronous derives from ``SyncSink``: the
-same four calls without ``async``, made in worker threads.
+**Shutdown.** An orderly shutdown calls ``flush``, then ``close``. After a permanent error, only ``close`` is called.
 
-A sink never logs or raises the contents of rows.
+**Blocking.** A call that blocks the event loop stalls every other sink and the status updates to the server. If the client
+library is synchronous, derive from ``SyncSink``: it has the same calls without ``async``, made in worker threads.
+
+A sink must never log row data or put it into exceptions.
 """
 
 from __future__ import annotations
@@ -101,17 +106,17 @@ from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
 
 RoutingKey = Callable[[Change], tuple[str, ...]]
-"""Where a change belongs, as the user wants it: one key, or of a truncate one for each table."""
+"""Returns the routing keys of a change: one key, or one for each table of a TRUNCATE."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink is told when it is opened.
+    """What a sink receives in ``open``.
 
-    :param name: the sink's name within its pipeline, unique there and the same at every start.
-    :param position: the source, and where the stream will begin unless the sink returns a position of its own.
-    :param routing_key: the user's choice of a key for each change, instead of the sink's own (a topic's partition key, a
-        subject, a header); ``None`` where there is no such choice.
+    :param name: the sink's name, unique within its pipeline and the same at every start.
+    :param position: identifies the source, and is where the stream begins unless the sink returns its own position.
+    :param routing_key: the user's function from a change to its routing key (a partition key, a subject, a header), which
+        replaces the sink's default; ``None`` if the user configured none.
     """
 
     name: str
@@ -120,19 +125,19 @@ class SinkContext:
 
     @property
     def database(self) -> str | None:
-        """The source's database; ``None`` where nobody knows it. System identifier and slot are the position's."""
+        """The name of the source's database; ``None`` if it is unknown."""
         return self.position.database
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a batch is a dead letter.
+    """Why changes became dead letters.
 
-    :param sink: the name of the sink that would not take it.
-    :param kind: the error's type.
-    :param error: its text, which quotes no row.
-    :param stage: ``"write"``, or ``"transform"`` when it did not even get that far: then the changes are untransformed.
-    :param at: when, aware, UTC.
+    :param sink: the name of the sink that rejected the changes.
+    :param kind: the name of the exception's class.
+    :param error: the exception's text, without row data.
+    :param stage: ``"write"``; or ``"transform"`` if the transform failed, and the changes are therefore untransformed.
+    :param at: the time of the rejection, an aware datetime in UTC.
     """
 
     sink: str
@@ -144,9 +149,10 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Consecutive slices of transactions; see the module's text for what may be relied on.
+    """Consecutive slices of transactions. The module's docstring has the guarantees.
 
-    :param rejection: in a sink that takes the dead letters of another, why they are; else ``None``.
+    :param slices: the slices in stream order.
+    :param rejection: the reason for the rejection, in a sink that receives dead letters; ``None`` in any other sink.
     """
 
     slices: Sequence[Slice] = field(repr=False)
@@ -159,7 +165,7 @@ class Batch:
 
     @property
     def end_lsn(self) -> LSN | None:
-        """The end LSN of the last transaction that is complete with this batch, or ``None``."""
+        """The end LSN of the last transaction that is complete with this batch; ``None`` if it completes none."""
         for part in reversed(self.slices):
             if part.end_lsn is not None:
                 return part.end_lsn
@@ -167,47 +173,71 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The bytes of its messages, as the budgets count them."""
+        """The size of the messages in bytes, as it counts against the limits of batches and buffers."""
         return sum(part.size for part in self.slices)
+
+    def transactions(self) -> Iterator[list[Slice]]:
+        """Return the slices grouped by transaction; a slice outside any transaction is a group of its own.
+
+        The first and the last group may be part of a transaction that continues in another batch.
+        """
+        group: list[Slice] = []
+        for part in self.slices:
+            if group and not _is_same_transaction(group[-1], part):
+                yield group
+                group = []
+            group.append(part)
+        if group:
+            yield group
 
     def __len__(self) -> int:
         return sum(len(part.changes) for part in self.slices)
 
 
+def _is_same_transaction(part: Slice, following: Slice) -> bool:
+    # After a reconnect, the remaining slices of a transaction have a new header object.
+    return (
+        part.transaction is not None
+        and following.transaction is not None
+        and part.transaction.commit_lsn == following.transaction.commit_lsn
+    )
+
+
 class Sink:
-    """The base class of every sink. Override ``write``; the rest as the sink needs it."""
+    """Base class of all sinks. Override ``write``, and the other methods as needed."""
 
     supports_prepared: bool = False
-    """Whether it keeps prepared transactions until they are decided."""
+    """Whether the sink keeps prepared transactions until they are committed or rolled back."""
 
     concurrent: bool = False
-    """Whether ``write`` may be called again while calls are under way."""
+    """Whether ``write`` may be called while other calls of ``write`` are in progress."""
 
     flush_seconds: float | None = None
-    """How long accepted data may stay unflushed, for targets where each flush makes files; the user's choice for this
-    sink comes first. ``None``: as in the whole pipeline."""
+    """How long accepted data may stay unflushed, in seconds, for targets where each flush creates files. The user's batch
+    policy for this sink takes precedence. ``None``: use the pipeline's policy."""
 
     flush_bytes: int | None = None
-    """How much may be accepted before a flush; as ``flush_seconds``."""
+    """How many bytes to accept before a flush. Precedence as for ``flush_seconds``."""
 
     @property
     def durable_on_write(self) -> bool:
-        """Whether a batch is durable when ``write`` returns, since ``flush`` was left as it is."""
+        """Whether a batch is durable when ``write`` returns: so if ``flush`` is not overridden."""
         return type(self).flush is Sink.flush
 
     @property
     def replays(self) -> bool:
-        """Whether a sink that keeps a position can be given dead letters again, since ``replay`` was overridden."""
+        """Whether a sink that keeps a position supports replay: so if ``replay`` is overridden."""
         return type(self).replay is not Sink.replay
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Get ready. Return the position the target holds with its data, the context's where it holds none yet; ``None``
-        from a sink that keeps no position.
+        """Connect to the target and prepare for writing.
 
-        Called again after an error with ``rewind``, on the same sink: whatever was left over from before is void.
+        The engine calls this again after an error with ``rewind=True``. Discard everything that was accepted before.
 
-        :raises PermanentError: when the sink cannot work as configured.
-        :raises TransientError: when the target is not there just now.
+        :returns: the position that the target holds with its data; ``context.position`` if the target holds none yet;
+            ``None`` if the sink keeps no position.
+        :raises PermanentError: the sink cannot work as configured.
+        :raises TransientError: the target is not available now.
         """
         return None
 
@@ -215,31 +245,31 @@ class Sink:
         """Accept a batch.
 
         :raises TransientError: the same batch may succeed later.
-        :raises PermanentError: it never will.
+        :raises PermanentError: the batch can never succeed.
         """
         raise NotImplementedError(f"{type(self).__name__} must define write")
 
     async def replay(self, batch: Batch) -> None:
-        """Accept a dead letter that is written again: changes of one transaction, perhaps not all of them.
+        """Accept a dead letter: changes of one transaction, possibly not all of them.
 
         :raises TransientError: the same batch may succeed later.
-        :raises PermanentError: it is refused again.
+        :raises PermanentError: the changes are rejected again.
         """
         await self.write(batch)
 
     async def flush(self) -> None:
-        """Make everything accepted durable. The default is for sinks whose ``write`` already did.
+        """Make everything durable that was accepted. The default does nothing, for sinks whose ``write`` is durable.
 
-        :raises TransientError: flushing again may succeed.
-        :raises PermanentError: what was accepted cannot be made durable.
+        :raises TransientError: another flush may succeed.
+        :raises PermanentError: the accepted data cannot be made durable.
         """
 
     async def close(self) -> None:
-        """Let go of everything. Also called after a failure, and when ``open`` did not finish."""
+        """Release all resources. Also called after a failure, and after an ``open`` that did not complete."""
 
 
 class SyncSink:
-    """A sink whose calls block; see ``Sink``, whose contract it keeps. They run in worker threads."""
+    """Base class of sinks whose calls block. The contract is that of ``Sink``; calls are made in worker threads."""
 
     supports_prepared: bool = False
     concurrent: bool = False
@@ -248,28 +278,28 @@ class SyncSink:
 
     @property
     def durable_on_write(self) -> bool:
-        """As for ``Sink``."""
+        """See ``Sink.durable_on_write``."""
         return type(self).flush is SyncSink.flush
 
     @property
     def replays(self) -> bool:
-        """As for ``Sink``."""
+        """See ``Sink.replays``."""
         return type(self).replay is not SyncSink.replay
 
     def open(self, context: SinkContext) -> Position | None:
-        """Get ready."""
+        """Connect to the target and prepare for writing; see ``Sink.open``."""
         return None
 
     def write(self, batch: Batch) -> None:
-        """Accept a batch."""
+        """Accept a batch; see ``Sink.write``."""
         raise NotImplementedError(f"{type(self).__name__} must define write")
 
     def replay(self, batch: Batch) -> None:
-        """Accept a dead letter that is written again."""
+        """Accept a dead letter; see ``Sink.replay``."""
         self.write(batch)
 
     def flush(self) -> None:
-        """Make everything accepted durable."""
+        """Make everything durable that was accepted; see ``Sink.flush``."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources; see ``Sink.close``."""

@@ -1,4 +1,4 @@
-"""Slices into batches: whole transactions, unless one is larger than a batch may be. Pure."""
+"""Combines slices into batches of whole transactions; a transaction larger than a batch is split. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BatchPolicy:
 
     :param max_bytes: size of a full batch, in bytes; a larger transaction is delivered in slices.
     :param max_rows: largest number of changes in a batch; a larger transaction is delivered in slices. ``None``: no limit.
-    :param linger: how long a batch that is not full waits for more changes, in seconds; 0 writes what is there.
+    :param linger: how long a batch that is not full waits for more changes, in seconds; 0 writes what is available.
     :param flush_bytes: flush when this many bytes were accepted since the last flush.
     :param flush_seconds: flush at the latest this many seconds after the first unflushed batch was accepted.
     :raises ConfigurationError: a value is out of range.
@@ -34,120 +34,128 @@ class BatchPolicy:
         for name in ("max_bytes", "max_rows", "flush_bytes"):
             amount = getattr(self, name)
             if amount is not None and amount < 1:
-                raise ConfigurationError(f"batches: {name} is at least 1")
+                raise ConfigurationError(f"batches: {name} is {amount}, but must be at least 1")
         for name in ("linger", "flush_seconds"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigurationError(f"batches: {name} is in seconds, 0 or more")
+                raise ConfigurationError(
+                    f"batches: {name} is {getattr(self, name)}, but must be a number of seconds, 0 or more"
+                )
 
 
 class Batcher:
-    """Gathers slices until a batch is ready.
+    """Collects slices until a batch is complete.
 
-    :param limit: the bytes at which a batch is full.
-    :param rows: the changes that it has at most.
+    :param max_bytes: size of a full batch, in bytes.
+    :param max_rows: largest number of changes in a batch; ``None``: no limit.
     """
 
-    def __init__(self, limit: int, rows: int | None = None) -> None:
-        self._limit = limit
-        self._rows = rows
+    def __init__(self, max_bytes: int, max_rows: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._max_rows = max_rows
+        # Slices of complete transactions, and those of the transaction whose end was not added yet.
         self._whole: list[Slice] = []
-        self._part: list[Slice] = []
-        self._size = 0
-        self._part_size = 0
-        self._count = 0
-        self._part_count = 0
-        # Of every piece that was not counted by ``spent``, whether the slice it was cut from ends with it.
-        self._ends: deque[bool] = deque()
+        self._partial: list[Slice] = []
+        self._whole_bytes = 0
+        self._partial_bytes = 0
+        # Rows are counted only if they are limited.
+        self._whole_rows = 0
+        self._partial_rows = 0
+        # For each piece that ``added`` has not counted yet: whether it is the last piece of an added slice.
+        self._last_pieces: deque[bool] = deque()
 
     def add(self, part: Slice) -> None:
-        """The next slice of the stream."""
-        if self._rows is None:
-            self._part.append(part)
+        """Add the next slice of the stream."""
+        if self._max_rows is None:
+            self._partial.append(part)
         else:
-            pieces = list(_pieces(part, self._rows))
-            self._part += pieces
-            self._ends.extend(piece is pieces[-1] for piece in pieces)
-            self._part_count += len(part.changes)
-        self._part_size += part.size
+            pieces = list(_split(part, self._max_rows))
+            self._partial += pieces
+            self._last_pieces.extend(piece is pieces[-1] for piece in pieces)
+            self._partial_rows += len(part.changes)
+        self._partial_bytes += part.size
         if part.last:
-            self._whole += self._part
-            self._size += self._part_size
-            self._count += self._part_count
-            self._part, self._part_size, self._part_count = [], 0, 0
+            self._whole += self._partial
+            self._whole_bytes += self._partial_bytes
+            self._whole_rows += self._partial_rows
+            self._partial, self._partial_bytes, self._partial_rows = [], 0, 0
 
     @property
     def full(self) -> bool:
-        """Whether to take a batch before adding more."""
-        if self._size + self._part_size >= self._limit:
+        """Whether a batch has to be taken before more is added."""
+        if self._whole_bytes + self._partial_bytes >= self._max_bytes:
             return True
-        return self._rows is not None and (
-            self._count >= self._rows or self._count + self._part_count > self._rows
+        return self._max_rows is not None and (
+            self._whole_rows >= self._max_rows or self._whole_rows + self._partial_rows > self._max_rows
         )
 
     @property
     def ready(self) -> bool:
-        """Whether there is a whole transaction to be taken."""
+        """Whether it has a complete transaction."""
         return bool(self._whole)
 
     @property
-    def under_way(self) -> bool:
-        """Whether there is a part of a transaction whose end has not come."""
-        return bool(self._part)
+    def has_partial(self) -> bool:
+        """Whether it has slices of a transaction whose end was not added yet."""
+        return bool(self._partial)
 
     def take(self) -> Batch | None:
-        """What makes a batch now, or ``None``: a transaction that may yet fit is waited for."""
+        """Return a batch of complete transactions, or of slices if one transaction exceeds a batch; else ``None``."""
         if self._whole:
-            ready, self._whole = self._split(self._whole)
-            self._size -= ready.size
-            self._count -= 0 if self._rows is None else len(ready)
-            return ready
-        if not self._part:
+            batch, self._whole = self._cut(self._whole)
+            self._whole_bytes -= batch.size
+            self._whole_rows -= 0 if self._max_rows is None else len(batch)
+            return batch
+        if not self._partial:
             return None
-        over = self._rows is not None and self._part_count > self._rows
-        return self.take_part() if over or self._part_size >= self._limit else None
+        too_many = self._max_rows is not None and self._partial_rows > self._max_rows
+        return self.take_partial() if too_many or self._partial_bytes >= self._max_bytes else None
 
-    def take_part(self) -> Batch:
-        """The transaction under way, as far as it has come."""
-        ready, self._part = self._split(self._part)
-        self._part_size -= ready.size
-        self._part_count -= 0 if self._rows is None else len(ready)
-        return ready
+    def take_partial(self) -> Batch:
+        """Return a batch of the slices of the unfinished transaction."""
+        batch, self._partial = self._cut(self._partial)
+        self._partial_bytes -= batch.size
+        self._partial_rows -= 0 if self._max_rows is None else len(batch)
+        return batch
 
-    def spent(self, batch: Batch) -> int:
-        """How many of the slices that were added are done with once ``batch``, the next that was taken, is written."""
+    def added(self, batch: Batch) -> int:
+        """Return how many added slices are complete with ``batch``. Call once for each batch, in the order of ``take``."""
         pieces = len(batch.slices)
-        return pieces if self._rows is None else sum(self._ends.popleft() for _ in range(pieces))
+        return pieces if self._max_rows is None else sum(self._last_pieces.popleft() for _ in range(pieces))
 
-    def _split(self, parts: list[Slice]) -> tuple[Batch, list[Slice]]:
-        fitting = len(parts) if self._rows is None else _fitting(parts, self._rows)
-        return Batch(tuple(parts[:fitting])), parts[fitting:]
+    def _cut(self, parts: list[Slice]) -> tuple[Batch, list[Slice]]:
+        count = len(parts) if self._max_rows is None else _fitting(parts, self._max_rows)
+        return Batch(tuple(parts[:count])), parts[count:]
 
 
-def _fitting(parts: Sequence[Slice], rows: int) -> int:
-    """How many of these make a batch: those of whole transactions, or of the first what fits if that is larger."""
-    count = whole = 0
-    for place, part in enumerate(parts):
-        count += len(part.changes)
-        if count > rows:
-            return whole or place
+def _fitting(parts: Sequence[Slice], max_rows: int) -> int:
+    """Return how many slices fit: those of whole transactions, or as many of the first transaction as fit."""
+    rows = whole = 0
+    for index, part in enumerate(parts):
+        rows += len(part.changes)
+        if rows > max_rows:
+            return whole or index
         if part.last:
-            whole = place + 1
+            whole = index + 1
     return len(parts)
 
 
-def _pieces(part: Slice, rows: int) -> Iterator[Slice]:
-    """A slice cut into pieces of as many changes, and what ends with it at the end of the last."""
+def _split(part: Slice, max_rows: int) -> Iterator[Slice]:
+    """Split a slice into pieces of at most ``max_rows`` changes; the last piece has the slice's end."""
     count = len(part.changes)
-    if count <= rows:
+    if count <= max_rows:
         yield part
         return
-    changes = list(part.changes)  # read once, if they are on disk
+    changes = list(part.changes)  # spooled changes are read once
     share = part.size // count
-    for begin in range(0, count - rows, rows):
+    for start in range(0, count - max_rows, max_rows):
         yield Slice(
-            part.transaction, changes[begin : begin + rows], part.first and not begin, None, share * rows
+            part.transaction,
+            changes[start : start + max_rows],
+            part.first and not start,
+            None,
+            share * max_rows,
         )
-    begin = (count - 1) // rows * rows
+    start = (count - 1) // max_rows * max_rows
     yield Slice(
-        part.transaction, changes[begin:], False, part.end_lsn, part.size - share * begin, part.two_phase
+        part.transaction, changes[start:], False, part.end_lsn, part.size - share * start, part.two_phase
     )

@@ -1,8 +1,8 @@
-"""The stretch of the stream that is in memory, and every sink's cursor in it.
+"""A bounded buffer of slices with one cursor per reader.
 
-Slices are kept once, however many sinks read them: from the slowest cursor to the newest. That stretch is what the
-byte budget bounds. Past the high mark ``room`` waits until the slowest reader has brought it below the low mark;
-the gap between the marks keeps a full buffer from stopping and starting with every slice.
+Each slice is stored once, however many sinks read it, until the slowest cursor has released it. The byte limit bounds the
+stored slices. Above the limit, ``wait_for_room`` waits until the slowest reader has brought the buffer down to half the
+limit; this hysteresis keeps a full buffer from stopping and starting the source with every slice.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from aiorepl.transactions.transaction import Slice
 
 @dataclass(frozen=True, slots=True)
 class BufferStatistics:
-    """A look at a buffer: what it holds, what it may hold, and whether its source is being held back, by
-    the ``slowest`` of its readers.
+    """The state of a buffer.
+
+    :param bytes: the size of the stored slices, in bytes.
+    :param slices: the number of stored slices.
+    :param limit: the size in bytes above which reading from the source pauses.
+    :param backpressured: whether reading from the source is paused.
+    :param slowest: the name of the sink whose cursor is furthest behind; ``None`` if the buffer is empty.
     """
 
     bytes: int
@@ -29,134 +34,139 @@ class BufferStatistics:
 
 
 class SliceBuffer:
-    """Slices between one writer and the cursors that were opened before the first slice came.
+    """Slices between one writer and its readers. All cursors must be created before the first slice is added.
 
-    :param limit: the high mark in bytes. One slice may exceed it; none is ever split here.
+    :param limit: the limit in bytes. A single slice may exceed it; slices are never split here.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._low = limit // 2
         self._slices: deque[Slice] = deque()
+        # The number of slices that were released by all cursors: the index of the first stored slice.
         self._base = 0
         self._bytes = 0
         self._cursors: list[Cursor] = []
         self._closed = False
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
 
     def cursor(self, reader: str = "") -> Cursor:
-        """A cursor at the beginning, for ``reader``."""
+        """Create a cursor at the beginning.
+
+        :param reader: the name of the reader, for statistics.
+        """
         cursor = Cursor(self, reader)
         self._cursors.append(cursor)
         return cursor
 
     def extend(self, slices: Iterable[Slice]) -> None:
-        """Append, past the limit if need be: ``await room()`` before reading on."""
+        """Append slices, even if this exceeds the limit. Call ``wait_for_room`` before reading more."""
         for part in slices:
             self._slices.append(part)
             self._bytes += part.size
         if self._bytes > self.limit:
-            self._room.clear()
+            self._has_room.clear()
         self._notify()
 
     @property
     def backpressured(self) -> bool:
-        """Whether it is over its limit."""
-        return not self._room.is_set()
+        """Whether the writer has to wait for room."""
+        return not self._has_room.is_set()
 
     @property
     def slowest(self) -> str | None:
-        """Who is furthest behind, while anything is kept for anyone."""
+        """The name of the reader that is furthest behind; ``None`` if the buffer is empty."""
         if not self._slices or not self._cursors:
             return None
-        return min(self._cursors, key=lambda cursor: cursor._place).reader
+        return min(self._cursors, key=lambda cursor: cursor._released).reader
 
-    async def room(self) -> None:
-        """Wait while the buffer is over its limit."""
-        await self._room.wait()
+    async def wait_for_room(self) -> None:
+        """Wait until the writer may add more slices."""
+        await self._has_room.wait()
 
     def open(self) -> None:
-        """More comes, also after ``close``."""
+        """Allow more slices after ``close``."""
         self._closed = False
 
     def close(self) -> None:
-        """Nothing more comes: readers get the rest and then the end."""
+        """Mark the end of the stream. Readers get the stored slices, and then the end."""
         self._closed = True
         self._notify()
 
     def statistics(self) -> BufferStatistics:
-        """What the buffer holds now."""
+        """Return the current state."""
         return BufferStatistics(self._bytes, len(self._slices), self.limit, self.backpressured, self.slowest)
 
     def _notify(self) -> None:
         for cursor in self._cursors:
-            cursor._news.set()
+            cursor._changed.set()
 
     def _release(self) -> None:
-        done = min(cursor._place for cursor in self._cursors)
-        while self._base < done:
+        released = min(cursor._released for cursor in self._cursors)
+        while self._base < released:
             self._bytes -= self._slices.popleft().size
             self._base += 1
         if self._bytes <= self._low:
-            self._room.set()
+            self._has_room.set()
 
 
 class Cursor:
-    """One reader's place. What was taken stays in memory until ``release``."""
+    """The position of one reader. Slices that it has taken stay in the buffer until it releases them."""
 
     def __init__(self, buffer: SliceBuffer, reader: str) -> None:
         self.reader = reader
         self._buffer = buffer
-        self._place = buffer._base
+        # Counted from the first slice that was ever added.
+        self._released = buffer._base
         self._next = buffer._base
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def ended(self) -> bool:
-        """Whether the buffer is closed and everything was taken."""
+        """Whether the buffer is closed and this reader has taken everything."""
         return self._buffer._closed and self._next - self._buffer._base >= len(self._buffer._slices)
 
     @property
     def waiting(self) -> int:
-        """How many slices are there to be taken."""
+        """The number of slices that can be taken now."""
         return len(self._buffer._slices) - (self._next - self._buffer._base)
 
     @property
-    def holds_back(self) -> bool:
-        """Whether the buffer's source waits for room, and this reader has taken all there is."""
-        return not self._buffer._room.is_set() and self.waiting == 0
+    def blocks_writer(self) -> bool:
+        """Whether the writer waits for room although this reader has taken everything: it must release slices."""
+        return not self._buffer._has_room.is_set() and self.waiting == 0
 
     def take(self) -> Slice | None:
-        """The next slice, or ``None`` when there is none just now."""
+        """Return the next slice, or ``None`` if there is none now."""
         buffer = self._buffer
-        at = self._next - buffer._base
-        if at >= len(buffer._slices):
-            self._news.clear()
+        index = self._next - buffer._base
+        if index >= len(buffer._slices):
+            self._changed.clear()
             return None
         self._next += 1
-        return buffer._slices[at]
+        return buffer._slices[index]
 
-    async def news(self) -> None:
-        """Wait until there may be a slice to take, or the end."""
+    async def wait(self) -> None:
+        """Wait until a slice may be available, or the buffer is closed."""
         if self.waiting == 0 and not self._buffer._closed:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def release(self, count: int) -> None:
-        """The first ``count`` slices taken and not yet released need not be kept for this reader."""
-        self._place += count
+        """Release the oldest ``count`` slices that were taken and not yet released."""
+        self._released += count
         self._buffer._release()
 
-    def pass_over(self) -> None:
-        """Go on with what comes next: nothing of what is there now is wanted."""
-        self._place = self._next = self._buffer._base + len(self._buffer._slices)
+    def skip_all(self) -> None:
+        """Release everything in the buffer, taken or not."""
+        self._released = self._next = self._buffer._base + len(self._buffer._slices)
         self._buffer._release()
 
-    def leave(self) -> None:
-        """Read no more, and hold nothing back."""
+    def close(self) -> None:
+        """Stop reading, so that the buffer no longer keeps slices for this reader."""
         self._buffer._cursors.remove(self)
         if self._buffer._cursors:
             self._buffer._release()
         else:
-            self._buffer._room.set()
+            self._buffer._has_room.set()

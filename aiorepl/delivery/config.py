@@ -1,4 +1,4 @@
-"""How one sink is served: what it gets, in what form and batches, how many at once, and what becomes of its errors."""
+"""The options of one sink: selection, transform, batches, concurrency, retries and error policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.sink import RoutingKey, Sink, SyncSink
 from aiorepl.transforms.function import Transform, load
 
-# Not for type checkers alone: a file's tables are read by the hints of Delivery.
+# Imported at run time, because the command line reads the type hints of Delivery.
 from aiorepl.transforms.selection import Selection
 
 OnError = Literal["halt", "dead_letter", "skip"]
@@ -24,21 +24,23 @@ OnError = Literal["halt", "dead_letter", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A sink with choices of its own; a pipeline takes these wherever it takes sinks.
+    """A sink with options. A pipeline accepts it in place of a sink.
 
-    :param selection: tables, kinds and columns; everything unless given.
-    :param transform: called with each selected change; returns it, what ``change.with_columns`` made of it, or ``None``
-        to leave it out; async or not, or ``"package.module:function"``. It may raise TransientError to be called again.
-    :param schema_changes: also give the sink a ``SchemaChange`` before the first row that looks otherwise.
-    :param routing_key: a template (see ``Routing``) or function, for sinks that route by key.
-    :param concurrency: how many batches may be written at once, for sinks that are ``concurrent``.
-    :param order: what stays in order then: the changes of a ``"key"``, of a ``"table"`` or of a ``"routing_key"``.
-    :param on_error: what becomes of changes that are refused for good, or for which the retries are spent: ``"halt"``
-        stops the sink, ``"dead_letter"`` puts them aside, ``"skip"`` counts them in the statistics and goes on.
+    :param sink: the sink.
+    :param selection: the tables, kinds of change and columns that the sink gets; ``None``: everything.
+    :param transform: a function, async or not, or its name ``"package.module:function"``. It is called with each selected
+        change, and returns the change, the result of ``change.with_columns``, or ``None`` to drop the change. If it raises
+        ``TransientError``, it is called again.
+    :param schema_changes: whether the sink gets a ``SchemaChange`` before the first row of a changed table.
+    :param routing_key: a template (see ``Routing``) or a function, for sinks that route by key.
+    :param concurrency: how many batches may be written at once. More than 1 requires a sink that is ``concurrent``.
+    :param order: which changes stay in order under concurrency: those of one ``"key"``, ``"table"`` or ``"routing_key"``.
+    :param on_error: what happens to changes that the sink rejects permanently, or whose retries are spent: ``"halt"`` stops
+        the sink, ``"dead_letter"`` writes them to ``dead_letters``, ``"skip"`` drops them and counts them in the statistics.
     :param dead_letters: a folder, or another sink, which gets batches with a ``rejection``.
-    :param batches: the pipeline's unless given, but for what the sink says of its flushes (``Sink.flush_seconds``).
-    :param retry: the pipeline's unless given.
-    :raises ConfigurationError: for choices that do not go together.
+    :param batches: the batch policy; ``None``: the pipeline's, with the sink's ``flush_seconds`` and ``flush_bytes``.
+    :param retry: the retry policy; ``None``: the pipeline's.
+    :raises ConfigurationError: the options contradict each other or the sink.
     """
 
     sink: Sink | SyncSink
@@ -58,19 +60,17 @@ class Delivery:
         if self.dead_letters is not None and not isinstance(self.dead_letters, (str, Path)):
             _require_sink(self.dead_letters)
         if self.on_error not in ("halt", "dead_letter", "skip"):
-            raise ConfigurationError(
-                f"on_error {self.on_error!r} does not exist: it is halt, dead_letter or skip"
-            )
+            raise ConfigurationError(f"on_error is {self.on_error!r}, but must be halt, dead_letter or skip")
         if self.on_error == "dead_letter" and self.dead_letters is None:
             raise ConfigurationError("on_error = dead_letter needs dead_letters: a folder to put them in")
         if self.on_error != "dead_letter" and self.dead_letters is not None:
             raise ConfigurationError("dead_letters are used only with on_error = dead_letter")
         if self.concurrency > 1 and not self.sink.concurrent:
             raise ConfigurationError(
-                f"{type(self.sink).__name__} takes one batch at a time: leave concurrency out"
+                f"{type(self.sink).__name__} does not support concurrent writes: remove concurrency"
             )
         if self.concurrency < 1:
-            raise ConfigurationError("concurrency is at least 1")
+            raise ConfigurationError(f"concurrency is {self.concurrency}, but must be at least 1")
         if isinstance(self.transform, str):
             object.__setattr__(self, "transform", load(self.transform))
         if isinstance(self.routing_key, str):
@@ -80,7 +80,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDelivery:
-    """A delivery with nothing left open."""
+    """A ``Delivery`` with all defaults filled in, and an asynchronous sink."""
 
     sink: Sink
     batches: BatchPolicy
@@ -107,84 +107,81 @@ SinkSpec = Sink | SyncSink | Delivery
 def resolve(
     sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec], batches: BatchPolicy, retry: RetryPolicy
 ) -> dict[str, ResolvedDelivery]:
-    """Every sink by its name, with the pipeline's policies where it has none of its own.
+    """Return the sinks by name, with the pipeline's policies as defaults.
 
-    :raises ConfigurationError: a sink is given twice, although each is opened and called by itself; or two sinks share a
-        folder of dead letters.
+    :raises ConfigurationError: the same sink is given twice, or two sinks share a folder of dead letters.
     """
     if isinstance(sinks, (Sink, SyncSink, Delivery, str)) or not isinstance(sinks, (Mapping, Iterable)):
-        raise ConfigurationError("sinks are a list, or a mapping from their names to them")
+        raise ConfigurationError("sinks must be a list, or a mapping from names to sinks")
     named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
-    complete = {name: _complete(given, batches, retry) for name, given in named.items()}
-    seen: set[int] = set()
-    for given in named.values():
-        for sink in (given.sink, given.dead_letters) if isinstance(given, Delivery) else (given,):
-            if isinstance(sink, (Sink, SyncSink)) and id(sink) in seen:
+    resolved = {name: _resolve(spec, batches, retry) for name, spec in named.items()}
+    used: set[int] = set()
+    for spec in named.values():
+        for sink in (spec.sink, spec.dead_letters) if isinstance(spec, Delivery) else (spec,):
+            if isinstance(sink, (Sink, SyncSink)) and id(sink) in used:
                 raise ConfigurationError(
-                    f"one {type(sink).__name__} stands in two places of the pipeline: make one for each"
+                    f"the same {type(sink).__name__} is used twice in the pipeline: create one for each place"
                 )
-            seen.add(id(sink))
-    _require_folders(named)
-    return complete
+            used.add(id(sink))
+    _require_own_folders(named)
+    return resolved
 
 
-def _require_folders(named: Mapping[str, SinkSpec]) -> None:
-    """Check that no two sinks share a folder of dead letters, where they would overwrite each other's."""
+def _require_own_folders(named: Mapping[str, SinkSpec]) -> None:
+    """Check that no two sinks share a folder of dead letters: they would overwrite each other's letters."""
     owners: dict[Path, str] = {}
-    for name, given in named.items():
-        letters = given.dead_letters if isinstance(given, Delivery) else None
-        path = letters if isinstance(letters, (str, Path)) else getattr(letters, "path", None)
+    for name, spec in named.items():
+        dead_letters = spec.dead_letters if isinstance(spec, Delivery) else None
+        path = dead_letters if isinstance(dead_letters, (str, Path)) else getattr(dead_letters, "path", None)
         if path is None:
             continue
         owner = owners.setdefault(Path(path).resolve(), name)
         if owner != name:
             raise ConfigurationError(
-                f"sinks {owner} and {name} keep their dead letters in one folder, {path}: give each a folder of its own"
+                f"sinks {owner} and {name} have the same folder of dead letters, {path}: give each sink its own folder"
             )
 
 
 def _require_sink(sink: object) -> None:
-    """Check that it is one; a type checker would have said so."""
+    """Check that this is a sink object that defines ``write``."""
     if isinstance(sink, type) and issubclass(sink, (Sink, SyncSink)):
-        raise ConfigurationError(
-            f"{sink.__name__} is the class of a sink: make one of it, {sink.__name__}(…)"
-        )
+        raise ConfigurationError(f"{sink.__name__} is a class: create a sink with {sink.__name__}(…)")
     if not isinstance(sink, (Sink, SyncSink)):
         raise ConfigurationError(
-            f"{type(sink).__name__} is no sink: derive it from aiorepl.Sink, or from aiorepl.SyncSink if its calls block"
+            f"{type(sink).__name__} is not a sink: derive it from aiorepl.Sink, or from aiorepl.SyncSink if its calls block"
         )
     if type(sink).write in (Sink.write, SyncSink.write):
         raise ConfigurationError(f"{type(sink).__name__} must define write")
 
 
-def _complete(given: SinkSpec, batches: BatchPolicy, retry: RetryPolicy) -> ResolvedDelivery:
-    choices = given if isinstance(given, Delivery) else Delivery(given)
-    transform, routing_key = choices.transform, choices.routing_key
-    # Their names were looked up when the delivery was made.
+def _resolve(spec: SinkSpec, batches: BatchPolicy, retry: RetryPolicy) -> ResolvedDelivery:
+    options = spec if isinstance(spec, Delivery) else Delivery(spec)
+    transform, routing_key = options.transform, options.routing_key
+    # Delivery has replaced names by functions.
     assert not isinstance(transform, str)
     assert not isinstance(routing_key, str)
     return ResolvedDelivery(
-        _asynchronous(choices.sink),
-        choices.batches or _with_flush_limits(choices.sink, batches),
-        choices.retry or retry,
-        selection=choices.selection,
+        _to_async(options.sink),
+        options.batches or _with_flush_limits(options.sink, batches),
+        options.retry or retry,
+        selection=options.selection,
         transform=transform,
-        schema_changes=choices.schema_changes,
+        schema_changes=options.schema_changes,
         routing_key=routing_key,
-        concurrency=choices.concurrency,
-        order=order(choices.order, routing_key),
-        on_error=choices.on_error,
-        dead_letters=_letters(choices.dead_letters),
+        concurrency=options.concurrency,
+        order=order(options.order, routing_key),
+        on_error=options.on_error,
+        dead_letters=_dead_letters_sink(options.dead_letters),
     )
 
 
-def _letters(given: Sink | SyncSink | Path | str | None) -> Sink | None:
-    if isinstance(given, (str, Path)):
-        # Imported here: it brings half of the journal.
+def _dead_letters_sink(target: Sink | SyncSink | Path | str | None) -> Sink | None:
+    if isinstance(target, (str, Path)):
+        # Imported here, because it imports half of the journal.
         from aiorepl.delivery.dead_letters import DeadLetters
 
-        given = DeadLetters(given)
-    return None if given is None else _asynchronous(given)
+        target = DeadLetters(target)
+    return None if target is None else _to_async(target)
 
 
 def _with_flush_limits(sink: Sink | SyncSink, batches: BatchPolicy) -> BatchPolicy:
@@ -195,19 +192,19 @@ def _with_flush_limits(sink: Sink | SyncSink, batches: BatchPolicy) -> BatchPoli
     )
 
 
-def _asynchronous(sink: Sink | SyncSink) -> Sink:
+def _to_async(sink: Sink | SyncSink) -> Sink:
     return ThreadedSink(sink) if isinstance(sink, SyncSink) else sink
 
 
 def _named(sinks: Sequence[SinkSpec]) -> dict[str, SinkSpec]:
     """Name sinks after their classes, without the suffix ``Sink``: kafka, kafka-2."""
     named: dict[str, SinkSpec] = {}
-    for given in sinks:
-        cls = type(given.sink if isinstance(given, Delivery) else given)
+    for spec in sinks:
+        cls = type(spec.sink if isinstance(spec, Delivery) else spec)
         base = name = (cls.__name__.removesuffix("Sink") or cls.__name__).lower()
         count = 1
         while name in named:
             count += 1
             name = f"{base}-{count}"
-        named[name] = given
+        named[name] = spec
     return named

@@ -1,4 +1,4 @@
-"""Where a value stands that cannot be read. Pure."""
+"""Locates a value that cannot be decoded. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.transaction import Slice
 
 
-def locate_error(error: DataError, unit: Sequence[Slice]) -> DataError:
-    """The same error, told in which transaction it is, and in which change if that can be found."""
-    header = next((part.transaction for part in unit if part.transaction is not None), None)
+def locate_error(error: DataError, slices: Sequence[Slice]) -> DataError:
+    """Return the error with the transaction in its text, and the change if it can be found.
+
+    :param slices: slices of one transaction.
+    """
+    header = next((part.transaction for part in slices if part.transaction is not None), None)
     if header is None:
         return error
     where = f"transaction {header.xid} at {header.commit_lsn}"
+    # Changes that cannot be read back from disk only make the text less precise.
     with contextlib.suppress(AioreplError):
-        found = [(change.ordinal, problem) for change, problem in _problems(unit)]
+        found = [(change.ordinal, problem) for change, problem in _unreadable(slices)]
         same = [ordinal for ordinal, problem in found if problem == str(error)]
         for ordinal in [*same, *(ordinal for ordinal, _ in found)][:1]:
             where = f"change {ordinal} of {where}"
-    return DataError(f"{error} ({where}); a sink's on_error = dead_letter or skip passes over it")
+    return DataError(
+        f"{error} ({where}); to continue past it, set the sink's on_error to dead_letter or skip"
+    )
 
 
-def _problems(unit: Sequence[Slice]) -> Iterator[tuple[Change, str]]:
-    for part in unit:
+def _unreadable(slices: Sequence[Slice]) -> Iterator[tuple[Change, str]]:
+    for part in slices:
         for change in part.changes:
             if isinstance(change, RowChange):
                 try:

@@ -1,12 +1,15 @@
-"""One batch as several that may be written at the same time: no two of them touch what is in order with each other. Pure.
+"""Partitions a batch for concurrent writes: changes that must stay in order are in the same part, or in different stages. Pure.
 
-What is in order with what, ``Order`` says: the changes of a key, of a table, or of a routing key. A change may touch two
-of them (an update that changes the key) and then ties them together. A change that touches everything (a truncate among keys)
-parts the batch in stages: a stage is written when the one before it is done.
+An ``Order`` maps each change to ordering keys: a row's key, a table, or a routing key. Changes that share an ordering key
+stay in order. A change may have two keys (an UPDATE of the replica identity), which then belong together. A change without
+keys (a TRUNCATE, under ``order="key"``) is ordered with all others: it is a stage of its own. A stage is written once the
+previous stage is complete.
 
-Tables are identified by oid, because names change. Partitions of one table share its keys, because a row that moves to
-another partition is deleted in one and inserted in the other. Two keys are comparable only if they are values of the same
-columns: a new stage begins when a table is described anew, or when a partition has a different replica identity.
+Tables are identified by oid, because names change. Partitions of one table share its keys, because PostgreSQL moves a row
+between partitions with a DELETE and an INSERT. Keys are comparable only if they are values of the same columns: a new stage
+begins when a table is described again, or when a partition has another replica identity. Keys are compared as bytes. Only
+types whose equal values have equal bytes allow this; a table whose key has another type (such as numeric: 1.0 = 1.00) is
+ordered as a whole.
 """
 
 from __future__ import annotations
@@ -16,208 +19,236 @@ from dataclasses import replace
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.sink import Batch, RoutingKey
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
-from aiorepl.transactions.rows import Raw
+from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.schema_changes import SchemaChange
+from aiorepl.values.registry import Types
+from aiorepl.values.types import DOMAIN, ENUM
 
-Places = tuple[Hashable, ...] | None
-"""What a change touches, ``None`` for everything."""
-Touched = Callable[[Change], Places]
-"""Tells it of the changes of one batch, in order."""
-Order = Callable[[TableCatalog], Touched]
-# Stands for an unknown root; no table has this oid.
-_ANY: Final = (0,)
+OrderingKeys = tuple[Hashable, ...] | None
+"""The ordering keys of a change; ``None`` if it is ordered with all others."""
+KeyFunction = Callable[[Change], OrderingKeys]
+"""Returns the ordering keys of each change of one batch. Called once per change, in order."""
+Order = Callable[[TableCatalog], KeyFunction]
 ORDERS = ("key", "table", "routing_key")
 
+# Stands for an unknown root table; no table has this oid.
+_ANY_ROOT: Final = (0,)
+_BPCHAR: Final = 1042
+# bool, bytea, "char", name, int8, int2, int4, text, oid, varchar, date, time, timestamp, timestamptz, bit, varbit, uuid
+_BYTEWISE: Final = frozenset(
+    (16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950)
+)
 
-def order(by: str, routing_key: RoutingKey | None) -> Order:
-    """What is in order, by its name.
 
-    :raises ConfigurationError: for another name, and for ``routing_key`` without one.
+def order(name: str, routing_key: RoutingKey | None) -> Order:
+    """Return the order with this name.
+
+    :param name: ``"key"``, ``"table"`` or ``"routing_key"``.
+    :raises ConfigurationError: the name is unknown, or ``routing_key`` is missing.
     """
-    if by == "key":
+    if name == "key":
         return by_key
-    if by == "table":
+    if name == "table":
         return by_table
-    if by != "routing_key":
-        raise ConfigurationError(f"order {by!r} does not exist: it is {', '.join(ORDERS)}")
+    if name != "routing_key":
+        raise ConfigurationError(f"order is {name!r}, but must be one of {', '.join(ORDERS)}")
     if routing_key is None:
         raise ConfigurationError("order = routing_key needs a routing_key")
     key = routing_key
-    return lambda _: _ByRoutingKey(key).touched
+    return lambda _: _ByRoutingKey(key).ordering_keys
 
 
-def stages(batch: Batch, lanes: int, touched: Touched) -> Iterator[list[Batch]]:
-    """The batch in stages of up to ``lanes`` batches each, of about the same number of changes.
+def stages(batch: Batch, concurrency: int, ordering_keys: KeyFunction) -> Iterator[list[Batch]]:
+    """Split a batch into stages of up to ``concurrency`` parts, with about the same number of changes in each part.
 
-    In each of them a transaction has those of its changes that belong there, and is ``first`` and ``last`` as it was in
-    the batch. Slices without changes are left out.
+    A part has the slices of its changes; they keep the ``first`` and ``last`` of the batch. Slices without changes are left
+    out.
     """
     stage = _Stage()
-    for number, part in enumerate(batch.slices):
+    for index, part in enumerate(batch.slices):
         for change in part.changes:
-            places = None if isinstance(change, SchemaChange) else touched(change)
-            if places is not None:
-                stage.add(number, change, places)
+            keys = None if isinstance(change, SchemaChange) else ordering_keys(change)
+            if keys is not None:
+                stage.add(index, change, keys)
                 continue
-            yield from stage.batches(batch, lanes)
+            yield from stage.parts(batch, concurrency)
             yield [Batch((replace(part, changes=(change,)),))]
             stage = _Stage()
-    yield from stage.batches(batch, lanes)
+    yield from stage.parts(batch, concurrency)
 
 
 class _Stage:
-    """Changes between two that touch everything, in groups that grow together where a change touches two."""
+    """Groups changes by ordering key, as a disjoint-set forest: a change with several keys unites their groups."""
 
     def __init__(self) -> None:
+        # The index of each change's slice, the change, and one of its keys.
         self._changes: list[tuple[int, Change, Hashable]] = []
         self._parent: dict[Hashable, Hashable] = {}
 
-    def add(self, number: int, change: Change, places: tuple[Hashable, ...]) -> None:
-        first = self._find(places[0])
-        for place in places[1:]:
-            self._parent[self._find(place)] = first
-        self._changes.append((number, change, first))
+    def add(self, index: int, change: Change, keys: tuple[Hashable, ...]) -> None:
+        root = self._find(keys[0])
+        for key in keys[1:]:
+            self._parent[self._find(key)] = root
+        self._changes.append((index, change, root))
 
-    def batches(self, batch: Batch, lanes: int) -> Iterator[list[Batch]]:
-        """The stage's batches, as the only item; nothing for an empty stage."""
+    def parts(self, batch: Batch, concurrency: int) -> Iterator[list[Batch]]:
+        """Return the stage's parts as the only item; nothing for an empty stage."""
         if not self._changes:
             return
         sizes: dict[Hashable, int] = {}
-        for _, _, place in self._changes:
-            root = self._find(place)
+        for _, _, key in self._changes:
+            root = self._find(key)
             sizes[root] = sizes.get(root, 0) + 1
-        loads = [0] * min(lanes, len(sizes))
-        lane_of: dict[Hashable, int] = {}
+        loads = [0] * min(concurrency, len(sizes))
+        part_of: dict[Hashable, int] = {}
         for root in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            number = lane_of[root] = loads.index(min(loads))
-            loads[number] += sizes[root]
+            smallest = part_of[root] = loads.index(min(loads))
+            loads[smallest] += sizes[root]
         parts: list[dict[int, list[Change]]] = [{} for _ in loads]
-        for number, change, place in self._changes:
-            parts[lane_of[self._find(place)]].setdefault(number, []).append(change)
-        whole = batch.slices
+        for index, change, key in self._changes:
+            parts[part_of[self._find(key)]].setdefault(index, []).append(change)
+        slices = batch.slices
         yield [
-            Batch(tuple(replace(whole[number], changes=changes) for number, changes in part.items()))
+            Batch(tuple(replace(slices[index], changes=changes) for index, changes in part.items()))
             for part in parts
         ]
 
-    def _find(self, place: Hashable) -> Hashable:
+    def _find(self, key: Hashable) -> Hashable:
         parent = self._parent
-        root = place
+        root = key
         while (above := parent.get(root, root)) != root:
             root = above
-        parent[place] = root
+        parent[key] = root
         return root
 
 
-def by_table(catalog: TableCatalog) -> Touched:
+def by_table(catalog: TableCatalog) -> KeyFunction:
     """Keep changes in order within a table and all tables with the same root."""
 
-    def touched(change: Change) -> Places:
+    def ordering_keys(change: Change) -> OrderingKeys:
         if isinstance(change, RowChange):
             return catalog.roots(change.layout.relation.oid)
         if isinstance(change, Truncate):
             return tuple(root for relation in change.relations for root in catalog.roots(relation.oid))
         return (("", change.prefix),) if isinstance(change, Message) else None
 
-    return touched
+    return ordering_keys
 
 
-def by_key(catalog: TableCatalog) -> Touched:
+def by_key(catalog: TableCatalog) -> KeyFunction:
     """Keep changes in order within a row, by its replica identity; without one, within its table."""
-    return _ByKey(catalog).touched
+    return _ByKey(catalog).ordering_keys
 
 
 class _ByRoutingKey:
-    """Keep changes with the same routing key in order. A template's result may differ once a table is described anew."""
+    """Keep changes in order within a routing key. A template's result may differ once a table is described again."""
 
     def __init__(self, routing_key: RoutingKey) -> None:
         self._routing_key = routing_key
-        self._seen: set[Relation] = set()
+        self._relations: set[Relation] = set()
         self._described: set[int] = set()
 
-    def touched(self, change: Change) -> Places:
-        if isinstance(change, RowChange) and (relation := change.layout.relation) not in self._seen:
-            self._seen.add(relation)
+    def ordering_keys(self, change: Change) -> OrderingKeys:
+        if isinstance(change, RowChange) and (relation := change.layout.relation) not in self._relations:
+            self._relations.add(relation)
             if relation.oid in self._described:
                 return None
             self._described.add(relation.oid)
         return self._routing_key(change)
 
 
-class _Keyed:
+class _Key:
     """The key columns of one description of a table.
 
-    :ivar places: indexes of the key's columns, sorted by name, because partitions may order columns differently.
+    :ivar indexes: the key's columns, sorted by name, because partitions may order columns differently; empty if the key
+        cannot be compared as bytes.
     :ivar identity: two keys are comparable only if their identities are equal.
     """
 
-    __slots__ = ("identity", "places", "roots")
+    __slots__ = ("identity", "indexes", "roots")
 
-    def __init__(self, relation: Relation, roots: tuple[int, ...]) -> None:
+    def __init__(self, layout: Layout, roots: tuple[int, ...]) -> None:
+        relation = layout.relation
         columns = relation.columns
         self.roots = roots
-        self.places = tuple(sorted(relation.key, key=lambda place: columns[place].name))
-        self.identity = tuple((columns[place].name, columns[place].type_oid) for place in self.places)
+        indexes = tuple(sorted(relation.key, key=lambda index: columns[index].name))
+        self.identity = tuple((columns[index].name, columns[index].type_oid) for index in indexes)
+        bytewise = all(_is_bytewise(columns[index], layout.types) for index in indexes)
+        self.indexes = indexes if bytewise else ()
+
+
+def _is_bytewise(column: Column, types: Types) -> bool:
+    """Whether two values of the column are equal only if their bytes are.
+
+    The collation is not known here: text counts as bytewise, although it is not under a nondeterministic collation.
+    """
+    oid = column.type_oid
+    while (info := types.info(oid)) is not None and info.kind == DOMAIN:
+        oid = info.element
+    if oid == _BPCHAR:
+        # Padded to its length, if it has one.
+        return column.type_modifier >= 0
+    return oid in _BYTEWISE or (info is not None and info.kind == ENUM)
 
 
 class _ByKey:
-    """Tells what the changes of one batch touch, in order."""
+    """Returns the ordering keys of the changes of one batch, in order."""
 
     def __init__(self, catalog: TableCatalog) -> None:
         self._catalog = catalog
         self._relation: Relation | None = None
         self._roots: tuple[int, ...] = ()
-        self._places: tuple[int, ...] = ()
-        self._known: dict[Relation, _Keyed] = {}
+        self._indexes: tuple[int, ...] = ()
+        self._keys: dict[Relation, _Key] = {}
         self._described: set[int] = set()
         self._identities: dict[int, Hashable] = {}
         self._unknown = False
 
-    def touched(self, change: Change) -> Places:
+    def ordering_keys(self, change: Change) -> OrderingKeys:
         if not isinstance(change, RowChange):
             return (("", change.prefix),) if isinstance(change, Message) else None
-        relation = change.layout.relation
-        if relation is not self._relation and self._parts(relation):
+        layout = change.layout
+        if layout.relation is not self._relation and self._begins_stage(layout):
             return None
-        roots, places = self._roots, self._places
-        if not places:
+        roots, indexes = self._roots, self._indexes
+        if not indexes:
             return roots
         new, old = change.raw_new, change.raw_old
-        # An insert, and an update that keeps the key, touch the new row only.
-        first = _key(new if old is None else old, places)
-        second = first if new is None or old is None else _key(new, places)
+        # An INSERT, and an UPDATE that keeps the key, have only the new row.
+        first = _values(new if old is None else old, indexes)
+        second = first if new is None or old is None else _values(new, indexes)
         if UNCHANGED in first or UNCHANGED in second:
-            # The key was too large to be sent (unchanged TOAST), so the row is unknown.
+            # The key was not sent (unchanged TOAST), so the row is unknown.
             return None
         if first == second:
             return tuple([(root, first) for root in roots])
         return tuple([(root, key) for root in roots for key in (first, second)])
 
-    def _parts(self, relation: Relation) -> bool:
-        """Take a new description; return whether its keys are not comparable with the earlier ones."""
-        self._relation = relation
-        keyed = self._known.get(relation)
-        parts = False
+    def _begins_stage(self, layout: Layout) -> bool:
+        """Switch to another description; return whether its keys are not comparable with the earlier ones."""
+        relation = self._relation = layout.relation
+        key = self._keys.get(relation)
+        begins = False
         # A dropped table may have been a partition of any other table.
         unknown = self._catalog.unknown(relation.oid)
-        if keyed is None:
-            roots = _ANY if unknown else self._catalog.roots(relation.oid)
-            keyed = self._known[relation] = _Keyed(relation, roots)
-            parts = relation.oid in self._described
+        if key is None:
+            roots = _ANY_ROOT if unknown else self._catalog.roots(relation.oid)
+            key = self._keys[relation] = _Key(layout, roots)
+            begins = relation.oid in self._described
             self._described.add(relation.oid)
-        self._roots, self._places = keyed.roots, keyed.places
-        for root in keyed.roots:
-            parts |= self._identities.setdefault(root, keyed.identity) != keyed.identity
-            self._identities[root] = keyed.identity
+        self._roots, self._indexes = key.roots, key.indexes
+        for root in key.roots:
+            begins |= self._identities.setdefault(root, key.identity) != key.identity
+            self._identities[root] = key.identity
         before, self._unknown = self._unknown, unknown
-        return parts or before is not unknown
+        return begins or before is not unknown
 
 
-def _key(columns: list[Raw] | None, places: tuple[int, ...]) -> tuple[Raw, ...]:
+def _values(columns: list[Raw] | None, indexes: tuple[int, ...]) -> tuple[Raw, ...]:
     assert columns is not None  # a change has a new row, or an old one, or both
-    return tuple([columns[place] for place in places])
+    return tuple([columns[index] for index in indexes])

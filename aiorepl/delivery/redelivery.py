@@ -1,4 +1,4 @@
-"""Replay of dead letters: each is written again to the sink that refused it, and deleted once it is durable there."""
+"""Replays dead letters: writes each one again to the sink that rejected it, and deletes it once it is durable there."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from aiorepl.sink import Batch, Sink, SinkContext
 
 
 async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
-    """Write every letter of a sink again, in order, and delete each once it is durable.
+    """Write every dead letter of a sink again, in order, and delete each once it is durable.
 
-    Changes that the sink refused are written as they are; changes that the transform refused are transformed first. The
-    sink's position stays where it is. No pipeline may be writing to the sink meanwhile.
+    Changes that the sink rejected are written unchanged; changes for which the transform failed are transformed first. The
+    sink's position does not move. No pipeline may write to the sink at the same time.
 
-    :returns: how many letters were delivered.
-    :raises ConfigurationError: a file is not a letter, or is a letter of another sink; or the sink keeps a position and
-        cannot replay.
-    :raises SinkError: a letter was refused again; it and those behind it are still there.
+    :param name: the sink's name.
+    :param delivery: the sink's options in the pipeline.
+    :returns: the number of letters that were delivered.
+    :raises ConfigurationError: a file is not a dead letter, or one of another sink; or the sink keeps a position and does
+        not support replay.
+    :raises SinkError: a letter was rejected again; it and all later ones are kept.
     """
     waiting = await asyncio.to_thread(lambda: list(letters.letters()))
     for letter in waiting:
@@ -35,8 +37,10 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
     (resolved,) = resolve({name: halting}, BatchPolicy(), RetryPolicy()).values()
     sink, source = resolved.sink, waiting[0].source
     if source is None:
-        raise ConfigurationError(f"{waiting[0].file} does not say which slot it came through")
-    resolved = replace(resolved, sink=_Replaying(sink))
+        raise ConfigurationError(
+            f"{waiting[0].file} does not name the slot of its changes, so it cannot be replayed"
+        )
+    resolved = replace(resolved, sink=_ReplayAdapter(sink))
     delivered = 0
     try:
         held = await sink.open(SinkContext(name, source, resolved.routing_key))
@@ -59,7 +63,7 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
                 await writer.write(Batch(letter.batch.slices))
                 await writer.flush()
             except (SinkError, DataError) as error:
-                raise SinkError(f"{letter.file} is refused again: {error}") from error
+                raise SinkError(f"{letter.file} is rejected again: {error}") from error
             await asyncio.to_thread(letter.discard)
             delivered += 1
     finally:
@@ -67,8 +71,8 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
     return delivered
 
 
-class _Replaying(Sink):
-    """A sink that passes its batches to another sink's ``replay``."""
+class _ReplayAdapter(Sink):
+    """Passes batches to the ``replay`` of another sink."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -83,4 +87,4 @@ class _Replaying(Sink):
 def _require_own(name: str, letter: Letter) -> None:
     rejection = letter.batch.rejection
     if rejection is not None and rejection.sink != name:
-        raise ConfigurationError(f"{letter.file} was refused by sink {rejection.sink!r}, not by {name!r}")
+        raise ConfigurationError(f"{letter.file} was rejected by sink {rejection.sink!r}, not by {name!r}")

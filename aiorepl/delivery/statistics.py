@@ -1,4 +1,4 @@
-"""What a sink has done so far: kept up by those who call it, read by ``Pipeline.statistics``."""
+"""The counters and positions of one sink, as ``Pipeline.statistics`` returns them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from aiorepl.lsn import LSN
 
 @dataclass(slots=True)
 class SinkStatistics:
-    """What one sink has done.
+    """The counters and positions of one sink. Counters start at 0 with the pipeline.
 
-    :param retries: calls that were made again.
-    :param rewinds: how often it had lost what it had accepted, and was sent it again; changes and batches count again.
-    :param dead_letters: changes that the sink refused and its dead letters took.
-    :param skipped: changes that the sink refused and that are lost to it, as its policy has it.
-    :param committed: when the last transaction that is durable with it was committed on the source.
-    :param blocked: how often a call of it held the event loop for a second or more.
-    :param failed: why it stopped, if it has.
+    :param name: the sink's name within its pipeline.
+    :param changes: changes that were delivered, including dead letters and skipped changes.
+    :param batches: batches that were written.
+    :param flushes: flushes that succeeded.
+    :param retries: calls that were repeated after a ``TransientError``.
+    :param rewinds: how often the sink had lost accepted data, and got it again; ``changes`` and ``batches`` count it again.
+    :param dead_letters: rejected changes that became dead letters.
+    :param skipped: rejected changes that were skipped.
+    :param blocked: how often a call of the sink blocked the event loop for a second or more.
+    :param accepted: the end LSN of the last transaction that the sink has accepted.
+    :param durable: the end LSN of the last transaction that is durable in the sink.
+    :param committed: when the last durable transaction was committed on the source, an aware datetime; ``None`` before the
+        first one.
+    :param failed: the error that stopped the sink; ``None`` while it works.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A synchronous sink in worker threads, so that it may block as long as it likes."""
+"""Adapts a synchronous sink: its calls run in worker threads, where they may block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _A = TypeVarTuple("_A")
 
 
 class ThreadedSink(Sink):
-    """Makes each call in a thread. A call that was begun is waited for, also when the pipeline is cancelled."""
+    """Makes each call in a worker thread. A call in progress is completed even if the pipeline is cancelled."""
 
     def __init__(self, sink: SyncSink) -> None:
         self._sink = sink
@@ -25,12 +25,12 @@ class ThreadedSink(Sink):
 
     @property
     def durable_on_write(self) -> bool:
-        """As ``Sink``'s, of the sink behind it."""
+        """Whether the synchronous sink's batches are durable when ``write`` returns."""
         return self._sink.durable_on_write
 
     @property
     def replays(self) -> bool:
-        """As ``Sink``'s, of the sink behind it."""
+        """Whether the synchronous sink supports replay."""
         return self._sink.replays
 
     async def open(self, context: SinkContext) -> Position | None:
@@ -50,5 +50,5 @@ class ThreadedSink(Sink):
 
 
 async def _call(function: Callable[[*_A], _T], *arguments: *_A) -> _T:
-    # A thread cannot be interrupted, and the next call must not come before it is done.
+    # A thread cannot be interrupted, and the next call must not start before this one has ended.
     return await uninterrupted(to_thread.run_sync(function, *arguments))

@@ -1,11 +1,10 @@
-"""Notices when a sink blocks the event loop, and says which one: while it does, nothing else runs, statuses included.
+"""Logs which sink blocks the event loop. While the loop is blocked nothing else runs, status updates included.
 
-One thread for each loop on which pipelines run, and none when there are none. Twice a second it has the loop set a
-flag; a flag that stays unset means that somebody holds the loop, and the task that the loop is in says who. Nothing is
-added to the calls themselves, however many there are.
+Each loop on which pipelines run has one watchdog thread. Twice a second the thread schedules a callback on the loop that
+sets a flag. If the flag stays unset, the loop is blocked, and its current task identifies the sink. The sinks' calls have no
+overhead.
 
-That the blocked pipeline goes on sending statuses, from that thread, is not attempted: a client that cannot read is
-better off with a server that notices.
+The thread does not send status updates for a blocked pipeline: the server should notice a client that does not read.
 """
 
 from __future__ import annotations
@@ -28,36 +27,36 @@ _log = logging.getLogger("aiorepl.watchdog")
 LIMIT_SECONDS: Final = 1.0
 _GROWTH: Final = 4
 
-_dogs: WeakKeyDictionary[asyncio.AbstractEventLoop, Watchdog] = WeakKeyDictionary()
-_responsible: WeakKeyDictionary[asyncio.Task[Any], SinkStatistics] = WeakKeyDictionary()
+_watchdogs: WeakKeyDictionary[asyncio.AbstractEventLoop, Watchdog] = WeakKeyDictionary()
+_sinks: WeakKeyDictionary[asyncio.Task[Any], SinkStatistics] = WeakKeyDictionary()
 
 
 def attribute_to_sink(task: asyncio.Task[Any], sink: SinkStatistics) -> None:
-    """Whoever holds the loop from within ``task`` is this sink."""
-    _responsible[task] = sink
+    """Attribute a blocked loop to ``sink`` while ``task`` runs."""
+    _sinks[task] = sink
 
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """Watch the running loop, together with all others who do."""
+    """Watch the running loop. All users of a loop share one thread."""
     loop = asyncio.get_running_loop()
-    dog = _dogs.setdefault(loop, Watchdog())
-    dog.enter(loop)
+    watchdog = _watchdogs.setdefault(loop, Watchdog())
+    watchdog.enter(loop)
     try:
         yield
     finally:
-        dog.leave()
+        watchdog.leave()
 
 
 class Watchdog:
-    """The thread of one loop. All calls come from the loop's own."""
+    """The watchdog thread of one loop. Its methods are called on that loop."""
 
     def __init__(self) -> None:
         self._users = 0
         self._stop = threading.Event()
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One more pipeline runs."""
+        """Add a user; the first one starts the thread."""
         self._users += 1
         if self._users == 1:
             self._stop = threading.Event()
@@ -65,7 +64,7 @@ class Watchdog:
             threading.Thread(target=_watch, args=arguments, name="aiorepl watchdog", daemon=True).start()
 
     def leave(self) -> None:
-        """One has ended."""
+        """Remove a user; the last one stops the thread."""
         self._users -= 1
         if not self._users:
             self._stop.set()
@@ -74,20 +73,20 @@ class Watchdog:
 def _watch(loop: asyncio.AbstractEventLoop, thread: int, stop: threading.Event) -> None:
     answered = threading.Event()
     answered.set()
-    asked_at, patience = 0.0, LIMIT_SECONDS
+    asked_at, threshold = 0.0, LIMIT_SECONDS
     while not stop.wait(LIMIT_SECONDS / 2):
         now = time.monotonic()
         if answered.is_set():
             answered.clear()
-            asked_at, patience = now, LIMIT_SECONDS
+            asked_at, threshold = now, LIMIT_SECONDS
             try:
                 loop.call_soon_threadsafe(answered.set)
             except RuntimeError:
-                return  # closed
-        elif now - asked_at >= patience:
-            _report(loop, thread, now - asked_at, first=patience == LIMIT_SECONDS)
-            # Again while it lasts, but not twice a second.
-            patience *= _GROWTH
+                return  # the loop is closed
+        elif now - asked_at >= threshold:
+            _report(loop, thread, now - asked_at, first=threshold == LIMIT_SECONDS)
+            # Report again while it stays blocked, at growing intervals.
+            threshold *= _GROWTH
 
 
 def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, first: bool) -> None:
@@ -97,20 +96,20 @@ def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, fir
         return
     code = frame.f_code
     where = f"in {code.co_name} at {code.co_filename}:{frame.f_lineno}"
-    sink = None if task is None else _responsible.get(task)
+    sink = None if task is None else _sinks.get(task)
     if sink is not None:
         sink.blocked += first
-        who = f"sink {sink.name}"
-        advice = "a sink that blocks derives from SyncSink, or calls asyncio.to_thread"
+        culprit = f"sink {sink.name}"
+        advice = "derive it from SyncSink, or make the blocking call with asyncio.to_thread"
     else:
-        who = "a callback" if task is None else f"task {task.get_name()!r}"
-        advice = "call what blocks by asyncio.to_thread"
+        culprit = "a callback" if task is None else f"task {task.get_name()!r}"
+        advice = "make the blocking call with asyncio.to_thread"
     _log.warning(
-        "%s has blocked the event loop for %.1f s, %s: nothing else runs meanwhile, statuses to the server included; %s",
-        who,
+        "%s has blocked the event loop for %.1f s, %s: no other sink runs, and the server gets no status updates; %s",
+        culprit,
         seconds,
         where,
         advice,
     )
-    # Lines of code, never values.
-    _log.debug("it is there by way of:\n%s", "".join(traceback.format_stack(frame)))
+    # The stack has lines of code and no values.
+    _log.debug("stack of the blocked event loop:\n%s", "".join(traceback.format_stack(frame)))

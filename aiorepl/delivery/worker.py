@@ -1,4 +1,4 @@
-"""One sink at work: its cursor, its batches and its flushes; ``writing`` makes the calls. Nobody else calls the sink."""
+"""Runs one sink: reads its cursor, builds batches, and decides when to write and flush. ``writer`` makes the calls."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import logging
 from datetime import datetime
 from typing import Protocol
 
+from aiorepl.cancellation import run_until_set
 from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.buffer import Cursor
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.data_errors import locate_error
-from aiorepl.delivery.feeder import Feeder, unless
+from aiorepl.delivery.feeder import Feeder
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.delivery.writer import SinkWriter, transactions
+from aiorepl.delivery.writer import SinkWriter
 from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -30,29 +31,29 @@ _log = logging.getLogger("aiorepl.sink")
 
 
 class Progress(Protocol):
-    """Who is told how far a sink is."""
+    """Receives the progress of one sink."""
 
     async def accepted(self, end_lsn: LSN) -> None:
-        """Everything up to ``end_lsn`` is in the sink's hands."""
+        """Record that the sink has accepted everything up to ``end_lsn``."""
 
     async def durable(self, end_lsn: LSN) -> None:
-        """Everything up to ``end_lsn`` would survive the loss of this process."""
+        """Record that everything up to ``end_lsn`` is durable in the sink."""
 
     async def rewound(self, lsn: LSN) -> None:
-        """The sink was opened again and holds everything up to ``lsn``; whatever else was said of it is void.
+        """Record that the sink was opened again and holds everything up to ``lsn``, in place of earlier reports.
 
-        :raises SlotError: nobody has what comes behind that any more.
+        :raises SlotError: the changes after ``lsn`` are no longer available.
         """
 
 
 class SinkWorker:
     """Runs one opened sink until its cursor ends.
 
-    :param statistics: of the sink; kept up to date here.
-    :param context: what the sink was opened with.
-    :param after: what the sink holds already: transactions that ended at or before it are not given to it again.
-    :param keeps_position: whether the sink keeps its position itself, and so is told of WAL without changes too.
-    :param catalog: what the catalog says of the tables, where the sink's choices depend on it.
+    :param statistics: the sink's statistics, which the worker updates.
+    :param context: the context with which the sink was opened.
+    :param after: the sink has every transaction that ended at or before this LSN; they are not delivered again.
+    :param keeps_position: whether the sink stores its position, and so gets batches without changes as well.
+    :param catalog: the catalog's information about the tables; ``None`` if the sink's options do not need it.
     """
 
     def __init__(
@@ -82,44 +83,45 @@ class SinkWorker:
         self._trail = context.position.trail if keeps_position else None
         self._policy = delivery.batches
         self._rewinds = Rewinds(delivery.retry)
-        # Who overrides write alone is durable when it returns: nothing to wait for.
         self._durable_on_write = delivery.sink.durable_on_write
-        self._begin(after)
+        self._reset(after)
 
-    def _begin(self, after: LSN) -> None:
-        """Know of nothing but that the sink has everything up to ``after``."""
+    def _reset(self, after: LSN) -> None:
+        """Forget everything except that the sink has everything up to ``after``."""
         self._filter = None
         if self._selection is not None:
             self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog)
         self._tracker = SchemaTracker() if self._announces else None
         self._received = ReplayFilter(after)
         self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
-        self._gather_until: float | None = None
-        self._skipped = 0
-        self._unflushed = 0
+        self._linger_until: float | None = None
+        # Slices that were taken from the cursor and dropped, and are not released yet.
+        self._dropped = 0
+        self._unflushed_bytes = 0
         self._flush_at: float | None = None
+        # The end LSN of the last accepted transaction, until it is flushed, and its commit time.
         self._accepted: LSN | None = None
         self._committed: datetime | None = None
-        # Why the stream cannot be given to the sink from here on.
-        self._barred: AioreplError | None = None
+        # The error that prevents delivery of the next slice; raised once everything before it is durable.
+        self._pending_error: AioreplError | None = None
 
     async def run(self, feeder: Feeder | None = None) -> None:
-        """Write and flush until the buffer is closed and empty; the last flush included.
+        """Write and flush until the buffer is closed and empty; the last flush is included.
 
-        :param feeder: what fills the buffer, and is asked to do so again where the sink has lost what it had accepted.
-        :raises SinkError: the sink failed for good.
+        :param feeder: fills the buffer; it reads the stream again if the sink loses accepted data.
+        :raises SinkError: the sink failed permanently.
         """
         while True:
             try:
                 await self._deliver()
                 break
             except TransientError as error:
-                if not error.rewind or feeder is None or not feeder.repeats:
+                if not error.rewind or feeder is None or not feeder.can_rewind:
                     raise
-                if not await self._go_back(feeder, error):
+                if not await self._rewind(feeder, error):
                     break
-        # The buffer may be filled on, for others.
-        self._cursor.leave()
+        # The feeder may continue for other sinks.
+        self._cursor.close()
 
     async def _deliver(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -129,30 +131,30 @@ class SinkWorker:
                 await self._write(batch)
                 if self._flush_at is None:
                     self._flush_at = clock() + self._policy.flush_seconds
-            elif self._barred is not None:
+            elif self._pending_error is not None:
                 await self._flush()
-                raise self._barred
+                raise self._pending_error
             elif self._cursor.ended:
-                # A transaction that has no end yet will come again whole: what there is of it may be forgotten.
+                # The slices of an unfinished transaction are dropped: the next start receives it again as a whole.
                 await self._flush()
                 return
             due = self._flush_at is not None and clock() >= self._flush_at
-            if self._durable_on_write or due or self._unflushed >= self._policy.flush_bytes:
+            if self._durable_on_write or due or self._unflushed_bytes >= self._policy.flush_bytes:
                 await self._flush()
             if batch is None:
                 await self._wait()
             elif self._cursor.waiting:
-                # A sink that never waits would keep statuses from the server until a huge transaction is written.
+                # If the sink never waits, no other task (such as status updates) would run during a huge transaction.
                 await asyncio.sleep(0)
 
     def _next_batch(self) -> Batch | None:
-        while not self._batcher.full and self._barred is None:
+        while not self._batcher.full and self._pending_error is None:
             part = self._cursor.take()
             if part is None:
                 break
             new = self._received.new(part)
             if new is None:
-                self._skipped += 1
+                self._dropped += 1
                 continue
             self._received.add(new)
             header, end_lsn = new.transaction, new.end_lsn
@@ -164,48 +166,57 @@ class SinkWorker:
             ):
                 self._trail.add(end_lsn, header)
             try:
-                self._batcher.add(self._chosen(new))
+                self._batcher.add(self._transform(new))
             except DataError as error:
-                self._barred = locate_error(error, (new,))
+                self._pending_error = locate_error(error, (new,))
             except PermanentError as error:
-                self._barred = error
-        batch = None if self._gathers() else self._batcher.take()
-        if batch is None and self._barred is None and self._cursor.holds_back and self._batcher.under_way:
-            # The rest of the transaction waits for room, which this part has to make.
-            batch = self._batcher.take_part()
-        if batch is None and self._skipped:
-            self._cursor.release(self._skipped)
-            self._skipped = 0
+                self._pending_error = error
+        batch = None if self._lingers() else self._batcher.take()
+        if (
+            batch is None
+            and self._pending_error is None
+            and self._cursor.blocks_writer
+            and self._batcher.has_partial
+        ):
+            # The rest of the transaction waits for room, which only this part can release.
+            batch = self._batcher.take_partial()
+        if batch is None and self._dropped:
+            self._cursor.release(self._dropped)
+            self._dropped = 0
         return batch
 
-    def _gathers(self) -> bool:
-        """Whether what is there to be written waits for more."""
+    def _lingers(self) -> bool:
+        """Whether to wait for more slices before the next batch."""
         batcher, cursor = self._batcher, self._cursor
-        if self._barred is not None:
+        if self._pending_error is not None:
             return False
-        if self._policy.linger and batcher.ready and not (batcher.full or cursor.ended or cursor.holds_back):
+        if (
+            self._policy.linger
+            and batcher.ready
+            and not (batcher.full or cursor.ended or cursor.blocks_writer)
+        ):
             now = asyncio.get_running_loop().time()
-            if self._gather_until is None:
-                self._gather_until = now + self._policy.linger
-            if now < self._gather_until:
+            if self._linger_until is None:
+                self._linger_until = now + self._policy.linger
+            if now < self._linger_until:
                 return True
-        self._gather_until = None
+        self._linger_until = None
         return False
 
-    def _chosen(self, part: Slice) -> Slice:
-        """What of the slice the sink gets, in its form."""
+    def _transform(self, part: Slice) -> Slice:
+        """Apply the selection, and add schema changes."""
         if self._filter is not None:
             part = self._filter.apply(part)
         return part if self._tracker is None else self._tracker.announced(part)
 
     async def _wait(self) -> None:
-        times = [at for at in (self._flush_at, self._gather_until) if at is not None]
+        times = [at for at in (self._flush_at, self._linger_until) if at is not None]
         if not times:
-            await self._cursor.news()
+            await self._cursor.wait()
             return
         try:
             async with asyncio.timeout_at(min(times)):
-                await self._cursor.news()
+                await self._cursor.wait()
         except TimeoutError:
             pass
 
@@ -214,29 +225,29 @@ class SinkWorker:
             try:
                 await self._writer.write(batch)
             except DataError:
-                await self._write_apart(batch)
-        self._cursor.release(self._batcher.spent(batch) + self._skipped)
-        self._skipped = 0
+                await self._write_separately(batch)
+        self._cursor.release(self._batcher.added(batch) + self._dropped)
+        self._dropped = 0
         statistics = self.statistics
         statistics.batches += 1
         statistics.changes += len(batch)
-        self._unflushed += batch.size
+        self._unflushed_bytes += batch.size
         await self._accept(batch)
 
-    async def _write_apart(self, batch: Batch) -> None:
-        """Write each transaction by itself, so that one with a value that cannot be read does not withhold those before it.
+    async def _write_separately(self, batch: Batch) -> None:
+        """Write each transaction as a batch, so that transactions before a value that cannot be decoded are delivered.
 
-        :raises DataError: the first such value; what comes before it is durable.
+        :raises DataError: the first such value; everything before it is durable.
         """
-        for unit in transactions(batch):
-            part = Batch(unit)
+        for slices in batch.transactions():
+            part = Batch(slices)
             try:
                 await self._writer.write(part)
             except DataError as error:
                 if self._flush_at is None and self._accepted is not None:
                     self._flush_at = asyncio.get_running_loop().time()
                 await self._flush()
-                raise locate_error(error, unit) from None
+                raise locate_error(error, slices) from None
             await self._accept(part)
 
     async def _accept(self, batch: Batch) -> None:
@@ -252,7 +263,7 @@ class SinkWorker:
         if self._flush_at is None:
             return
         await self._writer.flush()
-        self._unflushed, self._flush_at = 0, None
+        self._unflushed_bytes, self._flush_at = 0, None
         self.statistics.flushes += 1
         if self._accepted is not None:
             end_lsn, self._accepted = self._accepted, None
@@ -260,15 +271,22 @@ class SinkWorker:
             self.statistics.committed = self._committed
             await self._progress.durable(end_lsn)
 
-    async def _go_back(self, feeder: Feeder, error: TransientError) -> bool:
-        """Open the sink again and have everything sent that it has not; whether that will be."""
+    async def _rewind(self, feeder: Feeder, error: TransientError) -> bool:
+        """Open the sink again, and have the feeder read everything again that the sink has lost.
+
+        :returns: whether delivery continues.
+        """
         statistics = self.statistics
         pause = self._rewinds.pause(statistics.durable, error.retry_after)
         if pause is None:
             raise error
-        _log.warning("sink %s is opened and sent again what it lost: %s", statistics.name, error)
+        _log.warning(
+            "sink %s has lost accepted changes; it is opened again and gets them again: %s",
+            statistics.name,
+            error,
+        )
         statistics.rewinds += 1
-        opened = await unless(feeder.stopped, self._reopened(pause))
+        opened = await run_until_set(feeder.stopped, self._reopen(pause))
         if opened is None:
             return False
         (held,) = opened
@@ -277,17 +295,20 @@ class SinkWorker:
             self._trail.begin(held)
         await self._progress.rewound(lsn)
         statistics.accepted = statistics.durable = lsn
-        self._begin(lsn)
-        return await feeder.again(self._cursor, lsn)
+        self._reset(lsn)
+        return await feeder.rewind(self._cursor, lsn)
 
-    async def _reopened(self, pause: float) -> tuple[Position | None]:
+    async def _reopen(self, pause: float) -> tuple[Position | None]:
         await asyncio.sleep(pause)
         return (await self._writer.reopen(self._context),)
 
 
 def _must_be_written(part: Slice) -> bool:
-    # The end of a transaction whose changes came in earlier batches, and how a prepared one ended, come without
-    # changes, and may come alone.
+    """Whether a sink without a position needs this slice.
+
+    Two kinds of slices matter even without changes: the end of a transaction whose earlier slices were in earlier batches,
+    and the outcome of a prepared transaction.
+    """
     ends = part.last and not part.first and part.transaction is not None
     return (
         bool(part.changes)

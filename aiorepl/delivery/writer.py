@@ -1,15 +1,16 @@
-"""Calls of one sink: insisted on while that may help, several at once where order allows, and what becomes of a rejection.
+"""Calls one sink: with retries, concurrently if configured, and with the sink's policy for rejected changes.
 
-A rejection is settled as the sink's policy has it. The changes that the sink named, or else the transactions that fail by
-themselves, are put aside (dead letters) or passed over (skip); everything else of the batch is written. Only then does
-the batch count as accepted, so a change is either with the sink, or with its dead letters, or counted as skipped.
+If ``on_error`` is ``dead_letter`` or ``skip``, rejected changes are diverted: they become dead letters or are skipped. These
+are the changes that the sink has named, or else the transactions that fail when they are written one by one. Everything else
+of the batch is written. The batch counts as accepted only then, so each change is in the sink, in its dead letters, or
+counted as skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -26,7 +27,7 @@ from aiorepl.sink import Batch, Rejection, Sink, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.transaction import Slice
-from aiorepl.transforms.function import Transformer, Untransformed
+from aiorepl.transforms.function import Transformer, TransformFailed
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -38,7 +39,7 @@ _CLOSE_SECONDS: Final = 5.0
 class SinkWriter:
     """Writes to an opened sink, and flushes it.
 
-    :param keeps_position: whether the sink keeps its position itself, and so has to hear where a batch ends.
+    :param keeps_position: whether the sink stores its position, and so needs to know where each batch ends.
     :param catalog: the catalog's information about the tables.
     """
 
@@ -57,112 +58,116 @@ class SinkWriter:
         self._sink = delivery.sink
         self._statistics = statistics
         self._keeps_position = keeps_position
-        self._letters_lock = asyncio.Lock()
+        self._dead_letters_lock = asyncio.Lock()
         transform = delivery.transform
         self._transformer = None if transform is None else Transformer(name, transform, delivery.retry)
 
     async def write(self, batch: Batch) -> None:
-        """Have the batch accepted, or settled as the policy has it.
+        """Transform and write a batch; divert rejected changes if the sink's policy says so.
 
-        :raises AioreplError: the sink failed for good, and its policy is to halt, or cannot help here.
+        :raises AioreplError: the sink failed permanently, and its policy is ``halt`` or does not cover this error.
         """
         if self._transformer is not None:
             try:
                 batch = await self._transformer.batch(batch)
-            except Untransformed as rest:
+            except TransformFailed as failure:
                 if self._delivery.on_error == "halt":
-                    raise rest.error  # noqa: B904 - it has its own cause
-                await self._dead_letter(self._only(batch, rest.refused), rest.error, "transform")
-                batch = rest.batch
+                    raise failure.error  # noqa: B904 - it has its own cause
+                await self._divert(self._select(batch, failure.refused), failure.error, "transform")
+                batch = failure.batch
         if self._delivery.concurrency == 1:
-            await self._write_or_reject(batch)
+            await self._write(batch)
             return
         try:
             for stage in stages(batch, self._delivery.concurrency, self._delivery.order(self._catalog)):
                 async with asyncio.TaskGroup() as group:
                     for part in stage:
-                        attribute_to_sink(group.create_task(self._write_or_reject(part)), self._statistics)
+                        attribute_to_sink(group.create_task(self._write(part)), self._statistics)
         except ExceptionGroup as errors:
-            for alike in (wants_rewind, _is_unreadable):
-                if all(map(alike, errors.exceptions)):
-                    raise errors.exceptions[0]  # noqa: B904 - the others say the same
+            for is_kind in (wants_rewind, _is_data_error):
+                if all(map(is_kind, errors.exceptions)):
+                    raise errors.exceptions[0]  # noqa: B904 - one stands for all of its kind
             raise
 
     async def flush(self) -> None:
-        """Have everything accepted made durable.
+        """Flush the sink.
 
-        :raises AioreplError: it cannot be. No policy helps: what was accepted is not known here any more.
+        :raises AioreplError: the flush failed permanently. No policy covers this: the accepted changes are gone from memory.
         """
-        await self._retry("flush", self._sink.flush)
+        await self._call("flush", self._sink.flush)
 
     async def reopen(self, context: SinkContext) -> Position | None:
-        """Open the sink again, which has lost what it had accepted; gives the position that it returns.
+        """Open the sink again after it has lost accepted data.
 
-        :raises AioreplError: it cannot be opened, or does not go on as what it was.
+        :returns: the position that the sink returns.
+        :raises AioreplError: the sink cannot be opened, or keeps a position now although it did not before, or vice versa.
         """
-        held = await self._retry("open", lambda: self._sink.open(context), rewind=True)
+        held = await self._call("open", lambda: self._sink.open(context), rewind=True)
         if self._keeps_position is (held is None):
             raise SinkError(
-                f"sink {self._name}: open has returned a position at one time and none at another: where the target "
-                "holds none yet, it is the context's"
+                f"sink {self._name}: open has returned a position at one time and None at another: if the target holds no "
+                "position yet, return the context's"
             )
         if held is not None:
             held.require_same_source(context.position, f"sink {self._name}")
         return held
 
-    async def _write_or_reject(self, batch: Batch) -> None:
+    async def _write(self, batch: Batch) -> None:
         try:
-            await self._retry("write", lambda: self._sink.write(batch))
+            await self._call("write", lambda: self._sink.write(batch))
         except AioreplError as error:
             if self._delivery.on_error == "halt" or wants_rewind(error):
                 raise
             if isinstance(error, PermanentError) and error.fatal:
                 raise
-            await self._reject(batch, error)
+            await self._handle_rejection(batch, error)
 
-    async def _reject(self, batch: Batch, error: AioreplError) -> None:
+    async def _handle_rejection(self, batch: Batch, error: AioreplError) -> None:
         if isinstance(error, PermanentError) and error.refused:
-            await self._dead_letter(self._only(batch, error.refused), error, "write")
+            await self._divert(self._select(batch, error.refused), error, "write")
             await self._move_position_past(batch)
             return
-        units = list(transactions(batch))
-        if len(units) > 1 and not isinstance(error, TransientError):
-            for unit in units:
-                await self._write_or_reject(Batch(unit))
+        transactions = list(batch.transactions())
+        # A TransientError whose retries are spent would be raised for each of them.
+        if len(transactions) > 1 and not isinstance(error, TransientError):
+            for slices in transactions:
+                await self._write(Batch(slices))
             return
-        # Nobody is there (and would not be for each of them), or it is this one.
-        for unit in units:
-            self._require_separable(unit, error)
-        await self._dead_letter(batch.slices, error, "write")
+        for slices in transactions:
+            self._require_whole(slices, error)
+        await self._divert(batch.slices, error, "write")
         await self._move_position_past(batch)
 
     async def _move_position_past(self, batch: Batch) -> None:
-        """Make a sink that keeps its position move it past a batch whose refused changes were put aside.
+        """Make a sink that keeps its position move it past a batch whose rejected changes were diverted.
 
         The slot is confirmed past them, so the position must not stay before them.
         """
         if self._keeps_position and batch.end_lsn is not None:
-            passed = Batch((Slice(None, (), True, batch.end_lsn, 0),))
-            await self._retry("write", lambda: self._sink.write(passed))
+            empty = Batch((Slice(None, (), True, batch.end_lsn, 0),))
+            await self._call("write", lambda: self._sink.write(empty))
 
-    def _require_separable(self, unit: Sequence[Slice], error: AioreplError) -> None:
-        """Check that a transaction can be put aside whole, so that none is left half with the sink."""
-        header = unit[0].transaction
+    def _require_whole(self, slices: Sequence[Slice], error: AioreplError) -> None:
+        """Check that these slices are a whole transaction, so that none is diverted in part.
+
+        :raises SinkError: they are a part of one, or a prepared transaction that is undecided.
+        """
+        header = slices[0].transaction
         if header is None or self._sink.concurrent:
             return
         if header.prepared:
             raise SinkError(
-                f"sink {self._name} refuses the transaction prepared at {header.commit_lsn}, which cannot be put aside "
-                f"before it is decided: {error}"
+                f"sink {self._name} rejects the transaction prepared at {header.commit_lsn}, which cannot be diverted "
+                f"before it is committed or rolled back: {error}"
             ) from error
-        if not (unit[0].first and unit[-1].last):
+        if not (slices[0].first and slices[-1].last):
             raise SinkError(
-                f"sink {self._name} refuses a part of the transaction at {header.commit_lsn}, which is larger than a batch "
-                f"and cannot be put aside in parts: let batches hold more bytes, or mend the cause: {error}"
+                f"sink {self._name} rejects a part of the transaction at {header.commit_lsn}, which is larger than a batch "
+                f"and cannot be diverted in parts: increase max_bytes and max_rows, or correct the cause: {error}"
             ) from error
 
-    def _only(self, batch: Batch, refused: Sequence[Change]) -> list[Slice]:
-        """The slices reduced to the refused changes; slices without any are left out.
+    def _select(self, batch: Batch, refused: Sequence[Change]) -> list[Slice]:
+        """Return the slices reduced to the refused changes; slices without any are left out.
 
         Changes are matched by event id, because spooled changes are new objects on each iteration.
 
@@ -182,87 +187,74 @@ class SinkWriter:
                 parts.append(replace(part, changes=list(named.values())))
         if missing := wanted - found:
             raise SinkError(
-                f"sink {self._name} refuses {len(missing)} changes that are not in the batch it was given, such as "
-                f"{min(missing)}: name the batch's own changes in refused"
+                f"sink {self._name} refuses {len(missing)} changes that are not in its batch, such as {min(missing)}: put the "
+                "batch's own changes in refused"
             )
         return parts
 
-    async def _dead_letter(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
+    async def _divert(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
+        """Write these slices to the dead letters, or count them as skipped."""
         count = sum(len(part.changes) for part in parts)
-        where = next((part.transaction.commit_lsn for part in parts if part.transaction is not None), None)
-        at = "" if where is None else f" from {where} on"
-        letters = self._delivery.dead_letters
-        if letters is None:
+        first = next((part.transaction.commit_lsn for part in parts if part.transaction is not None), None)
+        where = "" if first is None else f" from {first} on"
+        dead_letters = self._delivery.dead_letters
+        if dead_letters is None:
             self._statistics.skipped += count
-            _log.warning("sink %s: %s changes%s are skipped: %s", self._name, count, at, error)
+            _log.warning("sink %s: %s changes%s are skipped: %s", self._name, count, where, error)
             return
         rejection = Rejection(self._name, type(error).__name__, str(error), stage, datetime.now(UTC))
         batch = Batch(tuple(parts), rejection)
         # Batches may be written concurrently, but the dead letters' sink takes one call at a time.
-        async with self._letters_lock:
-            await self._retry("its dead letters' write", lambda: letters.write(batch))
-            await self._retry("its dead letters' flush", letters.flush)
+        async with self._dead_letters_lock:
+            await self._call("write of its dead letters", lambda: dead_letters.write(batch))
+            await self._call("flush of its dead letters", dead_letters.flush)
         self._statistics.dead_letters += count
-        _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, at, error)
+        _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, where, error)
 
-    async def _retry(self, call: str, make: Callable[[], Awaitable[T]], *, rewind: bool = False) -> T:
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]], *, rewind: bool = False) -> T:
+        """Make a call with retries.
+
+        :param rewind: whether to retry after a ``TransientError`` with ``rewind`` as well.
+        """
         try:
-            async for attempt in self._delivery.retry.sink(f"sink {self._name}: {call}", rewind=rewind):
+            async for attempt in self._delivery.retry.sink(f"sink {self._name}: {name}", rewind=rewind):
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
-                    return await awaitable(self._name, call, make())
+                    return await require_awaitable(self._name, name, call())
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise
         except Exception as error:
-            # The exception's own text may quote what was written, so only its type is told.
-            raise SinkError(f"sink {self._name}: {call} raised {type(error).__name__}") from error
+            # The exception's text may quote row data, so the message has only its type.
+            raise SinkError(f"sink {self._name}: {name} raised {type(error).__name__}") from error
 
 
 async def close(name: str, sink: Sink) -> None:
-    """Close a sink. A cancellation interrupts this only after a while, so that the client can close its connections."""
+    """Close a sink. A cancellation interrupts this only after 5 seconds, so that the client can close its connections."""
 
-    async def closed() -> None:
-        await awaitable(name, "close", sink.close())
+    async def call() -> None:
+        await require_awaitable(name, "close", sink.close())
 
-    await uninterrupted(closed(), patience=_CLOSE_SECONDS)
+    await uninterrupted(call(), patience=_CLOSE_SECONDS)
 
 
-def awaitable(name: str, call: str, made: Awaitable[T]) -> Awaitable[T]:
-    """What a sink's method returned; whether it is async is known only then, for it may hand on another's."""
-    if isinstance(made, Awaitable):
-        return made
-    raise SinkError(
-        f"sink {name}: its {call} is not async: make it so, or derive the sink from aiorepl.SyncSink"
-    )
+def require_awaitable(sink: str, call: str, returned: Awaitable[T]) -> Awaitable[T]:
+    """Return what a sink's method returned, if it can be awaited.
+
+    The method itself need not be a coroutine function: it may return another function's coroutine.
+
+    :raises SinkError: the method is not async.
+    """
+    if isinstance(returned, Awaitable):
+        return returned
+    raise SinkError(f"sink {sink}: its {call} is not async: make it async, or derive from aiorepl.SyncSink")
 
 
 def wants_rewind(error: BaseException) -> bool:
-    """Whether the sink has lost more than the call that raised this."""
+    """Whether the sink has lost data that it had accepted in earlier calls."""
     return isinstance(error, TransientError) and error.rewind
 
 
-def _is_unreadable(error: BaseException) -> bool:
+def _is_data_error(error: BaseException) -> bool:
     return isinstance(error, DataError)
-
-
-def transactions(batch: Batch) -> Iterator[tuple[Slice, ...]]:
-    """The batch by transactions; what stands between them by itself."""
-    unit: list[Slice] = []
-    for part in batch.slices:
-        if unit and not _same_transaction(unit[-1], part):
-            yield tuple(unit)
-            unit = []
-        unit.append(part)
-    if unit:
-        yield tuple(unit)
-
-
-def _same_transaction(one: Slice, other: Slice) -> bool:
-    # After a reconnect, the rest of a transaction has a new header object.
-    return (
-        one.transaction is not None
-        and other.transaction is not None
-        and one.transaction.commit_lsn == other.transaction.commit_lsn
-    )

@@ -1,1 +1,1 @@
-"""From the source to every sink, directly or through a journal."""
+"""The pipeline: from the source to every sink, directly or through a journal."""

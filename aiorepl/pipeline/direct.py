@@ -8,21 +8,18 @@ from collections.abc import Mapping
 from functools import partial
 
 from aiorepl.delivery.config import ResolvedDelivery
-from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
-from aiorepl.pipeline.fan_out import FanOut
+from aiorepl.pipeline.fan_out import SOURCE, FanOut
+from aiorepl.pipeline.progress import LedgerProgress
 from aiorepl.position import Position
 from aiorepl.source.capture import Capture
-from aiorepl.source.continuity import GAP_ADVICE, GapPolicy
-from aiorepl.source.ledger import Ledger
+from aiorepl.source.continuity import GapPolicy
 
 _log = logging.getLogger("aiorepl.pipeline")
 
-SOURCE = "source"
-
 
 class DirectFanOut(FanOut):
-    """One buffer for all sinks, and the slot waits for each of them."""
+    """Connects the source to all sinks through one buffer. The slot waits for every sink."""
 
     def __init__(
         self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
@@ -32,7 +29,10 @@ class DirectFanOut(FanOut):
         self._held: dict[str, Position | None] = {}
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        """Connect, open the sinks, deliver."""
+        """Connect, open the sinks, and deliver until the end.
+
+        :raises AioreplError: a sink or the source failed permanently.
+        """
         try:
             await self._run(cleanup)
         except Exception:
@@ -40,13 +40,13 @@ class DirectFanOut(FanOut):
                 # With one sink, the raised error is enough.
                 if len(self._sinks) > 1 and statistics.failed is not None:
                     _log.error(
-                        "sink %s stops, and all others with it: %s", statistics.name, statistics.failed
+                        "sink %s stops, and so do all other sinks: %s", statistics.name, statistics.failed
                     )
             raise
 
     async def _dependent(self, lsn: LSN) -> str | None:
-        holding = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
-        return next((f"sink {name}" for name in holding), None)
+        dependents = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
+        return next((f"sink {name}" for name in dependents), None)
 
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(delivery.sink.supports_prepared for delivery in self._sinks.values()):
@@ -79,25 +79,4 @@ class DirectFanOut(FanOut):
             for name, delivery in self._sinks.items()
         ]
         self.started.set()
-        await self._run_workers(buffer, partial(self._read, buffer), workers, go_back=self._capture.rewind)
-
-
-class LedgerProgress:
-    """The progress of a sink that the slot waits for."""
-
-    def __init__(self, ledger: Ledger, name: str) -> None:
-        self._ledger = ledger
-        self._name = name
-
-    async def accepted(self, end_lsn: LSN) -> None:
-        self._ledger.accept(self._name, end_lsn)
-
-    async def durable(self, end_lsn: LSN) -> None:
-        self._ledger.durable(self._name, end_lsn)
-
-    async def rewound(self, lsn: LSN) -> None:
-        if not self._ledger.reset(self._name, lsn):
-            raise SlotError(
-                f"sink {self._name} had everything up to {self._ledger.flushed} and now stands at {lsn}: its target has lost "
-                f"what came between, and the slot is confirmed past it; {GAP_ADVICE}"
-            )
+        await self._run_workers(buffer, partial(self._read, buffer), workers, rewind=self._capture.rewind)

@@ -1,8 +1,7 @@
-"""How slices get from the source to the sinks: by one buffer, or through the journal.
+"""The base of both ways from the source to the sinks: ``direct``, and ``journaled``.
 
-Each harness is a buffer, one task that fills it and a worker for each sink that reads it. A harness ends when its feeder
-does: by the end of the stream, on request, or by an error, which is kept until the sinks have finished with what they
-have.
+Slices are read into buffers, and each buffer has one feeder and a worker for each sink that reads it. Reading ends at the
+end of the stream, on request, or with an error; the error is raised once the workers have delivered the buffered slices.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from aiorepl.delivery.feeder import Feeder
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import Progress, SinkWorker
-from aiorepl.delivery.writer import awaitable, close
+from aiorepl.delivery.writer import close, require_awaitable
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.statistics import Lag
@@ -37,15 +36,20 @@ from aiorepl.wire.interface import CreatedSlot
 
 _log = logging.getLogger("aiorepl.pipeline")
 
+SOURCE = "source"
 JOURNAL = "journal"
 BACKPRESSURE_WARNING_SECONDS = 10.0
 
 
 class FanOut(ABC):
-    """Everything between the capture and the sinks of one pipeline; ``direct`` here, ``journaled`` next door.
+    """Delivers the slices of one capture to the sinks of one pipeline.
 
-    :param buffer_bytes: bytes that all buffers together may hold.
-    :param gaps: what to do about what is missing.
+    :param sinks: the resolved deliveries by sink name.
+    :param buffer_bytes: the limit of each buffer, in bytes.
+    :param gaps: whether missing transactions are accepted.
+    :ivar started: set once the stream has started.
+    :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.
+    :ivar failure: the error that ended reading.
     """
 
     def __init__(
@@ -66,102 +70,104 @@ class FanOut(ABC):
 
     @abstractmethod
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        """Connect, open the sinks, and run until everything has ended. Sinks are closed through ``cleanup``."""
+        """Connect, open the sinks, and deliver until the end. ``cleanup`` closes the sinks."""
 
     @property
     def ledger(self) -> Ledger | None:
-        """The positions of the stream; ``None`` before it has begun."""
+        """The positions of the stream; ``None`` before it has started."""
         return self._capture.ledger
 
     @property
     def received(self) -> LSN:
-        """How far the server has sent; 0 before the stream has begun."""
+        """The WAL position up to which the server has sent the stream; 0 before it has started."""
         return LSN(0) if self.ledger is None else self.ledger.received
 
     def lags(self) -> dict[str, Lag]:
-        """How far every sink is behind what the server has sent."""
+        """Return how far every sink is behind the server."""
         return {name: lag(self.received, statistics) for name, statistics in self.statistics.items()}
 
     def stop_reading(self) -> None:
-        """Fill no buffer any more; what is in them is still delivered."""
+        """Stop reading. Slices in the buffers are still delivered."""
         self._stopped.set()
         for feeder in self._feeders:
             feeder.stop()
 
     async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> PreflightResult:
-        """Connect. ``cleanup`` drops a slot that this creates, unless a sink or the journal already depends on it."""
+        """Connect. If this creates a slot and the start fails, ``cleanup`` drops it, unless a sink or the journal needs it."""
         readied = await self._capture.connect(**options)
         if self._capture.created is not None:
-            cleanup.push_async_callback(self._undo, self._capture.created)
+            cleanup.push_async_callback(self._drop_slot, self._capture.created)
         return readied
 
-    async def _undo(self, created: CreatedSlot) -> None:
+    async def _drop_slot(self, created: CreatedSlot) -> None:
         if not self._complete:
-            await uninterrupted(self._undone(created))
+            await uninterrupted(self._drop_slot_unless_needed(created))
 
-    async def _undone(self, created: CreatedSlot) -> None:
-        holder = await self._dependent(created.consistent_point)
-        if holder is None:
+    async def _drop_slot_unless_needed(self, created: CreatedSlot) -> None:
+        dependent = await self._dependent(created.consistent_point)
+        if dependent is None:
             await self._capture.roll_back()
         elif not self.started.is_set():
             _log.warning(
-                "the start has failed, and slot %s stays, for %s has begun with it: it keeps WAL until the next start",
+                "the start has failed, but slot %s is kept, because %s has a position in its stream: it keeps WAL until the next "
+                "start",
                 created.name,
-                holder,
+                dependent,
             )
 
     @property
     def _complete(self) -> bool:
-        """Whether the stream has begun and its consumers have everything before it."""
+        """Whether the stream has started and its consumers have everything before it."""
         return self.started.is_set()
 
     @abstractmethod
     async def _dependent(self, lsn: LSN) -> str | None:
-        """The name of a sink or journal that holds a position at or behind ``lsn``, once everything is closed."""
+        """Return the name of a sink or journal with a position at or after ``lsn``; called after everything is closed."""
 
     async def _open(
         self, name: str, delivery: ResolvedDelivery, begin: Position, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
         """Open the sink and its dead letters.
 
-        :raises AioreplError: it cannot be opened, or does not support its configuration.
+        :returns: the position that the sink keeps, if it keeps one.
+        :raises AioreplError: one of them cannot be opened, or does not support its configuration.
         """
         context = self._contexts[name] = SinkContext(name, begin.followed(), delivery.routing_key)
         try:
             if delivery.dead_letters is not None:
-                await self._opened(delivery.dead_letters, context, delivery.retry, cleanup)
-            held = await self._opened(delivery.sink, context, delivery.retry, cleanup)
-            self._require_fitting(name, delivery, held, begin)
+                await self._open_sink(delivery.dead_letters, context, delivery.retry, cleanup)
+            held = await self._open_sink(delivery.sink, context, delivery.retry, cleanup)
+            self._require_compatible(name, delivery, held, begin)
         except Exception as error:
             self.statistics[name].failed = str(error)
             raise
         return held
 
     @staticmethod
-    def _require_fitting(
+    def _require_compatible(
         name: str, delivery: ResolvedDelivery, held: Position | None, begin: Position
     ) -> None:
         if held is not None:
             held.require_same_source(begin, f"sink {name}")
             if delivery.concurrency > 1:
                 raise ConfigurationError(
-                    f"sink {name} keeps its position with its data, which takes one batch at a time: leave concurrency out"
+                    f"sink {name} keeps its position with its data, which requires one batch at a time: remove concurrency"
                 )
 
     @staticmethod
-    async def _opened(
+    async def _open_sink(
         sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
         cleanup.push_async_callback(close, context.name, sink)
         try:
             async for attempt in retry.sink(f"sink {context.name}: open"):
                 with attempt:
-                    return await awaitable(context.name, "open", sink.open(context))
+                    return await require_awaitable(context.name, "open", sink.open(context))
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise
         except Exception as error:
-            # The exception's own text may quote a password.
+            # The exception's text may quote a password, so the message has only its type.
             raise SinkError(f"sink {context.name}: open raised {type(error).__name__}") from error
 
     def _new_buffer(self, name: str, limit: int) -> SliceBuffer:
@@ -169,7 +175,7 @@ class FanOut(ABC):
         return buffer
 
     def _claim(self, name: str, holder: str, held: Position) -> Claim:
-        """The claim of a sink, to be compared with the stream."""
+        """Return the claim of a sink or journal, to be compared with the stream."""
         return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
 
     def _worker(
@@ -182,10 +188,10 @@ class FanOut(ABC):
         after: LSN,
         held: Position | None,
     ) -> SinkWorker:
-        """The worker of an opened sink.
+        """Create the worker of an opened sink.
 
-        :param after: the sink has everything up to here; it is not delivered again.
-        :param held: the position that the sink keeps, if it keeps one.
+        :param after: the sink has every transaction that ended at or before this LSN.
+        :param held: the position that the sink keeps; ``None`` if it keeps none.
         """
         context = self._contexts[name]
         if held is not None and context.position.trail is not None:
@@ -207,11 +213,11 @@ class FanOut(ABC):
         read: Callable[[], Coroutine[Any, Any, None]],
         workers: list[SinkWorker],
         *,
-        go_back: Callable[[LSN], Awaitable[None]] | None = None,
+        rewind: Callable[[LSN], Awaitable[None]] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            feeder = Feeder(group, buffer, read, go_back, failed or self._reading_failed)
+            feeder = Feeder(group, buffer, read, rewind, failed or self._reading_failed)
             self._feeders.append(feeder)
             feeder.start()
             if self._stopped.is_set():
@@ -221,42 +227,44 @@ class FanOut(ABC):
                 attribute_to_sink(group.create_task(_run(worker, feeder), name=name), worker.statistics)
 
     def _reading_failed(self, error: Exception) -> None:
-        """Raise it again once the sinks are done."""
+        """End the pipeline. The error is raised once the sinks are done."""
         self.failure = error
         self.ending.set()
 
     async def _read(self, buffer: SliceBuffer) -> None:
         while (slices := await self._capture.receive()) is not None:
             buffer.extend(slices)
-            # Or they would be held, and their spool with them, until something else comes.
+            # Do not keep the slices, and their spool file, alive until the next ones arrive.
             del slices
             if buffer.backpressured:
-                await self._room(buffer)
+                await self._wait_for_room(buffer)
 
-    async def _room(self, buffer: SliceBuffer) -> None:
-        """Wait until the source may be read on; who keeps it waiting for long is named."""
+    async def _wait_for_room(self, buffer: SliceBuffer) -> None:
+        """Wait until the buffer has room. After a while, log which sink is slow."""
         clock = asyncio.get_running_loop().time
-        began, patience = clock(), BACKPRESSURE_WARNING_SECONDS
+        start, timeout = clock(), BACKPRESSURE_WARNING_SECONDS
         while buffer.backpressured:
             try:
-                async with asyncio.timeout(patience):
-                    await buffer.room()
+                async with asyncio.timeout(timeout):
+                    await buffer.wait_for_room()
             except TimeoutError:
-                _log.warning(
-                    "sink %s has held back the source for %.0f s, with %d bytes in the buffer: WAL is kept on the "
-                    "server meanwhile%s",
-                    buffer.slowest,
-                    clock() - began,
-                    buffer.statistics().bytes,
+                others = (
                     ""
                     if buffer.slowest == JOURNAL
-                    else ", and all other sinks wait; with a journal nobody waits",
+                    else ", and all other sinks wait (a journal decouples them)"
                 )
-                patience *= 2
+                _log.warning(
+                    "sink %s has blocked the source for %.0f s, with %d bytes in the buffer: the server keeps WAL%s",
+                    buffer.slowest,
+                    clock() - start,
+                    buffer.statistics().bytes,
+                    others,
+                )
+                timeout *= 2
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
-    """Task groups raise groups; our callers are told the first thing that went wrong."""
+    """Return the first exception of a group, however deeply it is nested."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -272,6 +280,6 @@ async def _run(worker: SinkWorker, feeder: Feeder) -> None:
         raise
 
 
-def lag(end: LSN, sink: SinkStatistics, begin: LSN = LSN(0)) -> Lag:  # noqa: B008 - immutable
-    """How far a sink is behind ``end``, in a stream that has nothing before ``begin``."""
-    return Lag(max(0, end - max(sink.accepted, begin)), max(0, end - max(sink.durable, begin)))
+def lag(end: LSN, sink: SinkStatistics, start: LSN = LSN(0)) -> Lag:  # noqa: B008 - immutable
+    """Return how far a sink is behind ``end``, in a stream that begins at ``start``."""
+    return Lag(max(0, end - max(sink.accepted, start)), max(0, end - max(sink.durable, start)))

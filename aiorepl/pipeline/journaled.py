@@ -1,9 +1,8 @@
-"""The lanes of a pipeline with a journal: source to journal, and journal to each sink.
+"""Delivery through a journal: from the source to the journal, and from the journal to each sink.
 
-The slot waits for the journal alone. A sink reads the journal from a cursor that is kept beside it, so it may be slow,
-stopped or broken without holding WAL on the database. The journal can begin with the rows that were in the tables
-before the slot; if that load was cut short, the journal is empty while the slot is there, and that is refused rather
-than taken for a beginning.
+The slot waits only for the journal. A sink reads the journal from its cursor, which is stored with the journal, so a slow,
+stopped or broken sink does not make the server keep WAL. The journal can begin with an initial load of the tables. If that
+load was interrupted, the slot exists while the journal is empty; the next start refuses this state.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from aiorepl.cancellation import cancel_and_wait, run_until_set
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
-from aiorepl.delivery.feeder import unless
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import SinkWorker
@@ -28,9 +27,9 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention, keep_pruned
 from aiorepl.journal.sink import JournalSink
 from aiorepl.lsn import LSN
-from aiorepl.pipeline.direct import SOURCE, LedgerProgress
-from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of, lag
-from aiorepl.pipeline.journal_follower import CursorProgress, JournalFollower
+from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
+from aiorepl.pipeline.journal_follower import JournalFollower
+from aiorepl.pipeline.progress import CursorProgress, LedgerProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
@@ -44,7 +43,7 @@ _log = logging.getLogger("aiorepl.sink")
 
 
 class JournaledFanOut(FanOut):
-    """One harness into the journal and one for each sink out of it."""
+    """Connects the source to the journal, and the journal to each sink, through one buffer each."""
 
     def __init__(
         self,
@@ -61,11 +60,11 @@ class JournaledFanOut(FanOut):
         retention: Retention | str | None,
     ) -> None:
         if JOURNAL in sinks:
-            raise ConfigurationError(f"no sink can be called {JOURNAL!r}: that is the journal's own name")
+            raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
         super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps)
         self._url = journal
         self._sink = JournalSink(journal)
-        # What it gets at once is nobody's choice: it is sinks that may want few rows, or wait for more.
+        # Limits of rows and lingering are meant for sinks, not for the journal.
         self._journal = ResolvedDelivery(self._sink, replace(batches, max_rows=None, linger=0.0), retry)
         self._snapshot = snapshot or resnapshot
         self._resnapshot = resnapshot
@@ -75,17 +74,17 @@ class JournaledFanOut(FanOut):
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
-        self._readied: PreflightResult | None = None
-        self._begin = LSN(0)
-        # The journal's end at this start.
-        self._reaches = LSN(0)
+        self._preflight: PreflightResult | None = None
+        # Where the journal begins, and its end at this start.
+        self._journal_start = LSN(0)
+        self._journal_end = LSN(0)
         # Set once nothing more will be appended to the journal.
         self._end: LSN | None = None
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        """Connect, open the journal and the sinks, load what was there before, deliver.
+        """Connect, open the journal and the sinks, load the tables, and deliver until the end.
 
-        :raises SinkError: a sink failed for good; the others went on to the end.
+        :raises AioreplError: the source or the journal failed, or a sink; the other sinks continued to the end.
         """
         self._capture.deliver_prepared()
         readied = await self._connect(
@@ -94,7 +93,7 @@ class JournaledFanOut(FanOut):
             replace=self._resnapshot,
             journal=await asyncio.to_thread(JournalReader(self._url).recorded_position),
         )
-        self._readied, begin = readied, readied.position
+        self._preflight, begin = readied, readied.position
         held = await self._open(JOURNAL, self._journal, begin, cleanup)
         if readied.created is not None:
             await self._sink.void_prepared()
@@ -102,10 +101,10 @@ class JournaledFanOut(FanOut):
         self._loads = load is not None
         claims: list[Claim] = []
         if load is None:
-            held, claims = await self._without_gap(held, readied)
+            held, claims = await self._continue_journal(held, readied)
         after = begin.lsn if held is None or load is not None else held.lsn
-        self._reaches = after
-        # What the load brings ends where the slot begins: not durable before the journal has it.
+        self._journal_end = after
+        # The load ends where the slot begins, and is durable only once the journal has it.
         start = after if load is None else LSN(after - 1)
         ledger = await self._capture.begin(
             after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
@@ -120,18 +119,18 @@ class JournaledFanOut(FanOut):
             held=begin if held is None or load is not None else held,
         )
         chain = await asyncio.to_thread(JournalReader(self._url).chain)
-        self._begin = max(chain.start_lsn, chain.manifest.start_lsn)
-        places = {name: await self._registered(name, begin) for name in self._sinks}
+        self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
+        cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._retention is not None:
-            # Only now: every sink of ours has its cursor, and keeps what it needs.
+            # Only now, when the cursor of every sink protects the segments that it needs.
             pruning = asyncio.create_task(keep_pruned(self._url, self._retention), name="aiorepl retention")
-            cleanup.push_async_callback(_ended, pruning)
+            cleanup.push_async_callback(cancel_and_wait, pruning)
         self.started.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._inward(buffer, worker, load))
-            for name, at in places.items():
+            group.create_task(self._fill_journal(buffer, worker, load))
+            for name, at in cursors.items():
                 if at is not None:
-                    group.create_task(self._apart(name, at, cleanup))
+                    group.create_task(self._read_journal(name, at, cleanup))
         for error in self._failed.values():
             raise error
 
@@ -148,17 +147,17 @@ class JournaledFanOut(FanOut):
         return None if held is None or held.lsn < lsn else f"journal {self._url}"
 
     def lags(self) -> dict[str, Lag]:
-        """How far the journal is behind the server, and every sink behind the journal."""
+        """Return how far the journal is behind the server, and every sink behind the journal."""
         lags = {}
         for name, statistics in self.statistics.items():
             end = self.received if name == JOURNAL else self._sink.end
-            lags[name] = lag(end, statistics, self._begin)
+            lags[name] = lag(end, statistics, self._journal_start)
         return lags
 
-    async def _without_gap(
+    async def _continue_journal(
         self, held: Position | None, readied: PreflightResult
     ) -> tuple[Position | None, list[Claim]]:
-        """The position where the journal continues, and its claim on the stream."""
+        """Return the position where the journal continues, and its claim on the stream."""
         holder = f"journal {self._url}"
         resumed = self.gaps.check(holder, held, readied.position, readied.wal_end)
         if held is None or resumed is None:
@@ -170,56 +169,56 @@ class JournaledFanOut(FanOut):
 
     async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
         await self.gaps.check_refuted(claim, begins)
-        # A claim is refuted before anything is written: by the first slice that conflicts with it.
+        # The first conflicting slice refutes a claim, before anything is written.
         await self._sink.skip(begins, begin.at(claim.position.lsn))
 
-    async def _apart(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
-        """Open a sink and delivery it. If it fails, its cursor stays, and the journal and the other sinks continue.
+    async def _read_journal(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+        """Run one sink. If it fails, its cursor stays, and the journal and the other sinks continue.
 
-        :param at: its cursor's position.
+        :param at: the position of the sink's cursor.
         """
         try:
-            await self._outward(name, at, cleanup)
+            await self._deliver_journal(name, at, cleanup)
         except Exception as error:  # noqa: BLE001 - raised once everything has ended
-            self._failed_alone(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
+            self._sink_failed(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
 
-    def _failed_alone(self, name: str, error: Exception) -> None:
+    def _sink_failed(self, name: str, error: Exception) -> None:
         self._failed[name] = error
         self.statistics[name].failed = str(error)
-        _log.error("sink %s stops, the others go on: %s", name, error)
+        _log.error("sink %s stops, the other sinks continue: %s", name, error)
         if len(self._failed) == len(self._sinks):
             self.ending.set()
 
-    async def _inward(self, buffer: SliceBuffer, worker: SinkWorker, load: InitialLoad | None) -> None:
-        # Nothing comes again: the source is confirmed by what the journal has, and of a load there is one reading.
+    async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker, load: InitialLoad | None) -> None:
+        # No rewind: the journal never loses accepted data, and an initial load can be read only once.
         await self._run_workers(buffer, partial(self._load_and_read, buffer, load), [worker])
         self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
         for follower in self._followers:
             follower.end_at(self._end)
 
-    async def _registered(self, name: str, begin: Position) -> Position | None:
-        """Register the sink's cursor, which keeps the segments behind it, and return its position; ``None`` on failure."""
+    async def _register(self, name: str, begin: Position) -> Position | None:
+        """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
         cursors = Cursors(self._url)
-        # A sink without a cursor begins where the journal does, which may be before the slot: with its initial load.
+        # A new sink begins where the journal does. With an initial load, that is before the slot.
         try:
             kept = await asyncio.to_thread(cursors.get, name)
             at = begin.at(LSN(0) if kept is None else kept.lsn)
             await CursorProgress(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
         except AioreplError as error:
-            self._failed_alone(name, error)
+            self._sink_failed(name, error)
             return None
         statistics = self.statistics[name]
         statistics.accepted = statistics.durable = at.lsn
         return at
 
-    async def _outward(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+    async def _deliver_journal(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
         delivery = self._sinks[name]
-        opened = await unless(self._stopped, self._opened_at(name, delivery, at, cleanup))
+        opened = await run_until_set(self._stopped, self._open_sink_at(name, delivery, at, cleanup))
         if opened is None:
             return
         (own,) = opened
-        start, continuity = await self._place(name, own, at)
-        reads_from = min(start.lsn, self._reaches)
+        start, continuity = await self._start_position(name, own, at)
+        reads_from = min(start.lsn, self._journal_end)
         progress = CursorProgress(Cursors(self._url), name, at, delivery.retry)
         if start.lsn < at.lsn:
             await progress.rewound(start.lsn)
@@ -232,7 +231,7 @@ class JournaledFanOut(FanOut):
             name,
             JournalReader(self._url),
             buffer,
-            # A sink may be ahead of its cursor or of the journal. Its last transaction is read again, compared and skipped.
+            # A sink may be ahead of its cursor or of the journal: its last transaction is read again, compared and skipped.
             max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
             delivery.retry,
             self._capture.tables,
@@ -242,21 +241,23 @@ class JournaledFanOut(FanOut):
         self._followers.append(follower)
         if self._end is not None:
             follower.end_at(self._end)
-        failed = partial(self._failed_alone, name)
-        await self._run_workers(buffer, follower.run, [worker], go_back=follower.go_back, failed=failed)
+        failed = partial(self._sink_failed, name)
+        await self._run_workers(buffer, follower.run, [worker], rewind=follower.rewind, failed=failed)
 
-    async def _place(self, name: str, own: Position | None, at: Position) -> tuple[Position, Continuity]:
-        """Where a sink continues in the journal, and its claim on the journal's stream.
+    async def _start_position(
+        self, name: str, own: Position | None, at: Position
+    ) -> tuple[Position, Continuity]:
+        """Return where a sink continues in the journal, and its claim on the journal's stream.
 
         :param own: the position that the sink keeps, LSN 0 while it is empty; ``None`` if it keeps none.
-        :param at: its cursor's position. The sink has read everything before it from this journal.
+        :param at: the position of its cursor; the sink has read everything before it from this journal.
         :raises SlotError: the sink is behind the beginning of the journal or ahead of the server, and no gap is accepted.
         """
         reader = JournalReader(self._url)
         chain = await asyncio.to_thread(reader.chain)
         first = await asyncio.to_thread(reader.first_readable, chain)
         start = own or at
-        # A load that begins with a truncate replaces everything before it.
+        # A load that begins with a TRUNCATE replaces everything before it.
         truncates = self._loads and self._resnapshot
         begins = max(first, chain.manifest.start_lsn) if start.lsn and not truncates else chain.start_lsn
         if start.lsn < begins:
@@ -265,28 +266,28 @@ class JournaledFanOut(FanOut):
             return start.at(begins), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)
-        resumed = self._fitting(f"sink {name}", own)
+        resumed = self._check_ahead(f"sink {name}", own)
         compared = resumed == own and not truncates
         claims = [self._claim(name, f"sink {name}", own)] if compared else []
         return resumed, Continuity(claims, max(begins, at.lsn))
 
-    def _fitting(self, holder: str, own: Position) -> Position:
-        """Where a sink continues that may be ahead of the journal.
+    def _check_ahead(self, holder: str, own: Position) -> Position:
+        """Return where a sink continues that may be ahead of the journal.
 
-        :raises SlotError: it is ahead of the initial load, or of the server.
+        :raises SlotError: the sink is ahead of the initial load, or of the server.
         """
-        assert self._readied is not None
-        slot = self._readied.position
+        assert self._preflight is not None
+        slot = self._preflight.position
         if self._loads and own.lsn >= slot.lsn:
             raise SlotError(
-                f"{holder} stands at {own.lsn}, ahead of the initial load at {slot.lsn}, so that it would skip the load: begin "
-                "anew with an empty one"
+                f"{holder} has a position at {own.lsn}, ahead of the initial load at {slot.lsn}, and would skip the load: start "
+                "again with an empty one"
             )
-        if own.lsn <= self._reaches:
+        if own.lsn <= self._journal_end:
             return own
-        return self.gaps.check(holder, own, slot, self._readied.wal_end) or own
+        return self.gaps.check(holder, own, slot, self._preflight.wal_end) or own
 
-    async def _opened_at(
+    async def _open_sink_at(
         self, name: str, delivery: ResolvedDelivery, at: Position, cleanup: contextlib.AsyncExitStack
     ) -> tuple[Position | None]:
         task = asyncio.current_task()
@@ -302,14 +303,14 @@ class JournaledFanOut(FanOut):
         if readied.created is None or readied.created.snapshot_name is None:
             slot = readied.position.slot
             raise SlotError(
-                f"slot {slot!r} exists but the journal is empty: its initial load did not finish, or was never made; "
+                f"slot {slot!r} exists but the journal is empty: the initial load was interrupted, or never started; "
                 f"start with resnapshot=True (--resnapshot), or drop the slot (SELECT pg_drop_replication_slot('{slot}')) "
                 "and start again"
             )
         source = self._capture.source
         connection = await source.connect_sql()
         cleanup.push_async_callback(_close, connection)
-        # What was deleted while nobody looked has to go from mirrors, too.
+        # With the TRUNCATE, rows that were deleted in the meantime disappear from mirrors too.
         load = InitialLoad(
             connection,
             self._capture.types,
@@ -326,15 +327,10 @@ class JournaledFanOut(FanOut):
             async def emit(slices: list[Slice]) -> None:
                 buffer.extend(slices)
                 if buffer.backpressured:
-                    await self._room(buffer)
+                    await self._wait_for_room(buffer)
 
             await load.run(emit)
         await self._read(buffer)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _close(connection: object) -> None:

@@ -1,8 +1,7 @@
-"""The pipeline, the object that people embed: source, journal and sinks, started, watched and stopped together.
+"""The pipeline, the object that a program embeds: it starts, supervises and stops source, journal and sinks.
 
-Without a journal every sink reads one buffer over the stream, and the slot is confirmed up to what all of them have
-made durable. With a journal the journal is what the slot waits for, and every sink reads it from a cursor of its
-own, at its own pace (``lanes``, ``journaled``).
+Without a journal all sinks read one buffer, and the slot is confirmed up to what all of them have made durable (``direct``).
+With a journal the slot waits only for the journal, and every sink reads the journal from its own cursor (``journaled``).
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from anyio import CancelScope
 
+from aiorepl.cancellation import cancel_and_wait
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
@@ -27,10 +28,10 @@ from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import TableLookups
-from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
+from aiorepl.transforms.diagnose import require_matches
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
@@ -41,26 +42,27 @@ FOR_EVER = RetryPolicy(timeout=None)
 
 
 class Pipeline:
-    """Use ``await pipeline.run()``, or ``async with pipeline:`` to have it run beside other work.
+    """Delivers the changes of one source to sinks. Use ``await pipeline.run()``, or ``async with pipeline:``.
 
-    :param sinks: sinks, or deliveries (a sink with choices of its own), perhaps by name. A name is what the sink's
-        position is kept under: do not change it.
+    :param sinks: sinks, or deliveries (sinks with options); as a list, or a mapping from names. A sink's position or cursor
+        is stored under its name, so do not rename a sink. In a list, names come from the classes: kafka, kafka-2.
     :param journal: the folder (or ``file://`` URL) of a journal.
-    :param snapshot: if the slot is created now, begin with the rows that are in the tables already. Needs a journal.
-    :param retention: delete segments of the journal once all its consumers have passed them, and they are older than this or
-        the journal is larger: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. Unless given, only ``aiorepl journal prune`` does.
-    :param resnapshot: make the slot anew, whatever became of it, and load the tables again, behind what the journal has.
-        The load is one transaction that begins with a truncate of the tables. For one start, not for every.
-    :param accept_gap: if the slot is ahead of the journal, or of a sink that keeps its position, or what a sink needs was
-        pruned from the journal, go on without what is missing instead of refusing; it is logged, noted in the journal, and
-        in the statistics.
-    :param until: stop there: an LSN, or ``"now"`` for the end of WAL at the start.
-    :param reconnect: how to go on after a lost connection; ``None`` ends with the error instead.
-    :param batches: how much sinks get at once, and when they are flushed.
-    :param retry: how long to insist when a sink raises TransientError.
-    :param shutdown_timeout: seconds that ``stop`` gives sinks to finish before they are cancelled.
-    :param buffer_bytes: bytes that may be in memory between the source and the sinks.
-    :raises ConfigurationError: for choices that do not go together, and for what is no source or sink.
+    :param snapshot: if the slot is created now, begin with the existing rows of the tables. Needs a journal.
+    :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
+        size: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. ``None``: only ``aiorepl journal prune`` deletes segments.
+    :param resnapshot: create the slot again, and load the tables again, after the existing content of the journal. The load
+        is one transaction that begins with a TRUNCATE of the tables. Set this for one start only.
+    :param accept_gap: continue without missing transactions instead of refusing to start: if the slot is ahead of the
+        journal or of a sink that keeps its position, or if the journal no longer has what a sink needs. Each gap is logged,
+        recorded in the journal, and in the statistics.
+    :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL at the
+        start.
+    :param reconnect: the policy for a lost connection; ``None``: end with the error.
+    :param batches: the batch policy of sinks that have none of their own.
+    :param retry: the retry policy of sinks that have none of their own.
+    :param shutdown_timeout: seconds that sinks have to finish after ``stop``, before they are cancelled.
+    :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
+    :raises ConfigurationError: the options contradict each other, or an object is not a source or a sink.
     """
 
     def __init__(
@@ -82,12 +84,14 @@ class Pipeline:
     ) -> None:
         if not isinstance(source, Source):
             raise ConfigurationError(
-                f"a pipeline reads an aiorepl.Source(dsn, slot=…, publication=…), not a {type(source).__name__}"
+                f"source must be an aiorepl.Source(dsn, slot=…, publication=…), not {type(source).__name__}"
             )
         if not shutdown_timeout >= 0:
-            raise ConfigurationError("shutdown_timeout is in seconds, 0 or more")
+            raise ConfigurationError(
+                f"shutdown_timeout is {shutdown_timeout}, but must be a number of seconds, 0 or more"
+            )
         if buffer_bytes < 1:
-            raise ConfigurationError("buffer_bytes is a number of bytes, at least 1")
+            raise ConfigurationError(f"buffer_bytes is {buffer_bytes}, but must be at least 1")
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
         if (snapshot or resnapshot) and journal is None:
@@ -95,9 +99,11 @@ class Pipeline:
                 "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
             )
         if retention is not None and journal is None:
-            raise ConfigurationError("retention is about a journal, and there is none")
+            raise ConfigurationError("retention needs a journal")
         if resnapshot and accept_gap:
-            raise ConfigurationError("resnapshot leaves no gap to accept: choose one of the two")
+            raise ConfigurationError(
+                "resnapshot and accept_gap exclude each other: a new snapshot has no gap"
+            )
         self._source = source
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
@@ -110,7 +116,7 @@ class Pipeline:
         if journal is None:
             self._fan_out = DirectFanOut(self._capture, deliveries, buffer_bytes, gaps)
         else:
-            # Imported here: a tenth of the time that the rest takes to start.
+            # Imported here, because it takes a tenth of the start-up time.
             from aiorepl.pipeline.journaled import JournaledFanOut
 
             self._fan_out = JournaledFanOut(
@@ -127,29 +133,29 @@ class Pipeline:
             )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
         self._stopping = asyncio.Event()
-        self._begun = False
-        self._over = asyncio.Event()
+        self._started = False
+        self._ended = asyncio.Event()
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Run until the end of the stream (``until``), ``stop()``, or an error.
+        """Run until the end of the stream (``until``), ``stop()``, or an error. A pipeline runs only once.
 
-        After an error, as after ``stop()``, what was received is finished first, within the shutdown timeout. Cancelling
-        stops at once. A pipeline runs once.
+        After an error of the source, and after ``stop()``, the sinks deliver what was received, within the shutdown timeout.
+        A cancellation interrupts them at once.
 
-        :raises AioreplError: what could not be mended; what was flushed before is safe and confirmed.
+        :raises AioreplError: a permanent failure; everything that was flushed before is durable and confirmed.
         """
-        if self._begun:
-            raise RuntimeError("a pipeline runs once: make another one, with sinks of its own")
-        self._begun = True
+        if self._started:
+            raise RuntimeError("a pipeline runs only once: create another one, with new sinks")
+        self._started = True
         try:
             await self._run()
         except BaseException as error:
             self._error = error
             raise
         finally:
-            self._over.set()
+            self._ended.set()
 
     async def _run(self) -> None:
         work = asyncio.create_task(self._work(), name=f"aiorepl pipeline {self._source.slot}")
@@ -162,7 +168,7 @@ class Pipeline:
                 await asyncio.wait({work}, timeout=self.shutdown_timeout)
             if not work.done():
                 _log.warning(
-                    "the shutdown timeout of %s s is over: sinks are cancelled", self.shutdown_timeout
+                    "the shutdown timeout of %s s has expired: sinks are cancelled", self.shutdown_timeout
                 )
                 work.cancel()
                 await asyncio.wait({work})
@@ -170,51 +176,51 @@ class Pipeline:
                 try:
                     work.result()
                 except BaseExceptionGroup as group:
-                    # Not "from None": what caused it is for those who ask.
+                    # Not "from None", which would hide the error's own cause.
                     raise first_of(group)  # noqa: B904
             if self._fan_out.failure is not None:
                 raise self._fan_out.failure
         finally:
-            await _ended(stop, ending, work)
+            await cancel_and_wait(stop, ending, work)
 
     def stop(self) -> None:
-        """Ask ``run`` to end: read no more, let the sinks finish within the shutdown timeout, confirm, disconnect."""
+        """Make ``run`` end: stop reading, let the sinks finish within the shutdown timeout, confirm, disconnect."""
         self._stopping.set()
 
     async def started(self) -> None:
-        """Wait until the stream runs.
+        """Wait until the stream has started.
 
-        :raises AioreplError: what ``run`` has ended with before that.
-        :raises RuntimeError: it has ended before that without an error.
+        :raises AioreplError: the error with which ``run`` has ended before.
+        :raises RuntimeError: ``run`` has ended before without an error.
         """
         if self._fan_out.started.is_set():
             return
-        waits = [asyncio.create_task(event.wait()) for event in (self._fan_out.started, self._over)]
+        waits = [asyncio.create_task(event.wait()) for event in (self._fan_out.started, self._ended)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _ended(*waits)
+            await cancel_and_wait(*waits)
         if self._fan_out.started.is_set():
             return
         if isinstance(self._error, Exception):
             raise self._error
-        raise RuntimeError("the pipeline was stopped before its stream ran")
+        raise RuntimeError("the pipeline was stopped before its stream started")
 
     def statistics(self) -> PipelineStatistics:
-        """What the pipeline has done so far."""
-        lanes, ledger = self._fan_out, self._fan_out.ledger
+        """Return the current positions, buffers and counters."""
+        fan_out, ledger = self._fan_out, self._fan_out.ledger
         return PipelineStatistics(
-            received=lanes.received,
+            received=fan_out.received,
             accepted=LSN(0) if ledger is None else ledger.accepted,
             flushed=LSN(0) if ledger is None else ledger.flushed,
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
             idle_seconds=self._capture.idle_seconds,
             transaction_buffer=self._capture.transaction_buffer,
-            buffers={name: buffer.statistics() for name, buffer in lanes.buffers.items()},
-            sinks=dict(lanes.statistics),
-            lags=lanes.lags(),
-            gaps=tuple(lanes.gaps.accepted),
+            buffers={name: buffer.statistics() for name, buffer in fan_out.buffers.items()},
+            sinks=dict(fan_out.statistics),
+            lags=fan_out.lags(),
+            gaps=tuple(fan_out.gaps.accepted),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
         )
 
@@ -224,10 +230,10 @@ class Pipeline:
         try:
             await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _ended(self._task)
+            await cancel_and_wait(self._task)
             raise
         finally:
-            await _ended(started)
+            await cancel_and_wait(started)
         if self._task.done():
             await self._task
         return self
@@ -237,7 +243,7 @@ class Pipeline:
     ) -> None:
         self.stop()
         if self._task is not None:
-            # An end in order takes no longer than the shutdown timeout: a cancelled scope of anyio's waits for it, too.
+            # Shielded, because an orderly shutdown within the shutdown timeout is wanted even in a cancelled scope of anyio.
             with CancelScope(shield=True):
                 await self._task
 
@@ -246,11 +252,13 @@ class Pipeline:
             cleanup.enter_context(watching())
             cleanup.push_async_callback(self._capture.stop)
             if self._heartbeat is not None:
-                beating = asyncio.create_task(self._beat(), name=f"aiorepl heartbeat {self._source.slot}")
-                cleanup.push_async_callback(_ended, beating)
+                task = asyncio.create_task(
+                    self._run_heartbeat(), name=f"aiorepl heartbeat {self._source.slot}"
+                )
+                cleanup.push_async_callback(cancel_and_wait, task)
             await self._fan_out.run(cleanup)
 
-    async def _beat(self) -> None:
+    async def _run_heartbeat(self) -> None:
         await self.started()
         assert self._heartbeat is not None
         await self._heartbeat.run()
@@ -260,21 +268,9 @@ def _table_lookups(source: Source, sinks: Mapping[str, ResolvedDelivery]) -> Tab
     """Create the look-ups of tables for ``sinks``; ``None`` if no sink needs them, or if there is no catalog."""
     if not source.has_catalog or not any(delivery.needs_catalog for delivery in sinks.values()):
         return None
-    chosen = {name: delivery.selection for name, delivery in sinks.items()}
-    selections = {name: each for name, each in chosen.items() if each is not None and each.rules}
-
-    def verify(catalog: TableCatalog) -> None:
-        for name, selection in selections.items():
-            for mistake in selection.mistakes(catalog):
-                raise ConfigurationError(f"sink {name}: {mistake}")
-
-    return TableLookups(source, verify if selections else None)
-
-
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait for their ends, with what they still have to let go of."""
-    for task in tasks:
-        task.cancel()
-    # Within a cancelled scope anyio cancels every await, again and again, and would cut that short.
-    with CancelScope(shield=True):
-        await asyncio.gather(*tasks, return_exceptions=True)
+    selections = {
+        name: delivery.selection
+        for name, delivery in sinks.items()
+        if delivery.selection is not None and delivery.selection.rules
+    }
+    return TableLookups(source, partial(require_matches, selections) if selections else None)

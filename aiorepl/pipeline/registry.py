@@ -1,4 +1,4 @@
-"""Sinks by name: the entry points of the group ``aiorepl.sinks``, the built-in ones as anyone's."""
+"""Sinks by name: the entry points of the group ``aiorepl.sinks``. Built-in sinks are registered there too."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ GROUP = "aiorepl.sinks"
 
 
 def sinks() -> dict[str, EntryPoint]:
-    """What is installed, by name, without importing any of it."""
+    """Return the installed sinks by name, without importing them."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def load(name: str) -> Callable[..., Sink | SyncSink]:
-    """The sink class registered as ``name``, to be called with its options.
+    """Return the sink class that is registered as ``name``.
 
-    :raises ConfigurationError: there is none, or it cannot be imported; says what to install.
+    :raises ConfigurationError: there is none, or it cannot be imported.
     """
     installed = sinks()
     if name not in installed:
-        known = ", ".join(sorted(installed)) or "none; is aiorepl installed, and not just on the path?"
-        raise ConfigurationError(f"no sink {name!r} is installed: there are {known}")
+        known = ", ".join(sorted(installed)) or "none (is aiorepl installed, or only on sys.path?)"
+        raise ConfigurationError(f"no sink {name!r} is installed; installed sinks: {known}")
     point = installed[name]
     try:
         found = point.load()
@@ -34,6 +34,6 @@ def load(name: str) -> Callable[..., Sink | SyncSink]:
         ) from error
     if not (isinstance(found, type) and issubclass(found, (Sink, SyncSink))):
         raise ConfigurationError(
-            f"entry point {name!r} is {point.value}, which is no subclass of aiorepl.Sink or aiorepl.SyncSink"
+            f"entry point {name!r} is {point.value}, which is not a subclass of aiorepl.Sink or aiorepl.SyncSink"
         )
     return found

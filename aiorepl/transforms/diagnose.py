@@ -1,4 +1,4 @@
-"""Checks of the sinks' selections against the published tables, for ``check``."""
+"""Checks selections against the published tables: at the start of a pipeline, and for ``aiorepl check``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ from aiorepl.source.source import Source
 from aiorepl.transforms.selection import Selection
 from aiorepl.wire.interface import Connection
 
-_NAMED: Final = 5
+_MAX_NAMED: Final = 5
+
+
+def require_matches(selections: Mapping[str, Selection], catalog: TableCatalog) -> None:
+    """Check that every pattern matches a published table or column.
+
+    :param selections: the selections by sink name.
+    :param catalog: the published tables.
+    :raises ConfigurationError: a pattern matches nothing.
+    """
+    for name, selection in selections.items():
+        for problem in selection.unmatched(catalog):
+            raise ConfigurationError(f"sink {name}: {problem}")
 
 
 async def check_selections(
@@ -22,23 +34,26 @@ async def check_selections(
 
     :param selections: the selections by sink name.
     """
-    chosen = {name: selection for name, selection in selections.items() if selection.rules}
-    if not chosen:
+    with_rules = {name: selection for name, selection in selections.items() if selection.rules}
+    if not with_rules:
         return []
     catalog = TableCatalog(await source.published_tables())
     findings = []
-    for name, selection in chosen.items():
-        mistakes = selection.mistakes(catalog)
+    for name, selection in with_rules.items():
+        problems = selection.unmatched(catalog)
         findings += [
-            error_found("selection", ConfigurationError(f"sink {name}: {mistake}")) for mistake in mistakes
+            error_found("selection", ConfigurationError(f"sink {name}: {problem}")) for problem in problems
         ]
-        if not mistakes:
-            findings.append(Finding("ok", "selection", f"sink {name}: every pattern matches something"))
+        if not problems:
+            findings.append(
+                Finding("ok", "selection", f"sink {name}: every pattern matches a published table or column")
+            )
         if inherited := selection.inherited(catalog):
-            shown = ", ".join(inherited[:_NAMED]) + (" …" if len(inherited) > _NAMED else "")
+            shown = ", ".join(inherited[:_MAX_NAMED]) + (" …" if len(inherited) > _MAX_NAMED else "")
             text = (
-                f"sink {name}: partitions of {shown} are published by their own names; one that is detached while the "
-                "pipeline is behind goes by that alone: set publish_via_partition_root, or add patterns for the partitions"
+                f"sink {name}: partitions of {shown} are published under their own names; a partition that is detached "
+                "while the pipeline is behind matches by that name only: set publish_via_partition_root, or add patterns "
+                "for the partitions"
             )
             findings.append(Finding("warning", "selection", text))
     return findings

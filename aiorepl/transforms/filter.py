@@ -15,21 +15,22 @@ from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.transaction import Slice
 from aiorepl.transforms.masking import Rewriting, truncation
+from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_conflict
+from aiorepl.transforms.rules import ColumnAction, TableSelection, select_table
 from aiorepl.transforms.selection import KINDS, Selection
-from aiorepl.transforms.table_selection import ColumnAction, TableSelection, doubt, doubt_of_kin, gone, look
 
-Described = tuple[int, str, str, tuple[Column, ...]]
-"""The parts of a description that matter for a selection."""
+Description = tuple[int, str, str, tuple[Column, ...]]
+"""The parts of a Relation message that matter for a selection: oid, schema, name and columns."""
 
 
 class _Table:
     """The selection's result for one relation."""
 
-    __slots__ = ("relation", "rewriting", "wanted")
+    __slots__ = ("relation", "rewriting", "selected")
 
-    def __init__(self, relation: Relation, wanted: bool, rewriting: Rewriting | None) -> None:
+    def __init__(self, relation: Relation, selected: bool, rewriting: Rewriting | None) -> None:
         self.relation = relation
-        self.wanted = wanted
+        self.selected = selected
         self.rewriting = rewriting
 
     @property
@@ -55,19 +56,19 @@ class StreamFilter:
         # By oid, so that what is kept does not grow as tables are described anew.
         self._current: dict[int, _Table] = {}
         # Each description is checked once, although changes may be walked more than once.
-        self._accepted: dict[Described, TableSelection] = {}
+        self._accepted: dict[Description, TableSelection] = {}
         self._latest: dict[int | Name, TableSelection] = {}
         self.filters = bool(rules.tables) or len(self._kinds) < len(KINDS)
         self.open = not (self.filters or rules.drop or rules.mask)
 
     def apply(self, part: Slice) -> Slice:
-        """The slice with the selected changes; the same object if nothing is left out.
+        """Return the slice with the selected changes; the same object if nothing is left out.
 
         Spooled changes stay on disk and are selected when they are iterated over. Their slice keeps its ``size``, since
         a new one would need an iteration.
 
         :raises DataError: a column to be masked is not valid for its type; for spooled changes, on iteration.
-        :raises PermanentError: a new description puts the selection in doubt; for spooled changes, on iteration.
+        :raises PermanentError: after a rename, the selection may mean something else; for spooled changes, on iteration.
         """
         changes = part.changes
         if self.open:
@@ -87,28 +88,28 @@ class StreamFilter:
             kept.append(selected)
         return part if same else replace(part, changes=kept, size=max(size, 0))
 
-    def wants(self, change: Change) -> bool:
-        """Whether anything of the change is selected."""
+    def selects(self, change: Change) -> bool:
+        """Whether the change, or a part of it, is selected."""
         if change.kind not in self._kinds:
             return False
         if isinstance(change, RowChange):
-            return self._table(change.layout.relation).wanted
+            return self._table(change.layout.relation).selected
         if isinstance(change, Truncate):
-            return any(self._table(relation).wanted for relation in change.relations)
+            return any(self._table(relation).selected for relation in change.relations)
         return True
 
     def select(self, change: Change) -> Change | None:
-        """The change itself, its selected form, or ``None``."""
+        """Return the change itself, its selected form, or ``None`` if it is left out."""
         if change.kind not in self._kinds:
             return None
         if isinstance(change, RowChange):
             table = self._table(change.layout.relation)
-            if not table.wanted:
+            if not table.selected:
                 return None
             return change if table.rewriting is None else table.rewriting.change(change)
         if isinstance(change, Truncate):
             tables = [self._table(relation) for relation in change.relations]
-            targets = tuple(table.target for table in tables if table.wanted)
+            targets = tuple(table.target for table in tables if table.selected)
             if targets == change.relations:  # relations compare by identity
                 return change
             message = truncation(change.message, targets)
@@ -118,23 +119,23 @@ class StreamFilter:
     def _table(self, relation: Relation) -> _Table:
         table = self._current.get(relation.oid)
         if table is None or table.relation is not relation:
-            table = self._current[relation.oid] = self._made(relation)
+            table = self._current[relation.oid] = self._create(relation)
         return table
 
-    def _made(self, relation: Relation) -> _Table:
-        described = (relation.oid, relation.schema, relation.name, relation.columns)
-        seen = self._accepted.get(described)
-        if seen is None:
-            seen = self._accepted[described] = self._look(relation)
-        actions = [seen.actions[column] for column in relation.names]
-        if not seen.wanted or all(action is ColumnAction.KEPT for action in actions):
-            return _Table(relation, seen.wanted, None)
+    def _create(self, relation: Relation) -> _Table:
+        description = (relation.oid, relation.schema, relation.name, relation.columns)
+        selection = self._accepted.get(description)
+        if selection is None:
+            selection = self._accepted[description] = self._check(relation)
+        actions = [selection.actions[column] for column in relation.names]
+        if not selection.selected or all(action is ColumnAction.KEPT for action in actions):
+            return _Table(relation, selection.selected, None)
         return _Table(relation, True, Rewriting(relation, actions, self._secret))
 
-    def _look(self, relation: Relation) -> TableSelection:
-        """Check a new description.
+    def _check(self, relation: Relation) -> TableSelection:
+        """Apply the rules to a new description.
 
-        :raises PermanentError: the selection may mean something else for it.
+        :raises PermanentError: after a rename, the selection may mean something else.
         """
         rules, catalog, oid = self._rules, self._catalog, relation.oid
         own: Name = relation.schema, relation.name
@@ -144,32 +145,32 @@ class StreamFilter:
             if catalog.unknown(oid)
             else []
         )
-        seen = look(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
-        told = doubt_of_kin(rules, seen, relatives)
-        lost: dict[str, frozenset[str]] = {}
+        selection = select_table(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
+        conflict = parent_conflict(rules, selection, relatives)
+        missing: dict[str, frozenset[str]] = {}
         for before in (self._before(oid), self._before(own)):
             if before is not None:
-                told = told or doubt(rules, before, seen)
-                lost |= gone(before, seen)
+                conflict = conflict or rename_conflict(rules, before, selection)
+                missing |= missing_columns(before, selection)
         for table in catalog.descendants(oid):
             # publish_via_partition_root was set: rows of the partitions now arrive under this table.
-            told = told or doubt(rules, self._as_found(table), seen)
-        if told is not None:
-            raise PermanentError(f"sink {self._sink}: {told}", fatal=True)
-        seen = replace(seen, gone=lost)
-        self._latest[oid] = self._latest[own] = seen
-        return seen
+            conflict = conflict or rename_conflict(rules, self._from_catalog(table), selection)
+        if conflict is not None:
+            raise PermanentError(f"sink {self._sink}: {conflict}", fatal=True)
+        selection = replace(selection, missing=missing)
+        self._latest[oid] = self._latest[own] = selection
+        return selection
 
     def _before(self, known: int | Name) -> TableSelection | None:
-        """The look at the table's latest description, or at the catalog's if there is none."""
+        """Return the selection for the table's latest description, or for the catalog's if there is none."""
         if known in self._latest:
             return self._latest[known]
         catalog = self._catalog
         table = catalog.find(known) if isinstance(known, int) else catalog.named(known)
-        return None if table is None else self._as_found(table)
+        return None if table is None else self._from_catalog(table)
 
-    def _as_found(self, table: CatalogTable) -> TableSelection:
-        return look(self._rules, (table.names, *self._catalog.ancestors(table.oid)), table.columns)
+    def _from_catalog(self, table: CatalogTable) -> TableSelection:
+        return select_table(self._rules, (table.names, *self._catalog.ancestors(table.oid)), table.columns)
 
 
 class SelectedChanges(Sequence[Change]):
@@ -185,11 +186,11 @@ class SelectedChanges(Sequence[Change]):
     def __len__(self) -> int:
         # Counting needs an iteration, so it is done once, without rewriting.
         if self._count is None:
-            self._count = sum(map(self._filter.wants, self._source))
+            self._count = sum(map(self._filter.selects, self._source))
         return self._count
 
     def __bool__(self) -> bool:
-        return any(map(self._filter.wants, self._source)) if self._count is None else self._count > 0
+        return any(map(self._filter.selects, self._source)) if self._count is None else self._count > 0
 
     def __iter__(self) -> Iterator[Change]:
         for change in self._source:
@@ -198,20 +199,20 @@ class SelectedChanges(Sequence[Change]):
                 yield selected
 
     @overload
-    def __getitem__(self, place: int) -> Change: ...
+    def __getitem__(self, index: int) -> Change: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Change]: ...
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, int) and place >= 0:
-            for change in islice(self, place, None):
+    def __getitem__(self, index: slice) -> list[Change]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int) and index >= 0:
+            for change in islice(self, index, None):
                 return change
             raise IndexError("change index out of range")
-        return list(self)[place]
+        return list(self)[index]
 
     def __repr__(self) -> str:
         return "<selected changes>"
 
 
 def _cost(change: Any) -> int:
-    """The change's share of its slice's size."""
+    """Return the change's share of its slice's size, in bytes."""
     return len(change.message.payload) + OVERHEAD

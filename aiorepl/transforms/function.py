@@ -1,4 +1,4 @@
-"""A user's function between the selection and the sink: each change as it is, as another, or left out."""
+"""The user's transform function, called for each selected change before the sink gets it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Transform = Callable[[Change], Awaitable[Change | None] | Change | None]
 
 
 def load(named: str) -> Transform:
-    """The function that ``package.module:function`` names.
+    """Import the function ``package.module:function``.
 
-    :raises ConfigurationError: when there is no such function.
+    :raises ConfigurationError: there is no such function.
     """
     module, colon, name = named.partition(":")
     if not (module and colon and name):
-        raise ConfigurationError(f"transform {named!r} is not of the form package.module:function")
+        raise ConfigurationError(f"transform {named!r} does not have the form package.module:function")
     try:
         found = import_module(module)
     except ImportError as error:
@@ -34,8 +34,13 @@ def load(named: str) -> Transform:
     return function  # type: ignore[no-any-return]
 
 
-class Untransformed(Exception):
-    """Some changes could not be transformed: ``batch`` has the others, ``refused`` has these, ``error`` is the first's."""
+class TransformFailed(Exception):
+    """The transform failed for some changes of a batch.
+
+    :ivar batch: the batch without these changes, transformed.
+    :ivar refused: these changes, untransformed.
+    :ivar error: the error of the first one.
+    """
 
     def __init__(self, batch: Batch, refused: list[Change], error: SinkError) -> None:
         self.batch = batch
@@ -44,7 +49,7 @@ class Untransformed(Exception):
 
 
 class Transformer:
-    """Calls the function for every change of a batch, in order, and insists where it raises TransientError."""
+    """Calls the function for every change of a batch, in order, with retries after ``TransientError``."""
 
     def __init__(self, sink: str, transform: Transform, retry: RetryPolicy) -> None:
         self._sink = sink
@@ -52,9 +57,9 @@ class Transformer:
         self._policy = retry
 
     async def batch(self, batch: Batch) -> Batch:
-        """The batch with every change transformed.
+        """Return the batch with every change transformed.
 
-        :raises Untransformed: where the function failed for good.
+        :raises TransformFailed: the function failed permanently for some changes.
         """
         refused: list[Change] = []
         errors: list[SinkError] = []
@@ -73,7 +78,7 @@ class Transformer:
             parts.append(replace(part, changes=kept))
         transformed = Batch(tuple(parts))
         if errors:
-            raise Untransformed(transformed, refused, errors[0])
+            raise TransformFailed(transformed, refused, errors[0])
         return transformed
 
     async def _retry(self, change: Change) -> Change | None:
@@ -94,7 +99,9 @@ class Transformer:
         except SinkError:
             raise
         except DataError as error:
-            raise SinkError(f"sink {self._sink}: its transform asked for a value: {error}") from error
+            raise SinkError(
+                f"sink {self._sink}: its transform read a value that cannot be decoded: {error}"
+            ) from error
         except Exception as error:
             # The exception's own text may quote the row.
             raise SinkError(f"sink {self._sink}: its transform raised {type(error).__name__}") from error
@@ -106,7 +113,7 @@ class Transformer:
             or result.ordinal != change.ordinal
         ):
             raise SinkError(
-                f"sink {self._sink}: its transform returned a {type(result).__name__}, and has to return the change, "
-                "what with_columns made of it, or None"
+                f"sink {self._sink}: its transform returned a {type(result).__name__}; it must return the change, the "
+                "result of its with_columns, or None"
             )
         return result

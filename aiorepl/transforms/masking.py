@@ -1,7 +1,7 @@
-"""Rows with fewer columns, or with some that cannot be read: messages rewritten as if the server had sent them so.
+"""Drops and masks columns by rewriting pgoutput messages. Pure.
 
-What comes out is a relation of its own and messages whose bytes agree with it, so that whatever reads changes (rows,
-formats, a journal) needs to know nothing of it. Pure.
+The result is a new relation, and messages that agree with it byte for byte, as if the server had sent them. So rows, formats
+and the journal need not know about selections.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from aiorepl.pgoutput.tuples import BINARY, TEXT
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transactions.rows import Layout
-from aiorepl.transforms.table_selection import ColumnAction
+from aiorepl.transforms.rules import ColumnAction
 from aiorepl.values.registry import Types
 
 _TEXT_OID: Final = 25
-# A mask as a column: sent as text, of as many bytes as a SHA-256 has hexadecimal digits.
+# The header of a masked column: kind text, and the length of a hexadecimal SHA-256.
 _MASK_HEAD: Final = b"t" + (64).to_bytes(4, "big")
 
 
 class Rewriting:
-    """How the rows of one relation are rewritten.
+    """Rewrites the rows of one relation.
 
     :param actions: one for each column.
-    :param secret: the key of the masks.
+    :param secret: the HMAC key of the masks.
     """
 
     __slots__ = ("_actions", "_layout", "_secret", "relation", "target")
@@ -43,9 +43,9 @@ class Rewriting:
         self._layout: Layout | None = None
 
     def change(self, change: RowChange) -> RowChange:
-        """The change, rewritten; its transaction and ordinal are what they were.
+        """Return the rewritten change, with the same transaction and ordinal.
 
-        :raises DataError: when a column to be masked is not what its type says.
+        :raises DataError: the value of a column to be masked is not valid for its type.
         """
         layout = self._layout
         types, binary = change.layout.types, change.layout.binary
@@ -66,18 +66,18 @@ class Rewriting:
             return m.Delete(self.target, message.old_kind, at, payload[:at] + old, message.xid)
         head = payload[: message.new_at]
         if message.old_kind:
-            old, behind = self._tuple(payload, message.old_at, types)
-            head = payload[: message.old_at] + old + payload[behind : message.new_at]
+            old, end = self._tuple(payload, message.old_at, types)
+            head = payload[: message.old_at] + old + payload[end : message.new_at]
         new, _ = self._tuple(payload, message.new_at, types)
         return m.Update(self.target, message.old_kind, message.old_at, len(head), head + new, message.xid)
 
     def _tuple(self, payload: bytes, at: int, types: Types) -> tuple[bytes, int]:
-        """The tuple at ``at`` rewritten, and the offset behind it as it was."""
+        """Return the rewritten TupleData at offset ``at``, and the offset of its end in ``payload``."""
         kept, masked = ColumnAction.KEPT, ColumnAction.MASKED
         parts = [len(self.target.columns).to_bytes(2, "big")]
-        # Columns that stay side by side are copied together: ``run`` is where those not copied yet begin.
+        # Adjacent columns that are kept are copied together: ``run`` is the offset of the first one that is not copied yet.
         position = run = at + 2
-        for place, action in enumerate(self._actions):
+        for index, action in enumerate(self._actions):
             start, kind = position, payload[position]
             if kind == TEXT or kind == BINARY:
                 position = start + 5
@@ -87,20 +87,20 @@ class Rewriting:
                 parts.append(payload[run:start])
                 run = position
                 if action is masked:
-                    parts.append(self._mask(place, payload[start + 5 : position], kind, types))
+                    parts.append(self._mask(index, payload[start + 5 : position], kind, types))
             else:
                 position = start + 1
-                # NULL and what was not sent have nothing to mask: they stay, and so tell that they are.
+                # NULL and unchanged TOAST values are not masked: they stay recognizable.
                 if action is ColumnAction.DROPPED:
                     parts.append(payload[run:start])
                     run = position
         parts.append(payload[run:position])
         return b"".join(parts), position
 
-    def _mask(self, place: int, raw: bytes, kind: int, types: Types) -> bytes:
-        column = self.relation.columns[place]
+    def _mask(self, index: int, raw: bytes, kind: int, types: Types) -> bytes:
+        column = self.relation.columns[index]
         try:
-            # Of the text, so that a value has one mask in whichever form it was sent.
+            # The mask of the text form, so that it is the same whether the value was sent as text or binary.
             text = types.text(column.type_oid, kind)(raw)
         except ValueError as error:
             raise DataError(f"{self.relation}.{column.name}: {error}") from None
@@ -108,7 +108,7 @@ class Rewriting:
 
 
 def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Truncate:
-    """The truncation of these relations alone."""
+    """Return the TRUNCATE message reduced to these relations."""
     payload = message.payload
     at = 1 if message.xid is None else 5
     parts = [payload[:at], struct.pack(">I", len(relations)), payload[at + 4 : at + 5]]

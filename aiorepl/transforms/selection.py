@@ -1,4 +1,4 @@
-"""Which part of the stream a sink gets, and in what form: tables, kinds of change, columns left out or masked. Pure."""
+"""The tables, kinds of change and columns that a sink gets. Pure."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import Any, Final
 from aiorepl.errors import ConfigurationError
 from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import TableCatalog
-from aiorepl.transforms.patterns import Patterns, written
-from aiorepl.transforms.table_selection import Rules, look
+from aiorepl.transforms.patterns import Patterns, quote
+from aiorepl.transforms.rules import Rules, select_table
 
 KINDS: Final = ("insert", "update", "delete", "truncate", "message")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a sink gets; everything, as it is, unless said otherwise.
+    """The tables, kinds of change and columns that a sink gets. Without options, it gets everything unchanged.
 
-    Patterns are written ``schema.table`` or ``schema.table.column``, with ``*`` for any run of characters within a part;
-    a name with dots, quotes or spaces goes in double quotes: ``"my.schema"."table"``. Names are as in the catalog, lower
-    case unless they were quoted when they were made. Each pattern has to match a table or column that is published when the
-    pipeline starts; one that may match nothing ends with ``?``: ``public.customers.email?``.
+    A pattern has the form ``schema.table`` or ``schema.table.column``. ``*`` matches any characters within a part; a name
+    with dots, quotes or spaces goes in double quotes: ``"my.schema"."table"``. Names are those of the catalog: lower case,
+    unless they were quoted when they were created. Each pattern must match a published table or column when the pipeline
+    starts; a pattern that may match nothing ends with ``?``: ``public.customers.email?``.
 
-    The name of a partitioned table, or of a table that others inherit from, means its partitions and children as well. The
-    catalog is asked for them, for PostgreSQL names partitions by their own names unless the publication has
-    ``publish_via_partition_root``. A partition that was detached before the catalog was asked goes by its own name.
+    The name of a partitioned table, or of a parent in table inheritance, covers its partitions and children too. aiorepl
+    looks them up in the catalog, because PostgreSQL sends the rows of a partition under the partition's name, unless the
+    publication has ``publish_via_partition_root``. A partition that was detached before the look-up matches by its own name
+    only.
 
-    Where names change, the sink stops rather than guess: when a column that is dropped or masked is gone and another one is
-    new, and when a table has another name under which it would be selected or hidden otherwise. The error names the patterns
-    that settle it.
+    A rename can change what the patterns mean. The sink stops if a dropped or masked column has disappeared and another one
+    is new, or if a renamed table would be selected or hidden differently. The error names the patterns that resolve it.
 
-    What is left goes through as it came: the same transactions, ends and ordinals, so that a change is the same event
-    for every sink. An update that changed nothing but dropped columns still comes.
+    Everything else stays as it was: the selection keeps transactions, their end LSNs and ordinals, so a change is the same
+    event for every sink. An UPDATE that changed only dropped columns is still delivered.
 
-    A sink that tells rows apart by their key should get the key whole. Masked, a key still identifies. If a part of it
-    is dropped, ``key`` is the rest, which may be the same for several rows; if all of it is, ``key`` is ``None``, as of
-    a table without one, and the ``old`` row of what was sent by key is empty.
+    A sink that identifies rows by their key should get all key columns. A masked key still identifies rows. If some key
+    columns are dropped, ``key`` has the rest, which several rows may share; if all are dropped, ``key`` is ``None``, as for
+    a table without a key, and an ``old`` row that has only the key is empty.
 
-    Masking is pseudonymisation: who has the secret can try values until one fits. Equal means equal as PostgreSQL
-    prints it (numeric 1.0 and 1.00 differ), in whatever column or table.
+    Masking is pseudonymization: whoever has the secret can test guessed values. Values are equal if PostgreSQL prints them
+    equally (numeric 1.0 and 1.00 differ), in any column of any table.
 
-    :param tables: the tables that are wanted: ``public.orders``, ``public.*``, ``*.audit_*``. One that begins with ``!``
-        excludes, wherever it stands. Without any that includes, all others are wanted. Logical decoding messages belong
-        to no table: ``kinds`` decides over them.
-    :param kinds: of insert, update, delete, truncate, message, those that are wanted; all, if none is given.
-    :param drop: columns that are left out: ``public.customers.email``, ``*.*.password``.
-    :param mask: columns that become text, the HMAC-SHA-256 of their value in hexadecimal: equal values stay equal, NULL
-        stays NULL, and what was not sent stays ``UNCHANGED``. A column that is dropped as well is dropped.
-    :param keep: columns that are neither left out nor masked, whatever the patterns say, and that are no such column under
-        another name.
-    :param secret: the key of the masks; keep it for as long as masks have to agree. Kept as a ``Secret``; a pickled
-        selection has it, for another process masks with the same key.
-    :raises ConfigurationError: for an unknown kind, a malformed pattern, or masks without a secret.
+    :param tables: patterns of tables: ``public.orders``, ``public.*``, ``*.audit_*``. A pattern that begins with ``!``
+        excludes tables, whatever its place in the list. If all patterns exclude, all other tables are selected. Logical
+        decoding messages belong to no table: see ``kinds``.
+    :param kinds: the kinds of change: insert, update, delete, truncate, message. Empty: all.
+    :param drop: patterns of columns that are left out: ``public.customers.email``, ``*.*.password``.
+    :param mask: patterns of columns that are replaced by text, the hexadecimal HMAC-SHA-256 of their value. Equal values
+        have equal masks; NULL and ``UNCHANGED`` are kept. If a column matches ``drop`` as well, it is dropped.
+    :param keep: patterns of columns that are neither dropped nor masked, whatever the other patterns say, and that are not
+        renamed columns.
+    :param secret: the HMAC key of the masks. Masks change with it. It is stored as a ``Secret``; a pickled selection contains
+        it, because another process must mask with the same key.
+    :raises ConfigurationError: a kind is unknown, a pattern is malformed, or masks have no secret.
     """
 
     tables: tuple[str, ...] = ()
@@ -65,17 +65,17 @@ class Selection:
 
     def __post_init__(self) -> None:
         for option in ("tables", "kinds", "drop", "mask", "keep"):
-            object.__setattr__(self, option, _words(option, getattr(self, option)))
+            object.__setattr__(self, option, _strings(option, getattr(self, option)))
         for kind in self.kinds:
             if kind not in KINDS:
-                raise ConfigurationError(f"kinds: {kind!r} does not exist: they are {', '.join(KINDS)}")
+                raise ConfigurationError(f"kinds: {kind!r} is not one of {', '.join(KINDS)}")
         secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
         if secret is not None and not isinstance(secret, str):
-            raise ConfigurationError("secret is a string: write it in quotes")
+            raise ConfigurationError("secret must be a string: write it in quotes")
         object.__setattr__(self, "secret", Secret(secret) if secret else None)
         if self.mask and not self.secret:
             raise ConfigurationError(
-                "mask needs a secret, the key of its hashes: give a long random one, and keep it"
+                "mask needs a secret, the key of its hashes: set a long random one, and keep it"
             )
         rules = Rules(
             Patterns("tables", self.tables, 2, exclusions=True),
@@ -92,11 +92,11 @@ class Selection:
 
     @property
     def rules(self) -> Rules:
-        """Its patterns."""
+        """The parsed patterns."""
         return self._rules
 
-    def mistakes(self, catalog: TableCatalog) -> list[str]:
-        """The errors of the selection for these tables: patterns that match nothing."""
+    def unmatched(self, catalog: TableCatalog) -> list[str]:
+        """Return an error for each pattern that matches none of these tables and columns."""
         tables = [table.names for table in catalog]
         columns = [(*table.names, column) for table in catalog for column in table.columns]
         found = []
@@ -115,19 +115,22 @@ class Selection:
         return found
 
     def inherited(self, catalog: TableCatalog) -> list[str]:
-        """The tables whose names select or hide anything in their partitions and children."""
+        """Return the tables whose names select or hide anything in their partitions and children."""
         found: dict[str, None] = {}
         for table in catalog:
-            own, ancestors = look(self._rules, (table.names,), table.columns), catalog.ancestors(table.oid)
+            own, ancestors = (
+                select_table(self._rules, (table.names,), table.columns),
+                catalog.ancestors(table.oid),
+            )
             for ancestor in ancestors:
-                other = look(self._rules, (table.names, ancestor), table.columns)
-                if (other.wanted, other.actions) != (own.wanted, own.actions):
-                    found[written(ancestor)] = None
+                other = select_table(self._rules, (table.names, ancestor), table.columns)
+                if (other.selected, other.actions) != (own.selected, own.actions):
+                    found[quote(ancestor)] = None
         return list(found)
 
 
-def _words(option: str, given: Any) -> tuple[str, ...]:
-    # Not any sequence: a lone string is one too, of its letters.
-    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
-        raise ConfigurationError(f'{option} is a list of strings: write ["…"]')
-    return tuple(given)
+def _strings(option: str, value: Any) -> tuple[str, ...]:
+    # A string is a sequence too, but of characters.
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ConfigurationError(f'{option} must be a list of strings: write ["…"]')
+    return tuple(value)

@@ -72,7 +72,7 @@ async def test_mended_and_delivered(refused_row, run, published):
 
     again = await run("dlq", "replay", str(refused_row), "--sink", "archive")
     assert (4, 1) == (again.code, len(again.err.splitlines()))
-    assert "is refused again" in again.err
+    assert "is rejected again" in again.err
 
     (folder / f"mine_{published.slot}.py").write_text(MENDED)
     replayed = await run("dlq", "replay", str(refused_row), "--sink", "archive", PYTHONDONTWRITEBYTECODE="1")

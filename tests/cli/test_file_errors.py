@@ -187,7 +187,7 @@ def command(capsys, *arguments):
             SOURCE + ARCHIVE + "values = 'zzz'" + ARCHIVE + "[sinks.selection]\nkinds = ['insrt']",
             [
                 "sinks[1]: values '…' does not exist: it is typed or text",
-                "sinks[2].selection: kinds: '…' does not exist: they are insert, update, delete, truncate, message",
+                "sinks[2].selection: kinds: '…' is not one of insert, update, delete, truncate, message",
             ],
         ),
     ],

@@ -212,7 +212,7 @@ def test_how_a_sink_is_served(made):
         ("transform = 'no_such_module:f'", "sinks[1].transform: transform"),
         ("on_error = 'ignore'", "sinks[1].on_error: must be halt, dead_letter or skip"),
         ("on_error = 'dead_letter'", "sinks[1]: on_error = dead_letter needs dead_letters"),
-        ("concurrency = 2", "sinks[1]: JsonLinesSink takes one batch at a time"),
+        ("concurrency = 2", "sinks[1]: JsonLinesSink does not support concurrent writes"),
         ("routing_key = '{tabel}'", "sinks[1].routing_key:"),
     ],
 )

@@ -39,7 +39,7 @@ def test_every_slice_once_in_order(sizes, looks):
             batches += drain(batcher)
         batcher.add(part)
     batches += drain(batcher)
-    assert not batcher.under_way
+    assert not batcher.has_partial
     assert parts == [part for batch in batches for part in batch.slices]
 
 
@@ -67,9 +67,9 @@ def test_a_transaction_under_way_can_be_taken_early():
     batcher = Batcher(LIMIT)
     first, last = slices([[10, 10]])
     batcher.add(first)
-    assert (None, True) == (batcher.take(), batcher.under_way)
-    assert [first] == list(batcher.take_part().slices)
-    assert not batcher.under_way
+    assert (None, True) == (batcher.take(), batcher.has_partial)
+    assert [first] == list(batcher.take_partial().slices)
+    assert not batcher.has_partial
     batcher.add(last)
     assert [last] == list(batcher.take().slices)
 

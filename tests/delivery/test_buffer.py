@@ -64,7 +64,7 @@ async def test_room_waits_for_the_slowest_reader():
     buffer = SliceBuffer(LIMIT)
     quick, slow = buffer.cursor(), buffer.cursor()
     buffer.extend([part(40), part(40), part(40)])
-    room = asyncio.create_task(buffer.room())
+    room = asyncio.create_task(buffer.wait_for_room())
     for cursor in (quick, slow):
         while cursor.take() is not None:
             pass
@@ -82,25 +82,25 @@ async def test_holds_back():
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     buffer.extend([part(60), part(60)])
-    assert not cursor.holds_back
+    assert not cursor.blocks_writer
     cursor.take()
     cursor.take()
-    assert cursor.holds_back
+    assert cursor.blocks_writer
     cursor.release(2)
-    assert not cursor.holds_back
+    assert not cursor.blocks_writer
 
 
-async def test_news():
+async def test_a_reader_waits_for_slices_or_the_end():
     """It wakes a reader for a slice and for the end, and not before."""
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     for wake in (lambda: buffer.extend([part(1)]), buffer.close):
         assert cursor.take() is None
-        news = asyncio.create_task(cursor.news())
+        waiting = asyncio.create_task(cursor.wait())
         await asyncio.sleep(0)
-        assert not news.done()
+        assert not waiting.done()
         wake()
-        await asyncio.wait_for(news, 60)
+        await asyncio.wait_for(waiting, 60)
         cursor.take()
     assert cursor.ended
 
@@ -112,7 +112,7 @@ async def test_the_end_comes_after_the_rest():
     buffer.extend([part(1)])
     buffer.close()
     assert not cursor.ended
-    await cursor.news()
+    await cursor.wait()
     assert cursor.take() is not None
     assert cursor.ended
 
@@ -125,8 +125,8 @@ async def test_a_reader_that_leaves_holds_nothing_back():
     stays.take()
     stays.release(1)
     assert buffer.statistics().backpressured
-    leaves.leave()
-    await asyncio.wait_for(buffer.room(), 60)
+    leaves.close()
+    await asyncio.wait_for(buffer.wait_for_room(), 60)
     assert 0 == buffer.statistics().bytes
 
 
@@ -135,9 +135,9 @@ async def test_waiting_can_be_cancelled():
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(cursor.news(), 0.01)
+        await asyncio.wait_for(cursor.wait(), 0.01)
     buffer.extend([part(1)])
-    await asyncio.wait_for(cursor.news(), 60)
+    await asyncio.wait_for(cursor.wait(), 60)
     assert cursor.take() is not None
 
 

@@ -11,7 +11,7 @@ from aiorepl.errors import DataError
 from aiorepl.testing.faults import MemorySink
 
 BAD = b"\xff secret"
-PROBLEM = "public.items.note: type text (oid 25) in text: these 8 bytes are not UTF-8, as a database whose encoding is SQL_ASCII"
+PROBLEM = "public.items.note: type text (oid 25) in text: these 8 bytes are not UTF-8, which SQL_ASCII databases allow"
 
 
 class Reading(Sink):

@@ -117,7 +117,7 @@ def test_two_sinks_with_one_folder(letters):
         for folder in (letters, letters.path / ".." / "refused")
     ]
     with pytest.raises(
-        ConfigurationError, match="sinks memory and memory-2 keep their dead letters in one folder"
+        ConfigurationError, match="sinks memory and memory-2 have the same folder of dead letters"
     ):
         Pipeline(MemorySource(), sinks)
 
@@ -206,7 +206,7 @@ async def test_refused_once_more(harness, letters):
     """It stays, with all behind it."""
     sink = Refusing()
     await refused(harness, letters, sink)
-    with pytest.raises(SinkError, match="is refused again: no such column"):
+    with pytest.raises(SinkError, match="is rejected again: no such column"):
         await redeliver("s", Delivery(sink), letters)
     assert 3 == len(list(letters.letters()))
 
@@ -257,5 +257,5 @@ async def test_the_transform_has_another_try(harness, letters):
 async def test_letters_of_another_sink(harness, letters):
     """Are not delivered to this one."""
     await refused(harness, letters, Refusing())
-    with pytest.raises(ConfigurationError, match="was refused by sink 's', not by 'other'"):
+    with pytest.raises(ConfigurationError, match="was rejected by sink 's', not by 'other'"):
         await redeliver("other", Delivery(MemorySink()), letters)

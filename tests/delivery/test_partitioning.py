@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,9 @@ from aiorepl.source.catalog.tables import CatalogTable, TableCatalog
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.rows import Layout
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
 
 KEYS = st.integers(0, 5)
 TABLES = st.sampled_from(["keyed", "other", "full"])
@@ -69,16 +73,16 @@ def touched(change) -> set:
 
 
 @given(st.lists(OPERATIONS, max_size=5), st.integers(1, 4), st.sampled_from(["key", "table"]))
-def test_order_holds_where_it_can_be_seen(transactions, lanes, by):
+def test_order_holds_where_it_can_be_seen(transactions, concurrency, by):
     """All changes come once, and of two that touch the same row the first is written first."""
     batch = batch_of(transactions)
     place: dict = {}
-    for number, stage in enumerate(stages(batch, lanes, order(by, None)(TableCatalog()))):
-        assert 1 <= len(stage) <= lanes
-        for harness, part in enumerate(stage):
+    for number, stage in enumerate(stages(batch, concurrency, order(by, None)(TableCatalog()))):
+        assert 1 <= len(stage) <= concurrency
+        for index, part in enumerate(stage):
             for position, change in enumerate(part.changes):
                 assert identity(change) not in place
-                place[identity(change)] = (number, harness, position)
+                place[identity(change)] = (number, index, position)
     changes = list(batch.changes)
     assert set(place) == set(map(identity, changes))
     for later, change in enumerate(changes):
@@ -100,6 +104,40 @@ def test_a_routing_key_decides_when_asked():
     assert [[0, 2, 4], [1, 3, 5]] == sorted([change.ordinal for change in part.changes] for part in stage)
 
 
+@pytest.mark.parametrize(
+    ("type_oid", "texts"),
+    [(1700, ("1.0", "1.00")), (1042, ("a", "a ")), (701, ("0", "-0"))],
+    ids=["numeric", "bpchar", "float8"],
+)
+def test_equal_keys_with_different_bytes(type_oid, texts):
+    """Changes of such a key stay in order: the whole table is ordered."""
+    stream = Stream()
+    table = stream.table("t", column("id", type_oid, key=True), column("note"))
+    first, second = texts
+    stream.transaction(table.insert(first, "x"), table.delete(first, None), table.insert(second, "y"))
+    (stage,) = stages(Batch(tuple(stream.slices())), 4, order("key", None)(TableCatalog()))
+    assert [[0, 1, 2]] == [[change.ordinal for change in part.changes] for part in stage]
+
+
+def test_keys_of_enums_and_domains_are_compared():
+    """A domain counts as its base type, and an enum's labels are unique."""
+    stream = Stream()
+    types = Types(
+        [TypeInfo(90001, "public", "mood", "e"), TypeInfo(90002, "public", "d", "d", element=90001)]
+    )
+    for type_oid in (90001, 90002):
+        table = stream.table(f"t{type_oid}", column("id", type_oid, key=True), column("note"))
+        stream.transaction(table.insert("sad", "x"), table.insert("ok", "y"))
+        (part,) = stream.slices()
+        layout = Layout(part.changes[0].layout.relation, types)
+        changes = [
+            type(change)(change.transaction, change.ordinal, layout, change.message)
+            for change in part.changes
+        ]
+        (stage,) = stages(Batch((replace(part, changes=changes),)), 4, order("key", None)(TableCatalog()))
+        assert [1, 1] == [len(part) for part in stage]
+
+
 def written(batch: Batch, catalog: TableCatalog | None = None) -> list[list[list]]:
     """The stages by key, each with the rows of its batches."""
     split = stages(batch, 4, order("key", None)(catalog or TableCatalog()))
@@ -110,8 +148,8 @@ def in_order(batch: Batch, row: int, catalog: TableCatalog | None = None) -> boo
     """Whether the changes of a row, by the value ``r`` that it never changes, can only be written as they came."""
     place: dict = {}
     for number, stage in enumerate(stages(batch, 4, order("key", None)(catalog or TableCatalog()))):
-        for harness, part in enumerate(stage):
-            place |= {identity(change): (number, harness, at) for at, change in enumerate(part.changes)}
+        for index, part in enumerate(stage):
+            place |= {identity(change): (number, index, at) for at, change in enumerate(part.changes)}
     rows = [(change, change.new or change.old) for change in batch.changes]
     # Of a deleted row the key alone is there, which is the same.
     places = [
@@ -317,17 +355,17 @@ def test_choices_that_do_not_go_together():
         async def write(self, batch):
             pass
 
-    with pytest.raises(ConfigurationError, match="Serial takes one batch at a time"):
+    with pytest.raises(ConfigurationError, match="Serial does not support concurrent writes"):
         Delivery(Serial(), concurrency=2)
     with pytest.raises(ConfigurationError, match="at least 1"):
         Delivery(Serial(), concurrency=0)
     with pytest.raises(ConfigurationError, match="needs a routing_key"):
         order("routing_key", None)
-    with pytest.raises(ConfigurationError, match="does not exist"):
+    with pytest.raises(ConfigurationError, match="order is 'size', but must be"):
         order("size", None)
     with pytest.raises(ConfigurationError, match="needs dead_letters"):
         Delivery(Serial(), on_error="dead_letter")
     with pytest.raises(ConfigurationError, match="only with on_error"):
         Delivery(Serial(), dead_letters="folder")
-    with pytest.raises(ConfigurationError, match="does not exist"):
+    with pytest.raises(ConfigurationError, match="on_error is 'ignore', but must be"):
         Delivery(Serial(), on_error="ignore")

@@ -258,7 +258,7 @@ async def test_a_full_window_is_not_waited_on(harness, ids):
         if part.end_lsn is not None:
             harness.ledger.complete(part.end_lsn)
         harness.buffer.extend([part])
-        await asyncio.wait_for(harness.buffer.room(), 60)
+        await asyncio.wait_for(harness.buffer.wait_for_room(), 60)
     await harness.finish()
     assert list(range(10)) == [number for batch in ids(sink) for number in batch]
     assert len(sink.batches) > 1

@@ -84,7 +84,7 @@ async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, 
             statistics = pipeline.statistics().sinks
             assert told in statistics["bad"].failed
             assert statistics["good"].failed is None
-    assert f"sink bad stops, the others go on: {statistics['bad'].failed}" in caplog.text
+    assert f"sink bad stops, the other sinks continue: {statistics['bad'].failed}" in caplog.text
     assert "secret" not in caplog.text
     if how == "damaged cursor":
         (tmp_path / "cursors" / "bad.json").unlink()

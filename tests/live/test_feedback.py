@@ -164,11 +164,11 @@ async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch
         )
         assert "slow" == window.slowest
         await published.until(
-            lambda: asyncio.sleep(0, [text for text in caplog.messages if "held back" in text]),
+            lambda: asyncio.sleep(0, [text for text in caplog.messages if "blocked the source" in text]),
             lambda told: len(told) >= 2,
         )
-    first, second, *_ = [record for record in caplog.records if "held back" in record.getMessage()]
-    assert re.match(r"sink slow has held back the source for \d+ s, with ", first.getMessage())
+    first, second, *_ = [record for record in caplog.records if "blocked the source" in record.getMessage()]
+    assert re.match(r"sink slow has blocked the source for \d+ s, with ", first.getMessage())
     assert "with a journal nobody waits" in first.getMessage()
     assert second.created - first.created > 0.15
 

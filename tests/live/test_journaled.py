@@ -270,7 +270,7 @@ async def test_a_journal_that_cannot_be_read_for_a_while(published, tmp_path, fa
         await sink.wait_for_changes(5000, durable=True)
     assert 3 == len(failures)
     assert list(range(1, 5001)) == [change.key["id"] for change in sink.changes]
-    assert "reads the journal again" in caplog.text
+    assert "reading the journal failed and is retried" in caplog.text
 
 
 async def test_a_journal_that_cannot_be_read(published, tmp_path, failing_reads):

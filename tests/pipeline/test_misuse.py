@@ -32,11 +32,11 @@ class Writeless(Sink):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"sinks": [MemorySink]}, r"make one of it, MemorySink\(…\)"),
-        ({"sinks": MemorySink()}, "sinks are a list"),
-        ({"sinks": [object()]}, "object is no sink: derive it from aiorepl.Sink"),
+        ({"sinks": [MemorySink]}, r"create a sink with MemorySink\(…\)"),
+        ({"sinks": MemorySink()}, "sinks must be a list"),
+        ({"sinks": [object()]}, "object is not a sink: derive it from aiorepl.Sink"),
         ({"sinks": [Writeless()]}, "Writeless must define write"),
-        ({"source": "postgresql://u:s3cret@h/d"}, "not a str"),
+        ({"source": "postgresql://u:s3cret@h/d"}, "not str"),
         ({"shutdown_timeout": -1.0}, "shutdown_timeout is"),
         ({"shutdown_timeout": float("nan")}, "shutdown_timeout is"),
         ({"buffer_bytes": 0}, "buffer_bytes is"),
@@ -70,7 +70,7 @@ def test_what_is_no_source(given, reason):
 
 def test_dead_letters_are_for_a_sink_as_well():
     """A class of sinks is none."""
-    with pytest.raises(ConfigurationError, match="the class of a sink"):
+    with pytest.raises(ConfigurationError, match="is a class: create"):
         Delivery(MemorySink(), on_error="dead_letter", dead_letters=MemorySink)
 
 
@@ -87,9 +87,9 @@ async def test_a_pipeline_runs_once():
     """A second run would stop at once, and a second context end as quietly: that is refused instead."""
     pipeline = Pipeline(MemorySource(), [MemorySink()])
     async with pipeline:
-        with pytest.raises(RuntimeError, match="runs once"):
+        with pytest.raises(RuntimeError, match="runs only once"):
             await pipeline.run()
-    with pytest.raises(RuntimeError, match="runs once"):
+    with pytest.raises(RuntimeError, match="runs only once"):
         async with pipeline:
             pass
 
@@ -108,7 +108,7 @@ async def test_a_pipeline_that_never_starts():
     pipeline = Pipeline(MemorySource(), [FaultySink(open=[Hang()])], shutdown_timeout=0)
     run = asyncio.create_task(pipeline.run())
     pipeline.stop()
-    with pytest.raises(RuntimeError, match="before its stream ran"):
+    with pytest.raises(RuntimeError, match="before its stream started"):
         await asyncio.wait_for(pipeline.started(), 60)
     await run
 
@@ -134,7 +134,7 @@ async def test_the_sink_that_ends_a_pipeline_is_named(caplog):
 
     with caplog.at_level(logging.ERROR, "aiorepl"), pytest.raises(PermanentError, match="no"):
         await asyncio.wait_for(pipeline.run(), 60)
-    assert ["sink bad stops, and all others with it: no"] == caplog.messages
+    assert ["sink bad stops, and so do all other sinks: no"] == caplog.messages
     assert {"good": None, "bad": "no"} == {
         name: sink.failed for name, sink in pipeline.statistics().sinks.items()
     }

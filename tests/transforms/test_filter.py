@@ -47,20 +47,20 @@ def described(
         (masking(), [ID, EMAIL], [ID, column("mail", 1043)], ("t", "t"), "may be public.t.email"),
         # Two columns that changed their names.
         (masking(), [ID, EMAIL, NOTE], [ID, NOTE, EMAIL], ("t", "t"), "public.t.note is new and may be"),
-        (masking(), [ID, EMAIL], [ID, EMAIL], ("t", "u"), "public.t.email, .* is now called public.u.email"),
+        (masking(), [ID, EMAIL], [ID, EMAIL], ("t", "u"), "public.t.email, .* was renamed to public.u.email"),
         (
             Selection(tables=("public.t",)),
             [ID],
             [ID],
             ("t", "u"),
-            "table public.t is now called public.u, which the selection leaves out",
+            "table public.t was renamed to public.u, which the selection excludes",
         ),
         (
             Selection(tables=("!public.t",)),
             [ID],
             [ID],
             ("t", "u"),
-            "table public.t is now called public.u, which the selection lets through",
+            "table public.t was renamed to public.u, which the selection includes",
         ),
     ],
     ids=["mask", "drop", "others", "type", "swap", "table", "selected", "excluded"],
@@ -178,7 +178,7 @@ def test_a_partition_that_was_dropped():
     assert PLAIN not in change.new["email"]
     assert PLAIN in change.new["note"]
     for selection in (Selection(tables=("public.t",)), Selection(tables=("!public.t",))):
-        with pytest.raises(PermanentError, match=r"table public\.leaf is not in the catalog any more"):
+        with pytest.raises(PermanentError, match=r"table public\.leaf no longer exists in the catalog"):
             described(StreamFilter(selection, "s", catalog), *columns, names=("leaf",))
     settled = Selection(tables=("public.t", "public.leaf?"))
     assert 1 == len(described(StreamFilter(settled, "s", catalog), *columns, names=("leaf",)))
@@ -190,9 +190,9 @@ def test_a_partition_that_was_dropped():
 @pytest.mark.parametrize(
     ("selection", "says"),
     [
-        (masking("public.leaf.email"), r"public\.leaf\.email, .* is now called public\.t\.email"),
-        (Selection(tables=("public.leaf",)), "table public.leaf is now called public.t"),
-        (Selection(tables=("!public.leaf",)), "table public.leaf is now called public.t"),
+        (masking("public.leaf.email"), r"public\.leaf\.email, .* was renamed to public\.t\.email"),
+        (Selection(tables=("public.leaf",)), "table public.leaf was renamed to public.t"),
+        (Selection(tables=("!public.leaf",)), "table public.leaf was renamed to public.t"),
         (masking("public.leaf.email", "public.t.email"), None),
         (masking("public.leaf.email", keep=("public.t.email",)), None),
     ],
@@ -234,6 +234,6 @@ def test_a_partition_that_is_detached():
 def test_patterns_that_match_nothing(selection, mistakes):
     """Each is told, with its option, unless it ends with a question mark."""
     leaf = CatalogTable(16385, "public", "leaf", ("id", "email", "note"), (1,))
-    found = selection.mistakes(TableCatalog([PARTITIONED, leaf]))
+    found = selection.unmatched(TableCatalog([PARTITIONED, leaf]))
     assert len(mistakes) == len(found)
     assert all(text.startswith(begin) for text, begin in zip(found, mistakes, strict=True))

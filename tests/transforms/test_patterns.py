@@ -124,14 +124,15 @@ def test_malformed(pattern):
         Patterns("tables", ("a.b", pattern), 2, exclusions=True)
 
     assert str(error.value).startswith(
-        f"tables: {pattern!r} is no pattern: write schema.table, such as public.orders"
+        f"tables: {pattern!r} is not a valid pattern: write schema.table, such as public.orders"
     )
 
 
 def test_malformed_column():
     """A column without its table is refused, with the form that columns have."""
     with pytest.raises(
-        ConfigurationError, match=re.escape("drop: 'password' is no pattern: write schema.table.column")
+        ConfigurationError,
+        match=re.escape("drop: 'password' is not a valid pattern: write schema.table.column"),
     ):
         Patterns("drop", ("password",), 3)
 
@@ -139,7 +140,7 @@ def test_malformed_column():
 def test_columns_are_not_excluded():
     """An exclusion among columns is refused: it could be taken for "all others"."""
     with pytest.raises(
-        ConfigurationError, match=re.escape("mask: '!a.b.c' would exclude, which only tables can")
+        ConfigurationError, match=re.escape("mask: '!a.b.c' begins with !, which only tables supports")
     ):
         Patterns("mask", ("!a.b.c",), 3)
 

@@ -185,8 +185,8 @@ def batches(slices: Sequence[Slice], limit: int) -> list[Batch]:
             made.append(batch)
     while (batch := batcher.take()) is not None:
         made.append(batch)
-    if batcher.under_way:
-        made.append(batcher.take_part())
+    if batcher.has_partial:
+        made.append(batcher.take_partial())
     return made
 
 

@@ -83,7 +83,7 @@ def steps(batch: Batch) -> Iterator[Step]:
         # Dead letters: whatever there is of a transaction is all that will come.
         yield Step(True, batch.slices, batch.end_lsn)
         return
-    units = ((whole, list(unit)) for whole, unit in map(_judged, _transactions(batch.slices)))
+    units = ((whole, list(unit)) for whole, unit in map(_judged, batch.transactions()))
     for whole, run in groupby(units, key=lambda unit: unit[0]):
         if whole:
             slices = list(chain.from_iterable(unit for _, unit in run))
@@ -95,17 +95,6 @@ def steps(batch: Batch) -> Iterator[Step]:
 
 def _judged(unit: list[Slice]) -> tuple[bool, list[Slice]]:
     return unit[0].transaction is None or (unit[0].first and unit[-1].last), unit
-
-
-def _transactions(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
-    unit: list[Slice] = []
-    for part in slices:
-        if unit and (part.transaction is None or part.transaction is not unit[-1].transaction):
-            yield unit
-            unit = []
-        unit.append(part)
-    if unit:
-        yield unit
 
 
 def partitioned(slices: Iterable[Slice]) -> dict[Partition, list[Change]]:

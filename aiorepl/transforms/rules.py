@@ -1,0 +1,85 @@
+"""The patterns of a selection, and what they say about one description of a table. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aiorepl.source.catalog.tables import Name
+from aiorepl.transforms.patterns import Patterns, quote
+
+
+class ColumnAction(enum.Enum):
+    """Whether a column is passed on, dropped or masked."""
+
+    KEPT = enum.auto()
+    DROPPED = enum.auto()
+    MASKED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The patterns of a selection.
+
+    :param keep: columns that are neither dropped nor masked, and are not renamed columns that should be.
+    """
+
+    tables: Patterns
+    drop: Patterns
+    mask: Patterns
+    keep: Patterns
+
+    def __bool__(self) -> bool:
+        return any((self.tables, self.drop, self.mask))
+
+    def selects(self, family: Sequence[Name]) -> bool:
+        """Whether the table is selected.
+
+        :param family: the table's name and those of its ancestors.
+        """
+        return not self.tables or self.tables.match(*family)
+
+    def action(self, family: Sequence[Name], column: str) -> ColumnAction:
+        """Return the action for a column of the table with these names."""
+        names = [(*table, column) for table in family]
+        if self.keep.match(*names):
+            return ColumnAction.KEPT
+        if self.drop.match(*names):
+            return ColumnAction.DROPPED
+        return ColumnAction.MASKED if self.mask.match(*names) else ColumnAction.KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class TableSelection:
+    """What the rules say about one description of a table.
+
+    :param family: the table's name and those of its ancestors.
+    :param selected: whether the table is selected.
+    :param actions: the action for each column, in the order of the columns.
+    :param missing: hidden (dropped or masked) columns that earlier descriptions had, each with the columns that the table
+        had at that time.
+    """
+
+    family: tuple[Name, ...]
+    selected: bool
+    actions: Mapping[str, ColumnAction]
+    missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The table's own name, quoted as in a pattern."""
+        return quote(self.family[0])
+
+
+def select_table(
+    rules: Rules, family: Sequence[Name], columns: Sequence[str], relatives: Sequence[Name] = ()
+) -> TableSelection:
+    """Apply the rules to a table with these names and columns.
+
+    :param relatives: tables that it may have been a partition of; columns that are hidden there are hidden here.
+    """
+    names = (*family, *relatives)
+    return TableSelection(
+        tuple(family), rules.selects(family), {column: rules.action(names, column) for column in columns}
+    )
