@@ -103,7 +103,7 @@ def test_no_batch_has_more_rows(counts, most, looks):
     def drained() -> int:
         taken = list(drain(batcher))
         batches.extend(taken)
-        return sum(map(batcher.spent, taken))
+        return sum(map(batcher.added, taken))
 
     for part, look in zip(parts, looks, strict=False):
         if look or batcher.full:
