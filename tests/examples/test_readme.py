@@ -1,4 +1,4 @@
-"""README.md: its programs run, its commands and files are accepted, and its links lead somewhere."""
+"""README.md and CONTRIBUTING.md: programs run, commands and files are accepted, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("examples")
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -133,5 +134,13 @@ def test_every_link_leads_somewhere():
 def test_every_make_target_is_there():
     """``make`` has each target that is named."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"`make ([a-z-]+)", TEXT)):
+    for target in set(re.findall(r"`make ([a-z-]+)", TEXT + CONTRIBUTING)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_folder_is_in_the_layout():
+    """The layout in CONTRIBUTING.md names the folders of the package, in the order in which they import."""
+    listed = re.findall(r"^\| `aiorepl/(\w+)(?:/|\.py)`", CONTRIBUTING, re.MULTILINE)
+    folders = {path.parent.name for path in (ROOT / "aiorepl").glob("*/__init__.py")}
+
+    assert folders == set(listed) - {"sink"}
