@@ -139,7 +139,7 @@ def test_every_make_target_is_there():
 
 
 def test_every_folder_is_in_the_layout():
-    """The layout in CONTRIBUTING.md names the folders of the package, in the order in which they import."""
+    """The layout in CONTRIBUTING.md names every folder of the package."""
     listed = re.findall(r"^\| `aiorepl/(\w+)(?:/|\.py)`", CONTRIBUTING, re.MULTILINE)
     folders = {path.parent.name for path in (ROOT / "aiorepl").glob("*/__init__.py")}
 
