@@ -35,7 +35,7 @@ from aiorepl.transactions.transaction import Slice, from_datetime
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
-from aiorepl.wire.opening import keeps_any_bytes, translated
+from aiorepl.wire.opening import is_sql_ascii, translated
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
 
@@ -179,7 +179,7 @@ class InitialLoad:
             await self._feed(_insert(relation, line) for line in lines)
 
         # asyncpg would have to send names that are no ASCII.
-        as_it_is = keeps_any_bytes(self._connection) and table.query.isascii()
+        as_it_is = is_sql_ascii(self._connection) and table.query.isascii()
         if as_it_is:
             await self._connection.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
         await self._connection.copy_from_query(table.query, output=take, format="text")

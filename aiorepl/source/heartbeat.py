@@ -19,7 +19,7 @@ from aiorepl.errors import AioreplError
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.transaction import Slice
-from aiorepl.wire.opening import ANSWER_SECONDS, explained
+from aiorepl.wire.opening import ANSWER_SECONDS, connect_error
 
 _log = logging.getLogger("aiorepl.heartbeat")
 
@@ -85,7 +85,7 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 - the stream does not depend on heartbeats
             self._drop()
             statistics.failed += 1
-            text = str(explained(error)) if isinstance(error, asyncpg.PostgresError) else _text(error)
+            text = str(connect_error(error)) if isinstance(error, asyncpg.PostgresError) else _text(error)
             # Logged once, and not for every heartbeat that fails.
             if statistics.error is None:
                 _log.warning("heartbeats fail, the stream continues without them: %s", text)

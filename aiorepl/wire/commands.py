@@ -1,4 +1,4 @@
-"""The replication commands as text, in the grammar of each server version. Pure.
+"""Replication commands as text, in the grammar of each server version. Pure.
 
 Source: "Streaming Replication Protocol"; repl_gram.y and repl_scanner.l.
 """
@@ -14,31 +14,34 @@ from aiorepl.lsn import LSN
 
 IDENTIFY_SYSTEM = "IDENTIFY_SYSTEM"
 
-# A name in a list: quoted as in SQL if it begins with a quote, else as it is spelled.
+# A name in a list: quoted as in SQL if it begins with a quote, else verbatim.
 _LISTED: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^",][^,]*|))(?:,|$)')
 
 
 def identifier(name: str) -> str:
-    """A name, quoted so that it means exactly itself."""
+    """Quote a name as an identifier.
+
+    :raises ConfigurationError: it contains a NUL byte.
+    """
     if "\0" in name:
         raise ConfigurationError("a name cannot contain a NUL byte")
     return '"' + name.replace('"', '""') + '"'
 
 
 def split_names(text: str) -> list[str]:
-    """Names with commas between them; a name that begins with a quote may hold commas, and its quotes are doubled.
+    """Split a list of names separated by commas. A quoted name may contain commas; quotes in it are doubled.
 
     Unlike in SQL, a name without quotes keeps its case.
 
-    :raises ConfigurationError: when quotes do not match.
+    :raises ConfigurationError: quotes do not match.
     """
     found, at = [], 0
     while at < len(text):
         listed = _LISTED.match(text, at)
         if listed is None:
             raise ConfigurationError(
-                f"{text!r} is no list of names: a name with a comma in it, or a quote in front, stands in quotes, its quotes "
-                'doubled, as in "a, b", "say ""hi""", plain'
+                f"{text!r} is no list of names: quote a name that contains a comma or begins with a quote, and double its quotes, "
+                'as in "a, b", "say ""hi""", plain'
             )
         name = listed[2].strip() if listed[1] is None else listed[1].replace('""', '"')
         found += [name] if name else []
@@ -47,21 +50,25 @@ def split_names(text: str) -> list[str]:
 
 
 def literal(text: str) -> str:
-    """A string literal of the replication grammar, which knows no escape but the doubled quote."""
+    """Quote a string literal for the replication grammar, whose only escape is the doubled quote.
+
+    :raises ConfigurationError: it contains a NUL byte.
+    """
     if "\0" in text:
         raise ConfigurationError("an option cannot contain a NUL byte")
     return "'" + text.replace("'", "''") + "'"
 
 
 def literals(texts: Iterable[str]) -> str:
-    """String literals with commas between them, as for ``IN (…)``."""
+    """Quote string literals and join them with commas, as for ``IN (…)``."""
     return ", ".join(map(literal, texts))
 
 
 def require_slot(*, server: int, temporary: bool, two_phase: bool, failover: bool) -> None:
-    """What a slot is to be, held against what the server can do, by whichever route.
+    """Check a new slot's options against the server's version.
 
-    :raises ConfigurationError: for what this server cannot do.
+    :param server: the server's major version.
+    :raises ConfigurationError: this server does not support an option.
     """
     if two_phase and server < 15:
         raise ConfigurationError(f"a two_phase slot needs PostgreSQL 15 or later; this server is {server}")
@@ -85,11 +92,11 @@ def create_slot(
     failover: bool = False,
     snapshot: str = "nothing",
 ) -> str:
-    """CREATE_REPLICATION_SLOT for pgoutput.
+    """Return CREATE_REPLICATION_SLOT for pgoutput.
 
-    :param server: the server's major version, which decides between the old grammar and that of 15.
+    :param server: the server's major version; 15 changed the grammar.
     :param snapshot: ``"export"``, ``"use"`` or ``"nothing"``.
-    :raises ConfigurationError: for what this server cannot do.
+    :raises ConfigurationError: this server does not support an option.
     """
     if snapshot not in ("export", "use", "nothing"):
         raise ConfigurationError(f"snapshot {snapshot!r} does not exist: it is export, use or nothing")
@@ -107,12 +114,12 @@ def create_slot(
 
 
 def alter_slot(name: str, *, server: int, failover: bool | None = None, two_phase: bool | None = None) -> str:
-    """ALTER_REPLICATION_SLOT: failover since 17, two_phase since 18.
+    """Return ALTER_REPLICATION_SLOT: failover since PostgreSQL 17, two_phase since 18.
 
-    :raises ConfigurationError: for what this server cannot do, or when there is nothing to alter.
+    :raises ConfigurationError: this server does not support an option, or none is given.
     """
     if failover is None and two_phase is None:
-        raise ConfigurationError("nothing to alter: say failover or two_phase")
+        raise ConfigurationError("nothing to alter: give failover or two_phase")
     if server < 17 or (two_phase is not None and server < 18):
         least = 17 if two_phase is None else 18
         option = "failover" if two_phase is None else "two_phase"
@@ -120,21 +127,23 @@ def alter_slot(name: str, *, server: int, failover: bool | None = None, two_phas
             f"altering {option} needs PostgreSQL {least} or later; this server is {server}"
         )
     options = {"FAILOVER": failover, "TWO_PHASE": two_phase}
-    told = ", ".join(f"{name} {str(value).lower()}" for name, value in options.items() if value is not None)
-    return f"ALTER_REPLICATION_SLOT {identifier(name)} ({told})"
+    clauses = ", ".join(
+        f"{name} {str(value).lower()}" for name, value in options.items() if value is not None
+    )
+    return f"ALTER_REPLICATION_SLOT {identifier(name)} ({clauses})"
 
 
 def timeline_history(timeline: int) -> str:
-    """TIMELINE_HISTORY."""
+    """Return TIMELINE_HISTORY."""
     return f"TIMELINE_HISTORY {timeline}"
 
 
 def drop_slot(name: str, *, wait: bool = False) -> str:
-    """DROP_REPLICATION_SLOT, with WAIT until nobody uses it."""
+    """Return DROP_REPLICATION_SLOT; with ``wait`` the server waits until the slot is not in use."""
     return f"DROP_REPLICATION_SLOT {identifier(name)}{' WAIT' if wait else ''}"
 
 
 def start_replication(slot: str, lsn: LSN, options: Mapping[str, str]) -> str:
-    """START_REPLICATION of a logical slot; from ``lsn`` or the slot's confirmed position, whichever is later."""
-    told = ", ".join(f"{identifier(name)} {literal(value)}" for name, value in options.items())
-    return f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn} ({told})"
+    """Return START_REPLICATION of a logical slot. The stream begins at ``lsn`` or the confirmed LSN, whichever is later."""
+    clauses = ", ".join(f"{identifier(name)} {literal(value)}" for name, value in options.items())
+    return f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn} ({clauses})"

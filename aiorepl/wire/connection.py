@@ -1,8 +1,8 @@
-"""A replication connection: asyncpg opens it, our protocol takes the socket over.
+"""A replication connection: asyncpg opens it, then ``ReplicationProtocol`` takes over the transport.
 
-asyncpg brings DSNs, service and password files, TLS, SCRAM and several hosts with target_session_attrs. It cannot
-go on, because a walsender refuses the extended query protocol, so the transport is handed to
-``ReplicationProtocol`` as soon as it is authenticated. SCRAM channel binding is not in asyncpg, nor then here.
+asyncpg provides DSNs, service and password files, TLS, SCRAM, and several hosts with target_session_attrs. A walsender
+refuses the extended query protocol that asyncpg uses, so the transport is handed over as soon as it is authenticated.
+asyncpg has no SCRAM channel binding.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from aiorepl.wire import commands, frames
 from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
-    AS_IT_IS,
+    NO_CONVERSION,
     TEXT_SETTINGS,
-    Opened,
+    DetachableConnection,
     connect_sql,
     exposure,
-    keeps_any_bytes,
+    is_sql_ascii,
 )
 from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
 from aiorepl.wire.server_errors import slot_problem
-from aiorepl.wire.slot_creation import cancel_backend, created
-from aiorepl.wire.standing import require_standing, standing
+from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
+from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
 _log = logging.getLogger("aiorepl.wire")
 
 
 class ReplicationConnection:
-    """A walsender of one database. One task may use it at a time; ``send_status`` may be called from any."""
+    """A walsender of one database. One task may use it at a time; any task may call ``send_status``."""
 
     def __init__(
         self, protocol: ReplicationProtocol, server_version: int, exposed: str | None = None
@@ -53,23 +53,25 @@ class ReplicationConnection:
         self.exposure = exposed
         self._protocol = protocol
         self._slot = ""
-        self._cancel: Callable[[], Awaitable[None]] = self._hang_up
+        self._cancel: Callable[[], Awaitable[None]] = self._abort
         protocol.on_notice = _log_notice
 
     @classmethod
     async def open(cls, dsn: str | None, **kwargs: Any) -> ReplicationConnection:
         """Connect and authenticate. ``kwargs`` go to ``asyncpg.connect``.
 
-        :raises ConnectionFailed: no server, or it refuses; says what to do.
-        :raises ConfigurationError: when the DSN cannot be read, or the server is older than PostgreSQL 10.
+        :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
+        :raises ConfigurationError: the DSN is invalid, or the server is older than PostgreSQL 10.
         """
-        opened: Opened = await connect_sql(dsn, {**TEXT_SETTINGS, "replication": "database"}, **kwargs)
+        opened: DetachableConnection = await connect_sql(
+            dsn, {**TEXT_SETTINGS, "replication": "database"}, **kwargs
+        )
         version = opened.get_server_version().major
-        transport = opened.handed_over
+        transport = opened.socket_transport
         protocol = ReplicationProtocol(transport, asyncio.get_running_loop())
         transport.set_protocol(protocol)
-        pid, any_bytes = opened.get_server_pid(), keeps_any_bytes(opened)
-        opened.retire()
+        pid, any_bytes = opened.get_server_pid(), is_sql_ascii(opened)
+        opened.detach()
         if version < 10:
             protocol.abort()
             raise ConfigurationError(f"PostgreSQL {version} is too old: logical replication begins with 10")
@@ -77,7 +79,7 @@ class ReplicationConnection:
         connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
         if any_bytes:
             try:
-                await connection.query(AS_IT_IS)
+                await connection.query(NO_CONVERSION)
             except BaseException:
                 connection.abort()
                 raise
@@ -85,15 +87,15 @@ class ReplicationConnection:
 
     @property
     def bytes_received(self) -> int:
-        """What has come from the socket so far."""
+        """The number of bytes received so far."""
         return self._protocol.bytes_received
 
     async def query(self, sql: str, *, timeout: float | None = ANSWER_SECONDS) -> list[dict[str, str | None]]:
-        """Run SQL or a replication command by the simple protocol; rows as text by column name.
+        """Run SQL or a replication command by the simple query protocol; return rows as text by column name.
 
-        :param timeout: seconds to wait for the answer; ``None`` for what may rightly take as long as it likes.
-        :raises ServerError: the server's refusal.
-        :raises ConnectionLost: the socket is gone, or there was no answer.
+        :param timeout: seconds to wait for the result; ``None``: no limit.
+        :raises ServerError: the command failed.
+        :raises ConnectionLost: the connection is gone, or the timeout has passed.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -103,7 +105,10 @@ class ReplicationConnection:
             raise ConnectionLost(f"the server has not answered for {timeout:g} s") from None
 
     async def identify_system(self) -> System:
-        """IDENTIFY_SYSTEM."""
+        """Run IDENTIFY_SYSTEM.
+
+        :raises ServerError, ConnectionLost: the command failed.
+        """
         (row,) = await self.query(commands.IDENTIFY_SYSTEM)
         return System(
             row["systemid"] or "",
@@ -113,7 +118,10 @@ class ReplicationConnection:
         )
 
     async def timeline_history(self, timeline: int) -> str | None:
-        """TIMELINE_HISTORY: the history file of a timeline after the first; ``None`` where it is gone."""
+        """Run TIMELINE_HISTORY: the history file of a timeline after the first; ``None`` if the file is gone.
+
+        :raises ServerError, ConnectionLost: the command failed.
+        """
         try:
             (row,) = await self.query(commands.timeline_history(timeline))
         except ServerError as error:
@@ -131,10 +139,10 @@ class ReplicationConnection:
         failover: bool = False,
         snapshot: str = "nothing",
     ) -> CreatedSlot:
-        """CREATE_REPLICATION_SLOT for pgoutput. If this is cancelled, no slot is left.
+        """Run CREATE_REPLICATION_SLOT for pgoutput. If the call is cancelled, no slot is left.
 
-        :raises SlotError: it exists already, or none is free.
-        :raises ConfigurationError: the server cannot do what was asked, or its ``wal_level`` is not logical.
+        :raises SlotError: the slot exists already, or all slots are in use.
+        :raises ConfigurationError: the server does not support an option, or its ``wal_level`` is not logical.
         """
         command = commands.create_slot(
             name,
@@ -144,13 +152,13 @@ class ReplicationConnection:
             failover=failover,
             snapshot=snapshot,
         )
-        return await created(
+        return await cancellable_create(
             self._create(command, name), cancel=self._cancel, drop=partial(self.drop_slot, name)
         )
 
     async def _create(self, command: str, name: str) -> CreatedSlot:
         try:
-            # It waits for the end of transactions that are in progress.
+            # The server waits until the transactions in progress have ended.
             (row,) = await self.query(command, timeout=None)
         except ServerError as error:
             raise slot_problem(error, name) from None
@@ -163,10 +171,10 @@ class ReplicationConnection:
     async def alter_slot(
         self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
     ) -> None:
-        """ALTER_REPLICATION_SLOT; ``None`` leaves an option as it is. The server waits until nobody uses the slot.
+        """Run ALTER_REPLICATION_SLOT; ``None`` leaves an option unchanged. The server waits until the slot is not in use.
 
-        :raises SlotError: it does not exist.
-        :raises ConfigurationError: the server cannot do what was asked.
+        :raises SlotError: the slot does not exist.
+        :raises ConfigurationError: the server does not support an option.
         """
         command = commands.alter_slot(
             name, server=self.server_version, failover=failover, two_phase=two_phase
@@ -177,9 +185,10 @@ class ReplicationConnection:
             raise slot_problem(error, name) from None
 
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
-        """DROP_REPLICATION_SLOT.
+        """Run DROP_REPLICATION_SLOT.
 
-        :raises SlotError: it does not exist, or is in use.
+        :param wait: wait until the slot is not in use.
+        :raises SlotError: the slot does not exist, or is in use.
         """
         try:
             await self.query(commands.drop_slot(name, wait=wait), timeout=None)
@@ -189,28 +198,28 @@ class ReplicationConnection:
     async def start_replication(
         self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None
     ) -> None:
-        """START_REPLICATION: from here on ``receive`` and ``send_status``.
+        """Run START_REPLICATION; then ``receive`` and ``send_status`` can be used.
 
-        :param confirmed: where the slot stood when it was checked; ``None``: wherever it stands.
-        :raises SlotError: the slot is missing, in use, lost, of another kind, or was moved since.
-        :raises ConfigurationError: a publication is missing, or an option is refused.
+        :param confirmed: the slot's confirmed LSN when it was checked; ``None``: not verified.
+        :raises SlotError: the slot is missing, in use, lost, of another kind, or was moved since it was checked.
+        :raises ConfigurationError: a publication is missing, or the server refuses an option.
         """
         self._slot = slot
         if confirmed is not None:
-            require_standing(slot, await self.query(standing(slot)), confirmed)
+            require_unmoved(slot, await self.query(confirmed_query(slot)), confirmed)
         try:
             await self.query(commands.start_replication(slot, lsn, options))
         except ServerError as error:
             raise slot_problem(error, slot) from None
 
     async def receive(self) -> list[CopyFrame]:
-        """All frames that have arrived, at least one; an empty list when the server ended the stream.
+        """Return all frames that have arrived, at least one; an empty list when the server ended the stream.
 
-        While nobody calls this, at most about a megabyte is read ahead.
+        Between calls at most about a megabyte is read ahead.
 
-        :raises ServerError: the server gave up.
-        :raises ProtocolError: it sent nonsense.
-        :raises ConnectionLost: the socket is gone.
+        :raises ServerError: the server ended the stream with an error.
+        :raises ProtocolError: a frame is malformed.
+        :raises ConnectionLost: the connection is gone.
         """
         try:
             return await self._protocol.receive()
@@ -220,7 +229,7 @@ class ReplicationConnection:
             raise
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called as soon as the server asks for a status update, whoever is busy with what."""
+        """Call ``callback`` as soon as the server requests a status update, from within the read callback."""
         self._protocol.on_reply_request = callback
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
@@ -240,7 +249,10 @@ class ReplicationConnection:
         self._protocol.send(frames.status_update(received, flushed, applied, now, reply=reply))
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """End CopyBoth in order: CopyDone both ways. What still arrives is dropped."""
+        """End CopyBoth by CopyDone in both directions. Frames that still arrive are dropped.
+
+        :param timeout: seconds after which the connection is dropped.
+        """
         try:
             async with asyncio.timeout(timeout):
                 await self._protocol.end_copy()
@@ -248,26 +260,26 @@ class ReplicationConnection:
             self._protocol.abort()
 
     async def close(self) -> None:
-        """Terminate the session and wait until the socket is closed."""
+        """Terminate the session, and wait until the socket is closed."""
         await self._protocol.close()
 
-    async def _hang_up(self) -> None:
+    async def _abort(self) -> None:
         self.abort()
 
     def abort(self) -> None:
-        """Drop the socket, as a crash would."""
+        """Drop the connection without terminating the session."""
         self._protocol.abort()
 
     def fail(self, error: Exception) -> None:
-        """Drop the socket, and have ``receive`` raise this when it has given out what arrived before."""
+        """Drop the connection; ``receive`` raises ``error`` after the frames that arrived before."""
         self._protocol.fail(error)
 
     def heard(self) -> int | None:
-        """A number that grows with every sign of life; ``None`` while it is us who do not listen."""
+        """Return a number that grows with all data received; ``None`` while reading is paused."""
         return None if self._protocol.paused else self._protocol.bytes_received
 
 
 def _log_notice(notice: ServerNotice) -> None:
-    # Such as that it waits for a standby which is not there.
+    # For example, that the server waits for a standby that is not connected.
     level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
     _log.log(level, "%s: %s", printable(notice.severity or "NOTICE"), notice.text)

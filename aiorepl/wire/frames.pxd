@@ -25,6 +25,6 @@ cdef class FrameBuffer:
 
     @cython.locals(
         frames=list, memory=bytearray, data="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t,
-        behind=Py_ssize_t, stop=Py_ssize_t,
+        after=Py_ssize_t, stop=Py_ssize_t,
     )
     cpdef list advance(self, Py_ssize_t count)

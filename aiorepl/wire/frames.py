@@ -1,9 +1,8 @@
-"""Backend frames: cutting the byte stream up, and reading the few messages around CopyBoth. Pure.
+"""Frames: splits the byte stream of the server, and parses the few messages around CopyBoth. Pure.
 
-A frame is a type byte, an Int32 length that counts itself, and the body. ``FrameBuffer`` is the memory that the
-transport reads into; all whole frames of a read are taken at once, because a call for each would cost more than
-the frame. XLogData and keepalives, the two that matter for speed, come out as themselves; every other frame
-as a ``Frame``.
+A frame is a type byte, an Int32 length that counts itself, and the body. The transport reads into a ``FrameBuffer``, which
+returns all complete frames of a read at once, because a call for each would cost more than the frame. XLogData and
+keepalives have classes of their own; all others are a ``Frame``.
 
 Source: "Message Formats" and "Streaming Replication Protocol" in the PostgreSQL documents.
 """
@@ -20,11 +19,11 @@ from aiorepl.errors import ProtocolError
 # The largest frame a server can send: a message buffer of PostgreSQL ends at 1 GiB (MaxAllocSize).
 LARGEST_FRAME: Final = 0x3FFF_FFFF
 LARGEST_MESSAGE: Final = 64 * 1024
-"""What is kept of an ErrorResponse or NoticeResponse, which may quote a value of any size."""
+"""The limit of ErrorResponse and NoticeResponse, which may quote a value of any size; the rest is dropped."""
 LARGEST_ANSWER: Final = 16 * 1024 * 1024
-"""The largest frame beside these and the stream's, and what the answer to a query may be altogether."""
+"""The limit of any other frame outside the stream, and of the whole result of a query."""
 _SMALLEST_BUFFER: Final = 64 * 1024
-# A buffer that grew stays as it is, up to this size, while frames are large.
+# While frames are large, a buffer that has grown keeps its size, up to this limit.
 _LARGEST_KEPT: Final = 4 * 1024 * 1024
 
 _COPY_DATA: Final = ord("d")
@@ -66,7 +65,7 @@ class XLogData:
 
 
 class Keepalive(NamedTuple):
-    """``k``: the server's WAL position and clock, and whether it wants a status update at once."""
+    """``k``: the server's WAL position and clock, and whether it requests a status update."""
 
     wal_end: int
     sent_at: int
@@ -74,7 +73,7 @@ class Keepalive(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Any other frame: its type letter and body."""
+    """Any other frame: its type letter and its body."""
 
     kind: str
     body: bytes
@@ -118,34 +117,34 @@ def runs(frames: Iterable[Any]) -> Iterator[list[XLogData] | Any]:
 
 
 class FrameBuffer:
-    """A reusable read buffer. It grows with bytes that arrived, never on the word of a length."""
+    """A reusable read buffer. It grows with the bytes that arrived, never with a claimed length."""
 
     def __init__(self, size: int = 256 * 1024) -> None:
         self._least = max(size, _SMALLEST_BUFFER)
         self._memory = bytearray(self._least)
         self._start = 0
         self._end = 0
-        # Whether the frames of the last read were such that the next will need as much room.
+        # Whether the frames of the last read were large, so that the next read probably needs as much space.
         self._large = False
-        # What is still to come of a message of which enough has been given out.
+        # The bytes to come of a message that was cut at its limit.
         self._surplus = 0
         self.damage: ProtocolError | None = None
-        """Why no frame can be told behind those that were given out: a length or a message that makes no sense."""
+        """The invalid length or message after the frames that were returned; ``None`` while the stream is valid."""
 
     def space(self) -> memoryview:
-        """Where to read into. A memoryview, because the TLS layer writes into slices of what it is given."""
+        """Return the memory to read into: a memoryview, because the TLS layer writes into slices of it."""
         if len(self._memory) - self._end < self._least // 4:
             self._make_room()
         return memoryview(self._memory)[self._end :]
 
     def advance(self, count: int) -> list[AnyFrame]:
-        """``count`` bytes were read: return the frames that are whole now, as far as they make sense (``damage``)."""
+        """Return the frames that are complete after ``count`` more bytes, up to an invalid one (``damage``)."""
         self._end += count
         frames: list[AnyFrame] = []
         if self.damage is not None:
             return frames
         if self._surplus:
-            self._pass_over(count)
+            self._skip_surplus(count)
         memory, at, end = self._memory, self._start, self._end
         data: Any = memory  # a pointer in the compiled form
         try:
@@ -155,12 +154,12 @@ class FrameBuffer:
                     raise ProtocolError(
                         f"claims {length} bytes", message=f"frame {_letter(data[at])}", field="length"
                     )
-                behind = at + 1 + length
-                if behind > end:
-                    # Once a read, so it need not be quick.
-                    if (begun := self._begun(memory[at : at + 6], length, end - at)) is not None:
+                after = at + 1 + length
+                if after > end:
+                    # Runs at most once per read.
+                    if (begun := self._check_partial(memory[at : at + 6], length, end - at)) is not None:
                         frames.append(Frame(begun, byteops.cut(data, at + 5, at + 5 + LARGEST_MESSAGE)))
-                        self._surplus = behind - end
+                        self._surplus = after - end
                         at = end
                     break
                 if data[at] == _COPY_DATA:
@@ -170,17 +169,17 @@ class FrameBuffer:
                                 byteops.uint64(data, at + 6),
                                 byteops.uint64(data, at + 14),
                                 byteops.int64(data, at + 22),
-                                byteops.cut(data, at + 30, behind),
+                                byteops.cut(data, at + 30, after),
                             )
                         )
                     else:
-                        frames.append(_replication(byteops.cut(data, at + 5, behind)))
+                        frames.append(_replication(byteops.cut(data, at + 5, after)))
                 elif data[at] in _MESSAGES:
-                    stop = min(behind, at + 5 + LARGEST_MESSAGE)
+                    stop = min(after, at + 5 + LARGEST_MESSAGE)
                     frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, stop)))
                 else:
-                    frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, behind)))
-                at = behind
+                    frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, after)))
+                at = after
         except ProtocolError as error:
             self.damage = error
         if frames:
@@ -188,21 +187,21 @@ class FrameBuffer:
         self._start = at
         if at == end:
             self._start = self._end = 0
-            if len(memory) > self._least and not self._stays():
+            if len(memory) > self._least and not self._keeps_capacity():
                 self._memory = bytearray(self._least)
         return frames
 
-    def _pass_over(self, count: int) -> None:
+    def _skip_surplus(self, count: int) -> None:
         passed = min(count, self._surplus)
         self._surplus -= passed
         self._start += passed
         if self._start == self._end:
             self._start = self._end = 0
 
-    def _begun(self, head: bytearray, length: int, arrived: int) -> str | None:
-        """Look at a frame that is not whole: the kind of a message of which enough has arrived.
+    def _check_partial(self, head: bytearray, length: int, arrived: int) -> str | None:
+        """Check an incomplete frame. Return its kind if it is an error or notice of which enough has arrived.
 
-        :raises ProtocolError: it never will be one.
+        :raises ProtocolError: its length or kind is invalid.
         """
         kind = head[0]
         if kind == _COPY_DATA:
@@ -216,24 +215,24 @@ class FrameBuffer:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """The bytes of an incomplete frame."""
         return self._end - self._start
 
     def _make_room(self) -> None:
         before = self._memory
         kept = self._end - self._start
-        # Doubling bounds both the copies of a large frame and the memory: twice what has arrived of it.
+        # Doubling bounds the number of copies, and the memory to twice what has arrived.
         size = max(self._least, 2 * kept)
-        if size <= len(before) and self._stays():
+        if size <= len(before) and self._keeps_capacity():
             size = len(before)
         if size != len(before):
             self._memory = bytearray(size)
-        # As memoryviews: a slice of a bytearray would be one more copy.
+        # Memoryviews avoid a copy.
         memoryview(self._memory)[:kept] = memoryview(before)[self._start : self._end]
         self._start, self._end = 0, kept
 
-    def _stays(self) -> bool:
-        """Whether memory that has grown is kept for the frames to come: growing costs some copies of each."""
+    def _keeps_capacity(self) -> bool:
+        """Return whether a buffer that has grown keeps its size: growing copies each large frame several times."""
         return self._large and len(self._memory) <= _LARGEST_KEPT
 
 
@@ -259,19 +258,19 @@ def _require_keepalive(kind: int, length: int) -> None:
 
 
 def status_update(received: int, flushed: int, applied: int, now: int, *, reply: bool = False) -> bytes:
-    """A Standby Status Update in its CopyData frame.
+    """Return a Standby Status Update in its CopyData frame.
 
-    :param received: how far WAL was received (the server's ``write_lsn``).
-    :param flushed: how far it is durable: what moves the slot's ``confirmed_flush_lsn``.
-    :param applied: how far it is applied.
-    :param now: our clock, microseconds since 2000-01-01 00:00 UTC.
-    :param reply: ask the server for a keepalive in return.
+    :param received: the LSN up to which WAL was received (``write_lsn`` on the server).
+    :param flushed: the LSN up to which it is durable; moves the slot's ``confirmed_flush_lsn``.
+    :param applied: the LSN up to which it is applied.
+    :param now: the client's clock, in microseconds since 2000-01-01 00:00 UTC.
+    :param reply: request a keepalive in return.
     """
     return _STATUS.pack(b"d", _STATUS.size - 1, b"r", received, flushed, applied, now, reply)
 
 
 def query(sql: str) -> bytes:
-    """A simple query."""
+    """Return a simple query."""
     body = sql.encode() + b"\0"
     return b"Q" + (4 + len(body)).to_bytes(4, "big") + body
 
@@ -281,7 +280,7 @@ TERMINATE: Final = b"X\x00\x00\x00\x04"
 
 
 def error_fields(body: bytes) -> dict[str, str]:
-    """The fields of an ErrorResponse or NoticeResponse by letter; none is promised to be there."""
+    """Return the fields of an ErrorResponse or NoticeResponse by letter. Any of them may be missing."""
     fields: dict[str, str] = {}
     for part in body.split(b"\0"):
         if part:
@@ -290,9 +289,9 @@ def error_fields(body: bytes) -> dict[str, str]:
 
 
 def row_description(body: bytes) -> list[str]:
-    """The column names of a RowDescription.
+    """Return the column names of a RowDescription.
 
-    :raises ProtocolError: when it is cut short, or too long.
+    :raises ProtocolError: it is too short or too long.
     """
     names, at = [], 2
     for _ in range(int.from_bytes(body[:2], "big")):
@@ -301,14 +300,14 @@ def row_description(body: bytes) -> list[str]:
             raise ProtocolError("cut short", message="RowDescription")
         names.append(body[at:end].decode("utf-8", "backslashreplace"))
         at = end + 19
-    _whole(body, at, "RowDescription")
+    _require_end(body, at, "RowDescription")
     return names
 
 
 def data_row(body: bytes) -> list[str | None]:
-    """The text values of a DataRow.
+    """Return the text values of a DataRow.
 
-    :raises ProtocolError: when it is cut short, or too long.
+    :raises ProtocolError: it is too short or too long.
     """
     values: list[str | None] = []
     at = 2
@@ -318,15 +317,15 @@ def data_row(body: bytes) -> list[str | None]:
         if length < 0:
             values.append(None)
             continue
-        # A database in SQL_ASCII converts nothing: what is not UTF-8 stays readable and distinct.
+        # Text of an SQL_ASCII database may be any bytes; those that are not UTF-8 become escapes.
         values.append(body[at : at + length].decode("utf-8", "backslashreplace"))
         at += length
-    _whole(body, at, "DataRow")
+    _require_end(body, at, "DataRow")
     return values
 
 
-def _whole(body: bytes, end: int, message: str) -> None:
+def _require_end(body: bytes, end: int, message: str) -> None:
     if end > len(body):
         raise ProtocolError("cut short", message=message)
     if end < len(body):
-        raise ProtocolError(f"has {len(body) - end} bytes behind its end", message=message)
+        raise ProtocolError(f"has {len(body) - end} bytes after its end", message=message)

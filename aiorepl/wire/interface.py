@@ -1,4 +1,4 @@
-"""What the two routes to a slot have in common: the walsender (``connection``), and the SQL functions (``sql``)."""
+"""The interface of both connections to a slot: the walsender (``connection``) and the SQL functions (``sql``)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aiorepl.wire.protocol import CopyFrame
 
 
 class Restart:
-    """A frame of the SQL route: what follows begins at the slot's position again."""
+    """A frame of the SQL interface: the following frames begin at the slot's position again."""
 
 
 class Connection(Protocol):
-    """What a session asks of either."""
+    """The methods that a session uses."""
 
     server_version: int
-    # The connection's lack of protection, as a predicate; None if the server is verified or local.
+    # Why the connection is not secure, as a predicate ("is not encrypted"); None if the server is verified or local.
     exposure: str | None
 
     async def query(self, sql: str) -> list[dict[str, str | None]]: ...
@@ -51,7 +51,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What IDENTIFY_SYSTEM says."""
+    """The result of IDENTIFY_SYSTEM."""
 
     system_identifier: str
     timeline: int
@@ -61,8 +61,10 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
-    """What CREATE_REPLICATION_SLOT says: the stream begins at ``consistent_point``, and ``snapshot_name``, if one
-    was exported, shows the database just then for as long as this connection does nothing else.
+    """The result of CREATE_REPLICATION_SLOT.
+
+    The stream begins at ``consistent_point``. ``snapshot_name`` is the exported snapshot of that moment, if one was requested;
+    it is valid until the connection runs another command.
     """
 
     name: str

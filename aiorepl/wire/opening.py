@@ -1,7 +1,7 @@
-"""Opening connections: asyncpg does it, under our text settings, host by host, and what goes wrong says what to do.
+"""Opens connections with asyncpg: fixed text settings, one timeout per host, and errors that say what to do.
 
-asyncpg gives all hosts of a DSN one timeout together, so that one that swallows packets would keep us from ever trying
-the next; here each host has its own.
+asyncpg applies one timeout to all hosts of a DSN together, so a host that drops packets would keep it from trying the
+next. Here each host has its own timeout.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import asyncpg
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 from aiorepl.wire.commands import literal
 
-# The text forms that every reader of values relies on, set in the startup packet, where they beat
-# ALTER DATABASE and ALTER ROLE.
+# The decoders rely on these text forms. They are set in the startup packet, which takes precedence over ALTER DATABASE and
+# ALTER ROLE.
 TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -32,23 +32,23 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "application_name": "aiorepl",
 }
-# In a database whose encoding is SQL_ASCII the server converts nothing, and under any other client encoding refuses text
-# that is not valid in it: one such value would end the stream. So it is taken as it is, and each value is read as UTF-8.
-AS_IT_IS: Final = "SET client_encoding = 'SQL_ASCII'"
+# A database with encoding SQL_ASCII may hold any bytes. Under another client encoding the server refuses text that is not
+# valid in it, so that one value would end the stream. Therefore conversion is off, and each value is decoded as UTF-8.
+NO_CONVERSION: Final = "SET client_encoding = 'SQL_ASCII'"
 GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role that has it"
 
-# As asyncpg asks it for target_session_attrs.
+# asyncpg's query for target_session_attrs.
 _STANDBY: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 
-# What is asked beside the stream is answered at once, by a server that is there.
+# The timeout of short queries.
 ANSWER_SECONDS: Final = 60.0
 
-_ROOT: Final = "name the file of its authority in sslrootcert (PGSSLROOTCERT; ~/.postgresql/root.crt)"
+_ROOT: Final = "name the CA's file in sslrootcert (PGSSLROOTCERT; ~/.postgresql/root.crt)"
 _ONE_HOST_SECONDS: Final = 60.0
 _EACH_HOST_SECONDS: Final = 10.0
 _PORT: Final = "5432"
-# A peer that is gone without a word is found out within about a minute: probes of an idle connection, and what was
-# sent and never acknowledged. Linux has all of them, other systems some.
+# Detect within about a minute that a peer is gone: by probes of an idle connection, and by unacknowledged data. Linux has
+# all of these options, other systems some.
 _KEEPALIVE: Final = {
     "TCP_KEEPIDLE": 30,
     "TCP_KEEPALIVE": 30,
@@ -58,21 +58,21 @@ _KEEPALIVE: Final = {
 }
 
 
-class Opened(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
-    """Keeps the transport that asyncpg opened, and can be retired without its finalizer closing the socket."""
+class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
+    """An asyncpg connection whose transport can be handed over; ``detach`` keeps its finalizer from closing the socket."""
 
     def __init__(
         self, protocol: Any, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *rest: Any
     ) -> None:
         super().__init__(protocol, transport, loop, *rest)
-        self.handed_over = transport
+        self.socket_transport = transport
         _keep_alive(transport)
 
     async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:
-        """As asyncpg's, also for its question whether a server before 14 is a standby, which a walsender would refuse."""
+        """As asyncpg's; rewrites its standby query, which a walsender before PostgreSQL 14 would refuse."""
         if query != _STANDBY or "replication" not in self._params.server_settings:
             return await super().fetchval(query, *args, **kwargs)
-        # It takes the simple protocol alone, by which asyncpg gives no rows; settings that change it tells.
+        # A walsender accepts only the simple protocol, for which asyncpg returns no rows, but reports changed settings.
         name = self.get_settings().application_name
         await self.execute(
             "SELECT pg_catalog.set_config('application_name', pg_catalog.pg_is_in_recovery()::text, false)"
@@ -81,48 +81,50 @@ class Opened(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
         await self.execute(f"SET application_name = {literal(name)}")
         return found == "true"
 
-    def retire(self) -> None:
-        """Make asyncpg believe that this connection is closed."""
+    def detach(self) -> None:
+        """Mark this connection as closed for asyncpg."""
         self._aborted = True
 
 
 async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
-    """An ordinary asyncpg connection under our text settings.
+    """Open an ordinary asyncpg connection with the fixed text settings.
 
-    :param kwargs: for ``asyncpg.connect``; ``timeout`` is that of each host.
-    :raises ConnectionFailed: with what to do about it.
-    :raises ConfigurationError: when the DSN cannot be read.
+    :param kwargs: for ``asyncpg.connect``; ``timeout`` applies to each host, in seconds.
+    :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
+    :raises ConfigurationError: the DSN is invalid.
     """
     try:
         dsn, seconds = _connect_timeout(dsn)
-        places = _places(dsn) if "host" not in kwargs else []
+        hosts = _hosts(dsn) if "host" not in kwargs else []
         if seconds is not None:
             kwargs.setdefault("timeout", seconds)
         else:
-            kwargs.setdefault("timeout", _EACH_HOST_SECONDS if places else _ONE_HOST_SECONDS)
-        for host, port in places[:-1]:
+            kwargs.setdefault("timeout", _EACH_HOST_SECONDS if hosts else _ONE_HOST_SECONDS)
+        for host, port in hosts[:-1]:
             try:
                 return await _connect(dsn, settings, {**kwargs, "host": host, "port": port})
             except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
                 continue
-        if places:
-            kwargs["host"], kwargs["port"] = places[-1]
+        if hosts:
+            kwargs["host"], kwargs["port"] = hosts[-1]
         return await _connect(dsn, settings, kwargs)
-    except Exception as error:  # noqa: BLE001 - every one is explained or raised as it is
-        raise explained(error) from None
+    except Exception as error:  # noqa: BLE001 - translated or raised as it is
+        raise connect_error(error) from None
 
 
 async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
-    return await asyncpg.connect(dsn, server_settings=dict(settings), connection_class=Opened, **kwargs)
+    return await asyncpg.connect(
+        dsn, server_settings=dict(settings), connection_class=DetachableConnection, **kwargs
+    )
 
 
-def keeps_any_bytes(connection: Any) -> bool:
-    """Whether the database's encoding is SQL_ASCII, so that its text may be anything."""
+def is_sql_ascii(connection: Any) -> bool:
+    """Return whether the database's encoding is SQL_ASCII, so that its text may be any bytes."""
     return bool(connection.get_settings().server_encoding == "SQL_ASCII")
 
 
-async def take_text_as_it_is(connection: Any) -> None:
-    """Take text from an SQL_ASCII database as it is; what is not UTF-8 stays readable and distinct."""
+async def disable_conversion(connection: Any) -> None:
+    """Read text of an SQL_ASCII database without conversion; bytes that are not UTF-8 become escapes."""
     await connection.set_type_codec(
         "text",
         schema="pg_catalog",
@@ -130,30 +132,30 @@ async def take_text_as_it_is(connection: Any) -> None:
         decoder=lambda data: bytes(data).decode("utf-8", "backslashreplace"),
         format="binary",
     )
-    await connection.execute(AS_IT_IS)
+    await connection.execute(NO_CONVERSION)
 
 
 def _connect_timeout(dsn: str | None) -> tuple[str | None, float | None]:
-    """The DSN without libpq's ``connect_timeout``, which asyncpg would send to the server, and that timeout."""
-    said = os.environ.get("PGCONNECT_TIMEOUT")
+    """Return the DSN without libpq's ``connect_timeout``, which asyncpg would send to the server, and that timeout."""
+    given = os.environ.get("PGCONNECT_TIMEOUT")
     if dsn is not None and "connect_timeout" in dsn:
         parts = urlsplit(dsn)
         options = parse_qsl(parts.query, keep_blank_values=True)
-        said = dict(options).get("connect_timeout", said)
+        given = dict(options).get("connect_timeout", given)
         rest = [option for option in options if option[0] != "connect_timeout"]
         dsn = urlunsplit(parts._replace(query=urlencode(rest)))
-    seconds = None if said is None else float(said)
+    seconds = None if given is None else float(given)
     return dsn, None if seconds is not None and seconds <= 0 else seconds
 
 
-def _places(dsn: str | None) -> list[tuple[str, int]]:
-    """Hosts and ports where the DSN or the environment names several; empty where it is one, or a preference."""
+def _hosts(dsn: str | None) -> list[tuple[str, int]]:
+    """Return hosts and ports if the DSN or the environment names several; empty for one host, or for prefer-standby."""
     parts = urlsplit(dsn or "")
     options = dict(parse_qsl(parts.query))
     attributes = options.get("target_session_attrs", os.environ.get("PGTARGETSESSIONATTRS"))
     named = parts.netloc.rpartition("@")[2] or options.get("host") or os.environ.get("PGHOST", "")
     if "," not in named or attributes == "prefer-standby" or "service" in options:
-        # Of a preference asyncpg has to see all hosts.
+        # asyncpg has to try all hosts for a preference.
         return []
     ports = (options.get("port") or os.environ.get("PGPORT") or _PORT).split(",")
     hosts = [_host_and_port(each) for each in named.split(",")]
@@ -181,7 +183,7 @@ def _keep_alive(transport: asyncio.Transport) -> None:
 
 
 def exposure(transport: asyncio.BaseTransport) -> str | None:
-    """The connection's lack of protection, as a predicate; ``None`` if the server is verified or local."""
+    """Return why the connection is not secure, as a predicate; ``None`` if the server is verified or local."""
     if _local(transport):
         return None
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -193,7 +195,7 @@ def exposure(transport: asyncio.BaseTransport) -> str | None:
 
 
 def _local(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer is on this machine: a Unix socket, or a loopback address."""
+    """Return whether the peer is on this machine: a Unix socket, or a loopback address."""
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return True
@@ -201,11 +203,11 @@ def _local(transport: asyncio.BaseTransport) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def explained(error: Exception) -> Exception:
-    """What asyncpg raised while connecting, as an error that says what to do and quotes no DSN."""
+def connect_error(error: Exception) -> Exception:
+    """Return the error that says what to do about an error of asyncpg's while connecting. It quotes no DSN."""
     pg = asyncpg.exceptions
     if isinstance(error, pg.PostgresError):
-        # The message alone: asyncpg's own text has detail and hint behind it, each on a line of its own.
+        # Only the message: asyncpg appends detail and hint on further lines.
         text = str(error.args[0])
         permanent = True
         match error.sqlstate:
@@ -216,48 +218,50 @@ def explained(error: Exception) -> Exception:
             case "3D000":
                 text = f"{text}: check the database name in the DSN"
             case "42501":
-                text = f"{text}: {_granting(error)}"
+                text = f"{text}: {_missing_grant(error)}"
             case _:
                 permanent = False
         return ConnectionFailed(text, permanent=permanent)
     if isinstance(error, pg.TargetServerAttributeNotMatched):
-        # During a failover this passes: the standby is promoted, or the primary comes back.
+        # Transient during a failover.
         return ConnectionFailed(
-            "no host of the DSN is what target_session_attrs asks for: check that one of them is, or leave it out"
+            "no host of the DSN matches target_session_attrs: check the hosts, or leave the option out"
         )
     if isinstance(error, pg.ClientConfigurationError) and "root certificate" in str(error):
         return ConfigurationError(
-            f"sslmode demands a verified server certificate, and no root certificate was found: {_ROOT}"
+            f"sslmode requires a verified server certificate, and no root certificate was found: {_ROOT}"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectionFailed(
-            f"the server's certificate is not accepted: {error.verify_message.rstrip('.')}: {_ROOT}, and call the server as "
-            "its certificate does"
+            f"the server's certificate is not accepted: {error.verify_message.rstrip('.')}: {_ROOT}, and use the host name of "
+            "the certificate"
         )
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return ConnectionFailed(
-            "the server does not speak TLS, which sslmode demands; nothing was sent to it: set ssl = on there"
+            "the server does not support TLS, which sslmode requires, and nothing was sent to it: set ssl = on on the server"
         )
     if isinstance(error, (pg.ClientConfigurationError, pg.InterfaceError, ValueError)) and not isinstance(
         error, OSError
     ):
         return ConfigurationError(
-            "the DSN or the PG* environment cannot be used: write postgresql://user@host:5432/database "
+            "the DSN or the PG* environment is invalid: write postgresql://user@host:5432/database "
             f"({type(error).__name__})"
         )
     if isinstance(error, TimeoutError):
-        return ConnectionFailed("no answer from the server in time: check host and port, and that it is up")
+        return ConnectionFailed(
+            "the server did not answer in time: check host and port, and that it is running"
+        )
     if isinstance(error, OSError):
         return ConnectionFailed(
-            f"cannot reach the server: {_plain(error)}: check host and port, and that it is up"
+            f"cannot reach the server: {_os_error_text(error)}: check host and port, and that it is running"
         )
     if isinstance(error, pg.ConnectionDoesNotExistError):
-        return ConnectionFailed("the server closed the connection while it was being opened")
+        return ConnectionFailed("the server closed the connection while it was opened")
     return error
 
 
-def _granting(error: Any) -> str:
-    """The missing grant. The error's C function identifies it, because the message may be translated."""
+def _missing_grant(error: Any) -> str:
+    """Return the missing grant, identified by the error's C function, because the message may be translated."""
     match getattr(error, "server_source_function", None):
         case "CheckMyDatabase":
             return "GRANT CONNECT ON DATABASE … to the role"
@@ -267,7 +271,7 @@ def _granting(error: Any) -> str:
 
 
 def translated(error: Exception) -> Exception:
-    """What asyncpg raised on a connection that was open, as an error of ours that quotes no row."""
+    """Translate an error of asyncpg's on an open connection to one of ``aiorepl.errors``, which quotes no row."""
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
         fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
         return ServerError(fields)
@@ -276,7 +280,7 @@ def translated(error: Exception) -> Exception:
     return error
 
 
-def _plain(error: OSError) -> str:
+def _os_error_text(error: OSError) -> str:
     return (
         re.sub(r"^\[Errno -?\d+\] ", "", str(error).splitlines()[0]) if str(error) else type(error).__name__
     )

@@ -1,12 +1,10 @@
-"""The asyncio protocol: it owns the socket once asyncpg has opened and authenticated it.
+"""The asyncio protocol of a replication connection, once asyncpg has opened and authenticated it.
 
-READY: nothing is asked. BUSY: a simple query runs; what it answers is gathered until ReadyForQuery, also after an
-error, so that the next query starts clean. COPY: CopyBoth; XLogData and keepalives go to an inbox that ``receive``
-empties. The inbox is bounded by bytes: past the mark the transport stops reading and TCP holds the server back,
-until the inbox is taken.
+READY: no command runs. BUSY: a simple query runs; its result is collected until ReadyForQuery, also after an error, so that
+the next query starts clean. COPY: CopyBoth; XLogData and keepalives go to an inbox that ``receive`` empties. The inbox is
+bounded by bytes: when it is full the transport stops reading, and TCP holds the server back, until ``receive`` is called.
 
-A keepalive that asks for a reply is answered from within the read callback, whatever the rest of the process is
-waiting for.
+A keepalive that requests a reply is answered within the read callback, independently of all tasks.
 """
 
 from __future__ import annotations
@@ -26,23 +24,23 @@ from aiorepl.errors import (
 from aiorepl.wire import frames
 from aiorepl.wire.frames import CopyFrame as CopyFrame  # noqa: PLC0414 - what ``receive`` gives
 from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, XLogData
-from aiorepl.wire.read_pacing import Alarm
+from aiorepl.wire.read_pacing import Timer
 
 _INBOX_BYTES: Final = 1024 * 1024
-# Of a busy stream so much is gathered before the consumer is woken, or for so many seconds.
-_PORTION: Final = 64 * 1024
-_BREATH: Final = 0.001
-# After so many small reads close behind each other the socket is left alone between two for so long, in which a walsender
-# makes some 100 rows. In turns, over pg_recvlogical's time: nothing decoded 0.90 and 0.48, the journal 0.83 and 0.70, small
-# transactions 0.65 and 0.36, at half of our CPU; whoever decodes rests by itself, and is as quick as before.
+# On a busy stream the consumer is woken after this many bytes, or this many seconds.
+_WAKE_BYTES: Final = 64 * 1024
+_WAKE_SECONDS: Final = 0.001
+# After this many small reads in quick succession, reading pauses this long between two, in which a walsender makes some 100
+# rows. Time without and with the pauses, over pg_recvlogical's: null sink 0.90 and 0.48, journal 0.83 and 0.70, small
+# transactions 0.65 and 0.36, with half of the CPU. A consumer that decodes is slower than the pauses and is not affected.
 _SMALL_READS: Final = 16
-_REST: Final = 0.0004
-# What a frame costs beside its payload: objects, list slots.
+_PAUSE_SECONDS: Final = 0.0004
+# The memory of a frame beside its payload: objects, list slots.
 _FRAME_OVERHEAD: Final = 200
 
 
 class State(enum.Enum):
-    """What the server expects of us."""
+    """The state of the connection in PostgreSQL's protocol."""
 
     READY = "ready"
     BUSY = "busy"
@@ -67,16 +65,16 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._buffer = FrameBuffer()
         self._inbox: list[CopyFrame] = []
         self._inbox_size = 0
-        # Where in the WAL the last frame was sent from, for errors to say.
+        # The WAL position of the last frame, for error messages.
         self._position = 0
         self._paused = False
         self._woken_at = 0.0
         self._waking: asyncio.TimerHandle | None = None
         self._read_at = 0.0
         self._small_reads = 0
-        self._resting = False
-        self._alarm: Alarm | None = None
-        self._rests = True
+        self._pacing = False
+        self._timer: Timer | None = None
+        self._can_pace = True
         self._failure: Exception | None = None
         self._error: ServerError | None = None
         self._answered = True
@@ -91,78 +89,80 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     # Called by the loop.
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport shall read to."""
+        """Return the memory that the transport reads into."""
         return self._buffer.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """The transport has read."""
+        """Process ``nbytes`` that the transport has read."""
         self.bytes_received += nbytes
         try:
-            self._take_in(nbytes)
+            self._process(nbytes)
             if self._buffer.damage is not None:
                 raise self._buffer.damage
         except ProtocolError as error:
             self.fail(error.at(self._position) if self._position else error)
-        except Exception as error:  # noqa: BLE001 - a callback's: raised where it is waited for, not in the loop
+        except Exception as error:  # noqa: BLE001 - from a callback; ``receive`` raises it
             self.fail(error)
         if self._inbox_size > _INBOX_BYTES and not self._paused and not self._transport.is_closing():
             self._paused = True
-            if not self._resting:
+            if not self._pacing:
                 self._transport.pause_reading()
-        elif nbytes < _PORTION:
-            self._rest()
+        elif nbytes < _WAKE_BYTES:
+            self._pace_reads()
         else:
             self._small_reads = 0
         if self._inbox and self._waiter is not None:
             self._wake_for_data()
 
-    def _rest(self) -> None:
-        """Leave the socket alone for a moment, if it is busy and we are quicker than the walsender. Each of its sends would
-        wake us, which costs it as much as to make the row.
+    def _pace_reads(self) -> None:
+        """Pause reading for a moment if small reads follow each other quickly.
+
+        Otherwise each send of the walsender wakes this process, which costs the walsender as much as making the row.
         """
         now = time.monotonic()
-        close, self._read_at = now - self._read_at < 2 * _REST, now
+        close, self._read_at = now - self._read_at < 2 * _PAUSE_SECONDS, now
         self._small_reads = self._small_reads + 1 if close else 0
         if (
             self._small_reads < _SMALL_READS
             or self._paused
-            or not self._rests
+            or not self._can_pace
             or self._transport.is_closing()
         ):
             return
-        if self._alarm is None:
+        if self._timer is None:
             try:
-                self._alarm = Alarm(self._loop, _REST, self._rested)
+                self._timer = Timer(self._loop, _PAUSE_SECONDS, self._resume_after_pause)
             except (AttributeError, NotImplementedError, OSError):
-                self._rests = False  # such a thing is not to be had here
+                self._can_pace = False  # not supported on this system
                 return
-        self._resting = True
+        self._pacing = True
         self._transport.pause_reading()
-        self._alarm.set()
+        self._timer.set()
 
-    def _rested(self) -> None:
-        self._resting = False
+    def _resume_after_pause(self) -> None:
+        self._pacing = False
         if not self._paused and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _wake_for_data(self) -> None:
-        """Wake the consumer: at once after a pause, but not for every few rows of a busy stream. A walsender sends each
-        row by itself, and who is quicker than it would go all the way down to the sinks for four rows at a time: twice
-        the CPU, taken from a server on the same machine.
+        """Wake the consumer: at once after a pause, but not for every few rows of a busy stream.
+
+        A walsender sends each row separately. Waking for each read would pass four rows at a time down to the sinks, which
+        takes twice the CPU.
         """
         now = self._loop.time()
-        if self._inbox_size >= _PORTION or now - self._woken_at >= _BREATH:
+        if self._inbox_size >= _WAKE_BYTES or now - self._woken_at >= _WAKE_SECONDS:
             self._woken_at = now
             self._wake()
         elif self._waking is None:
-            self._waking = self._loop.call_later(_BREATH, self._wake_late)
+            self._waking = self._loop.call_later(_WAKE_SECONDS, self._wake_late)
 
     def _wake_late(self) -> None:
         self._waking = None
         self._woken_at = self._loop.time()
         self._wake()
 
-    def _take_in(self, nbytes: int) -> None:
+    def _process(self, nbytes: int) -> None:
         """Frames to the inbox, by the thousand without a loop here; what is not for the inbox is handled."""
         inbox, pending = self._inbox, self._buffer.pending
         before = len(inbox)
@@ -170,9 +170,9 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         try:
             for place, frame in others:
                 try:
-                    self._look_at(frame)
+                    self._dispatch(frame)
                 except BaseException:
-                    del inbox[place:]  # behind a frame that makes no sense nothing does
+                    del inbox[place:]  # frames after an invalid one cannot be trusted
                     raise
         finally:
             if (count := len(inbox) - before) > 0:
@@ -180,19 +180,19 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 last = inbox[-1]
                 self._position = last.start if isinstance(last, XLogData) else last.wal_end
 
-    def _look_at(self, frame: Keepalive | Frame) -> None:
+    def _dispatch(self, frame: Keepalive | Frame) -> None:
         if isinstance(frame, Frame):
             self._handle(frame)
         elif frame.reply_requested and self.on_reply_request is not None:
             self.on_reply_request()
 
     def eof_received(self) -> None:
-        """The server closed its side; connection_lost follows."""
+        """Do nothing: ``connection_lost`` follows."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
-        if self._alarm is not None:
-            self._alarm.close()
+        """Fail the pending calls."""
+        if self._timer is not None:
+            self._timer.close()
         if self.state is not State.CLOSED:
             pending = self._buffer.pending
             cut = f" in the middle of a frame, {pending} bytes into it" if pending else ""
@@ -204,12 +204,12 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        """The send buffer is full."""
+        """Called by the loop when the send buffer is full."""
         if self._drain is None:
             self._drain = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The send buffer has room again."""
+        """Called by the loop when the send buffer has room again."""
         drain, self._drain = self._drain, None
         if drain is not None and not drain.done():
             drain.set_result(None)
@@ -217,10 +217,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     # Called by the connection.
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
-        """Run one simple query or replication command and return its rows.
+        """Run one simple query or replication command, and return its rows.
 
-        :raises ServerError: the server's refusal; the connection is usable again.
-        :raises ConnectionLost: the socket is gone.
+        :raises ServerError: the command failed; the connection can be used again.
+        :raises ConnectionLost: the connection is gone.
         """
         self._require(State.READY)
         self._names, self._rows, self._rows_size = [], [], 0
@@ -234,11 +234,11 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         return self._rows
 
     async def receive(self) -> list[CopyFrame]:
-        """All frames that have arrived, at least one; an empty list once the server has ended the stream.
+        """Return all frames that have arrived, at least one; an empty list once the server has ended the stream.
 
-        :raises ServerError: the server gave up; what came before it was returned by earlier calls.
-        :raises ProtocolError: it sent nonsense.
-        :raises ConnectionLost: the socket is gone.
+        :raises ServerError: the server ended the stream with an error; earlier calls returned the frames before it.
+        :raises ProtocolError: a frame is malformed.
+        :raises ConnectionLost: the connection is gone.
         """
         while not self._inbox:
             if self._copy_ended:
@@ -247,12 +247,12 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         return self._take_inbox()
 
     def send(self, data: bytes) -> None:
-        """Write without waiting; nothing happens on a connection that is gone."""
+        """Write without waiting. On a closed connection this does nothing."""
         if self.state is not State.CLOSED and not self._transport.is_closing():
             self._transport.write(data)
 
     async def end_copy(self) -> None:
-        """Send CopyDone and read on, dropping what comes, until the server is ready again.
+        """Send CopyDone, and drop all frames until the server is ready again.
 
         :raises AioreplError: as ``receive`` does.
         """
@@ -263,7 +263,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self._take_inbox()
 
     async def close(self) -> None:
-        """Terminate and wait until the socket is gone."""
+        """Terminate the session, and wait until the socket is closed."""
         if self.state is not State.CLOSED:
             self.send(frames.TERMINATE)
             self._end()
@@ -277,23 +277,23 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """Drop the socket at once."""
+        """Drop the connection at once."""
         self._end()
         self._transport.abort()
 
     def fail(self, error: Exception) -> None:
-        """Drop the socket at once, and have ``receive`` raise this behind what arrived."""
+        """Drop the connection at once; ``receive`` raises ``error`` after the frames that arrived before."""
         self._fail(error)
         self.abort()
 
     @property
     def paused(self) -> bool:
-        """Whether we read nothing just now, because nobody has taken what arrived."""
+        """Whether reading is paused because the inbox is full."""
         return self._paused
 
     def _end(self) -> None:
         self.state = State.CLOSED
-        # Whoever waits for more waits for nothing.
+        # Pending calls would wait for ever.
         self._fail(ConnectionLost("the connection was closed on this side"))
 
     # Frames other than data.
@@ -303,7 +303,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             case "E":
                 error = ServerError(frames.error_fields(frame.body))
                 if self.state is State.COPY:
-                    # Out of CopyBoth the server answers an error with ReadyForQuery, or by hanging up.
+                    # After an error in CopyBoth the server sends ReadyForQuery or closes the connection.
                     self._fail(error)
                 else:
                     self._error = error
@@ -320,7 +320,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                     )
                 row = frames.data_row(frame.body)
                 if len(row) != len(self._names):
-                    raise ProtocolError("has other columns than its RowDescription", message="DataRow")
+                    raise ProtocolError("does not have the columns of its RowDescription", message="DataRow")
                 self._rows.append(dict(zip(self._names, row, strict=True)))
             case "W":
                 self.state, self._answered = State.COPY, True
@@ -345,7 +345,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         inbox, self._inbox, self._inbox_size = self._inbox, [], 0
         if self._paused:
             self._paused = False
-            if not self._resting:
+            if not self._pacing:
                 self._transport.resume_reading()
         return inbox
 

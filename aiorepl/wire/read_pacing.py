@@ -1,6 +1,6 @@
-"""Short rests for whoever reads a busy socket: an alarm finer than the loop's own, which rings by the millisecond.
+"""A timer for short pauses between reads of a busy socket, finer than the event loop's millisecond.
 
-Linux has one that is read as a socket is, ``timerfd``. Python knows it from 3.13 on; the C library it calls is there before.
+It is Linux' ``timerfd``, which the loop reads like a socket. Python has it since 3.13; here the C library is called.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _MONOTONIC: Final = 1
 
 
 class _When(ctypes.Structure):
-    """``struct itimerspec``: how often, which is never again, and when first."""
+    """``struct itimerspec``: an interval, which is zero, and the time to the first expiry."""
 
     _fields_ = (("interval", ctypes.c_long * 2), ("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-class Alarm:
-    """Rings once after it was set.
+class Timer:
+    """Calls a function once after each ``set``.
 
-    :param seconds: less than one.
+    :param seconds: the delay, less than one second.
     :param ring: called within the loop.
-    :raises OSError, AttributeError, NotImplementedError: where the system or the loop has no such thing.
+    :raises OSError, AttributeError, NotImplementedError: the system or the loop does not support it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, ring: Callable[[], None]) -> None:
@@ -43,11 +43,11 @@ class Alarm:
         loop.add_reader(self._handle, self._rang)
 
     def set(self) -> None:
-        """Ring when the seconds have passed."""
+        """Start the timer."""
         self._set(self._handle, 0, self._when, None)
 
     def close(self) -> None:
-        """Ring no more."""
+        """Stop the timer and close its descriptor."""
         if self._close.alive:
             self._loop.remove_reader(self._handle)
             self._close()

@@ -1,4 +1,4 @@
-"""What a server refuses a slot with, as errors that say what to do."""
+"""The server's errors about slots, as errors that say what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from aiorepl.wire.opening import GRANT
 
 
 def slot_problem(error: Exception, slot: str) -> Exception:
-    """The server's refusal as the error that says what to do."""
+    """Return the error that says what to do about the server's error; other errors are returned unchanged."""
     if not isinstance(error, ServerError):
         return error
     message = error.message or ""
@@ -16,7 +16,7 @@ def slot_problem(error: Exception, slot: str) -> Exception:
             return missing_publication(message)
         case "42704":
             return SlotError(
-                f"replication slot {slot!r} does not exist: create it, on the command line --create-slot"
+                f"replication slot {slot!r} does not exist: create it (create_slot=True, --create-slot)"
             )
         case "55006":
             return SlotError(
@@ -26,7 +26,7 @@ def slot_problem(error: Exception, slot: str) -> Exception:
         case "42710":
             return SlotError(f"replication slot {slot!r} exists already")
         case "53400":
-            return SlotError(f"{message}: raise max_replication_slots, or drop a slot that is not used")
+            return SlotError(f"{message}: raise max_replication_slots, or drop an unused slot")
         case "42501":
             return ConnectionFailed(f"{message}: {GRANT}", permanent=True)
         case "55000" if "wal_level" in message:
@@ -37,14 +37,14 @@ def slot_problem(error: Exception, slot: str) -> Exception:
 
 
 def missing_publication(message: str) -> ConfigurationError:
-    """A publication did not exist where the server decodes the WAL, whether or not it exists now.
+    """Return the error for a publication that did not exist at the decoded position of the WAL, even if it exists now.
 
-    :param message: the server's, which names it.
+    :param message: the server's message, which names the publication.
     """
     return ConfigurationError(
-        f"{message}: it does not exist where the server reads the WAL, because it was dropped or was created later, and "
-        "changes from there are not in the stream, also not if it exists again by now. CREATE PUBLICATION on the source if "
-        "it is missing; then start again with resnapshot=True (--resnapshot, with a journal), or drop the slot, and start "
-        "with create_slot (--create-slot) and accept_gap=True (--accept-gap). If it was only added to this source, start "
-        "with the others until the slot has come past its creation"
+        f"{message}: at the slot's position in the WAL the publication did not exist, because it was dropped or created later; "
+        "the server cannot decode changes from there, even if it exists now. CREATE PUBLICATION on the source if it is missing; "
+        "then start again with resnapshot=True (--resnapshot, with a journal), or drop the slot and start with create_slot "
+        "(--create-slot) and accept_gap=True (--accept-gap). If the publication was just added to this source, start without "
+        "it until the slot has passed its creation"
     )

@@ -1,7 +1,7 @@
 """Creates slots so that a cancellation also cancels the command on the server.
 
-CREATE_REPLICATION_SLOT waits for the end of transactions that are in progress. Meanwhile the server does not notice that
-its client has gone, keeps WAL, and may complete the slot in the end.
+CREATE_REPLICATION_SLOT waits until the transactions in progress have ended. Meanwhile the server does not notice that its
+client is gone, keeps WAL, and may complete the slot later.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PATIENCE: Final = 30.0
 _CANCELLED: Final = "57014"
 
 
-async def created(
+async def cancellable_create(
     creating: Coroutine[Any, Any, CreatedSlot],
     *,
     cancel: Callable[[], Awaitable[None]],
     drop: Callable[[], Awaitable[None]],
 ) -> CreatedSlot:
-    """Await ``creating`` and return its result. If this is cancelled, no slot is left.
+    """Await ``creating`` and return its result. If the call is cancelled, no slot is left.
 
     :param cancel: cancels the command on the server.
     :param drop: drops the slot if the command completed first; raises SlotError if there is no slot.
@@ -37,11 +37,11 @@ async def created(
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await uninterrupted(_undone(task, cancel, drop))
+        await uninterrupted(_cancel_or_drop(task, cancel, drop))
         raise
 
 
-async def _undone(
+async def _cancel_or_drop(
     task: asyncio.Future[CreatedSlot],
     cancel: Callable[[], Awaitable[None]],
     drop: Callable[[], Awaitable[None]],
@@ -51,7 +51,7 @@ async def _undone(
             if not task.done():
                 await cancel()
                 await asyncio.wait({task})
-            if not task.cancelled() and _may_be_there(task.exception()):
+            if not task.cancelled() and _slot_may_exist(task.exception()):
                 try:
                     await drop()
                 except SlotError as error:
@@ -61,13 +61,13 @@ async def _undone(
         task.cancel()
         await asyncio.wait({task})
         _log.warning(
-            "a slot was being created when it was cancelled, and may be left: %s",
+            "the creation of a slot was cancelled, and the slot may be left: %s",
             str(error) or type(error).__name__,
         )
 
 
-def _may_be_there(error: BaseException | None) -> bool:
-    """Whether the slot may exist. It may even after a cancellation, if the server had completed the command."""
+def _slot_may_exist(error: BaseException | None) -> bool:
+    """Return whether the slot may exist. It may after a cancellation too, if the server had completed the command."""
     return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
 
 

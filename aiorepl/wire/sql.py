@@ -1,13 +1,13 @@
-"""The other route: a slot read through SQL functions, for hosts that allow no replication connection.
+"""Reads a slot through SQL functions, for hosts that allow no replication connection.
 
-Looks like a ``ReplicationConnection`` to its user. Each round *peeks* at what is behind the slot's position, bounded in
-rows, and gives it out as the frames a walsender would have sent; the slot is advanced only to what was confirmed, and
-never by ``get``, which confirms before anyone has seen the data. A round ends with ``Restart``: the next peek begins
-anew from the slot's position, so whoever decodes has to begin anew as well.
+The class has the interface of ``ReplicationConnection``. Each round *peeks* at a limited number of changes after the slot's
+position, and returns them as the frames that a walsender would send. The slot is advanced only to what was confirmed, never
+by ``get``, which confirms before the data was processed. A round ends with ``Restart``: the next peek begins at the slot's
+position again, so the decoder has to begin again too.
 
-A walsender keeps its slot; a poller uses it for moments. So the connection holds an advisory lock, which keeps a second
-poller out, and looks after each peek whether the slot still stands where this connection has left it. Positions only
-grow, also those of a slot that is dropped and created again, so a slot found there was there when the peek began.
+A walsender keeps its slot in use; a poller uses it only during each poll. Therefore the connection holds an advisory lock
+against a second poller, and verifies after each peek that the slot's confirmed LSN has not changed. Confirmed LSNs only
+grow, also when a slot is dropped and created again, so an unchanged LSN proves that it is the slot of the peek.
 
 Source: "Replication Management Functions"; logicalfuncs.c and slotfuncs.c.
 """
@@ -30,22 +30,22 @@ from aiorepl.wire.interface import CreatedSlot, Restart, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
     connect_sql,
+    disable_conversion,
     exposure,
-    keeps_any_bytes,
-    take_text_as_it_is,
+    is_sql_ascii,
     translated,
 )
 from aiorepl.wire.server_errors import slot_problem
-from aiorepl.wire.slot_creation import cancel_backend, created
-from aiorepl.wire.standing import poll_lock, require_standing, standing
+from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
+from aiorepl.wire.slot_position import confirmed_query, poll_lock, require_unmoved
 
-# A peek stops at the first transaction end past this many messages. They are fetched in portions: so many bytes by the size
-# of those before, and so many messages at most.
-_ROUND: Final = 50_000
-_PORTION_BYTES: Final = 1024 * 1024
-_PORTION: Final = 2_000
-_FIRST_PORTION: Final = 100
-# How often to look for something new, and whether sinks have caught up.
+# A peek stops at the end of the transaction in which it reaches this many messages. They are fetched in portions of about
+# a megabyte, estimated by the size of the previous messages.
+_ROUND_ROWS: Final = 50_000
+_FETCH_BYTES: Final = 1024 * 1024
+_FETCH_ROWS: Final = 2_000
+_FIRST_FETCH_ROWS: Final = 100
+# The pause between rounds, and its limit while sinks catch up.
 _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
 _ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
@@ -63,7 +63,7 @@ SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg
 """
 _ADVANCE: Final = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2::text::pg_lsn)"
 _LOCK: Final = "SELECT pg_try_advisory_lock($1) AS taken"
-# The server detects a vanished client, and releases its lock, as soon as a walsender would.
+# The server detects a client that is gone, and releases its lock, as soon as a walsender would.
 _KEEPALIVE: Final = """
 SELECT set_config(name, value, false)
   FROM (VALUES ('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3')) AS s(name, value)
@@ -75,25 +75,25 @@ class SqlConnection:
 
     def __init__(self, connection: Any, cancel: Callable[[], Awaitable[None]]) -> None:
         self.server_version: int = connection.get_server_version().major
-        self.exposure = exposure(connection.handed_over)
+        self.exposure = exposure(connection.socket_transport)
         self.bytes_received = 0
         self._connection = connection
         self._cancel = cancel
         self._slot = ""
         self._options: list[str] = []
         self._flushed = ZERO
-        # The slot's last known LSN, and the LSN that was last requested; the slot is between the two.
+        # The slot's last known LSN, and the LSN last requested; the slot is between the two.
         self._advanced = ZERO
-        self._asked = ZERO
+        self._requested = ZERO
         self._pause = 0.0
         self._receiving = Resumable(self._receive, "aiorepl poller")
-        self._begun = False
+        self._in_round = False
         self._cursor: Any = None
         self._count = 0
-        # Messages of a round. The limit grows while a round cannot be confirmed: an undecided PREPARE may hold the slot.
-        self._limit = _ROUND
-        # How many messages to fetch at once, as large as they are.
-        self._portion = _FIRST_PORTION
+        # The messages of a round. The limit grows while a round cannot be confirmed, because an undecided PREPARE holds the slot.
+        self._limit = _ROUND_ROWS
+        # The number of messages to fetch at once.
+        self._fetch_rows = _FIRST_FETCH_ROWS
         self._until = ZERO
         self._failure: Exception | None = None
 
@@ -101,19 +101,19 @@ class SqlConnection:
     async def open(cls, dsn: str | None, **kwargs: Any) -> SqlConnection:
         """Connect. ``kwargs`` go to ``asyncpg.connect``.
 
-        :raises ConnectionFailed: no server, or it refuses; says what to do.
-        :raises ConfigurationError: when the DSN cannot be read, or the server is older than PostgreSQL 11.
+        :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
+        :raises ConfigurationError: the DSN is invalid, or the server is older than PostgreSQL 11.
         """
         connection = await connect_sql(dsn, **kwargs)
         version = connection.get_server_version().major
         if version < 11:
             await connection.close()
             raise ConfigurationError(
-                f"PostgreSQL {version} cannot advance a slot by SQL: that needs 11 or later; use the walsender source"
+                f"PostgreSQL {version} cannot advance a slot by SQL, which needs 11 or later: use interface = walsender"
             )
-        if keeps_any_bytes(connection):
+        if is_sql_ascii(connection):
             try:
-                await take_text_as_it_is(connection)
+                await disable_conversion(connection)
             except BaseException as error:
                 connection.terminate()
                 if isinstance(error, Exception):
@@ -122,15 +122,18 @@ class SqlConnection:
         return cls(connection, partial(cancel_backend, connection.get_server_pid(), dsn, **kwargs))
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
-        """Run SQL whose columns are all text.
+        """Run SQL whose columns are all text; return rows by column name.
 
-        :raises ServerError: the server's refusal.
+        :raises ServerError: the query failed.
         :raises ConnectionLost: the connection is gone.
         """
         return [dict(row) for row in await self._fetch(sql, timeout=ANSWER_SECONDS)]
 
     async def identify_system(self) -> System:
-        """What IDENTIFY_SYSTEM would say."""
+        """Return what IDENTIFY_SYSTEM returns.
+
+        :raises ConnectionFailed: the role may not execute pg_control_system().
+        """
         try:
             (row,) = await self._fetch(_SYSTEM, timeout=ANSWER_SECONDS)
         except ServerError as error:
@@ -143,8 +146,8 @@ class SqlConnection:
         return System(row["identifier"], row["timeline"], LSN.parse(row["flushed"]), row["database"])
 
     async def timeline_history(self, timeline: int) -> str | None:
-        """The history file of a timeline after the first, for roles that may read it (``pg_read_server_files``); else
-        ``None``.
+        """Return the history file of a timeline after the first; ``None`` if the role may not read it
+        (``pg_read_server_files``) or the file is gone.
         """
         try:
             (row,) = await self._fetch(_HISTORY, f"pg_wal/{timeline:08X}.history", timeout=ANSWER_SECONDS)
@@ -164,14 +167,14 @@ class SqlConnection:
         failover: bool = False,
         snapshot: str = "nothing",
     ) -> CreatedSlot:
-        """``pg_create_logical_replication_slot``. If this is cancelled, no slot is left.
+        """Call ``pg_create_logical_replication_slot``. If the call is cancelled, no slot is left.
 
-        :raises ConfigurationError: for a snapshot, which no SQL function exports, and what the server cannot do.
-        :raises SlotError: the slot exists already, or none is free.
+        :raises ConfigurationError: a snapshot is requested, which no SQL function exports, or an option is not supported.
+        :raises SlotError: the slot exists already, or all slots are in use.
         """
         if snapshot != "nothing":
             raise ConfigurationError(
-                "an initial load needs a replication connection: use the walsender source"
+                "an initial load needs a replication connection: use interface = walsender"
             )
         require_slot(server=self.server_version, temporary=temporary, two_phase=two_phase, failover=failover)
         arguments: list[Any] = [name, "pgoutput", temporary]
@@ -179,23 +182,25 @@ class SqlConnection:
             arguments.append(two_phase)
         if self.server_version >= 17:
             arguments.append(failover)
-        return await created(self._create(arguments), cancel=self._cancel, drop=partial(self.drop_slot, name))
+        return await cancellable_create(
+            self._create(arguments), cancel=self._cancel, drop=partial(self.drop_slot, name)
+        )
 
     async def _create(self, arguments: list[Any]) -> CreatedSlot:
-        places = ", ".join(f"${place}" for place in range(1, len(arguments) + 1))
+        parameters = ", ".join(f"${number}" for number in range(1, len(arguments) + 1))
         try:
             (row,) = await self._fetch(
-                f"SELECT lsn::text FROM pg_create_logical_replication_slot({places})", *arguments
+                f"SELECT lsn::text FROM pg_create_logical_replication_slot({parameters})", *arguments
             )
         except ServerError as error:
             raise slot_problem(error, arguments[0]) from None
         return CreatedSlot(arguments[0], LSN.parse(row["lsn"]), None)
 
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
-        """``pg_drop_replication_slot``.
+        """Call ``pg_drop_replication_slot``.
 
-        :param wait: ignored, because no SQL function waits; a slot in use is refused at once.
-        :raises SlotError: it does not exist, or is in use.
+        :param wait: ignored: no SQL function waits.
+        :raises SlotError: the slot does not exist, or is in use.
         """
         try:
             await self._fetch("SELECT pg_drop_replication_slot($1)", name)
@@ -205,28 +210,27 @@ class SqlConnection:
     async def start_replication(
         self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None
     ) -> None:
-        """Begin to read. The slot's own position decides where: ``lsn`` is behind it at the earliest.
+        """Begin to read at the slot's confirmed LSN; ``lsn`` is not used.
 
-        :param confirmed: where the slot stood when it was checked; ``None``: wherever it stands.
-        :raises SlotError: another poller has the slot, or it was moved since, or is gone.
+        :param confirmed: the slot's confirmed LSN when it was checked; ``None``: not verified.
+        :raises SlotError: another poller uses the slot, or it was moved or dropped since it was checked.
         """
         self._slot = slot
         self._options = [part for pair in options.items() for part in pair]
         (row,) = await self._fetch(_LOCK, poll_lock(slot), timeout=ANSWER_SECONDS)
         if not row["taken"]:
             raise SlotError(
-                f"another consumer reads slot {slot!r} through SQL functions: stop it, or use a slot of your own",
+                f"another consumer reads slot {slot!r} through SQL functions: stop it, or use another slot",
                 busy=True,
             )
         await self._fetch(_KEEPALIVE, timeout=ANSWER_SECONDS)
-        self._advanced = self._asked = await self._standing(confirmed)
+        self._advanced = self._requested = await self._require_unmoved(confirmed)
 
     async def receive(self) -> list[SqlFrame]:
-        """The next portion of a round, or its end; waits until there is something to say. A call that is cancelled
-        consumes nothing.
+        """Return the next frames of a round, or its end. A cancelled call consumes nothing.
 
-        :raises SlotError: somebody else has moved the slot.
-        :raises ServerError: the server's refusal.
+        :raises SlotError: another consumer has moved the slot.
+        :raises ServerError: the peek failed.
         :raises ConnectionLost: the connection is gone.
         """
         if self._failure is not None:
@@ -234,31 +238,31 @@ class SqlConnection:
         try:
             return await self._receiving.result()
         except Exception as error:
-            # The round is lost, and its reader may stand within a transaction.
+            # The round is lost, and the decoder may be in the middle of a transaction.
             self._failure = error
             raise
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
-        """Nobody asks for a reply on this route."""
+        """Do nothing: the SQL interface has no reply requests."""
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
         """Call ``callback`` for each notice of the server; ``receive`` raises the callback's exception."""
 
-        def told(_: Any, message: Any) -> None:
+        def listener(_: Any, message: Any) -> None:
             fields = {"C": message.sqlstate, "M": message.message, "R": message.server_source_function}
             try:
                 callback(ServerNotice({letter: text for letter, text in fields.items() if text is not None}))
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for, not in the loop
+            except Exception as error:  # noqa: BLE001 - ``receive`` raises it
                 self.fail(error)
 
-        self._connection.add_log_listener(told)
+        self._connection.add_log_listener(listener)
 
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
-        """Note what is confirmed; the slot is advanced before the next round."""
+        """Record the confirmed LSN; the slot is advanced before the next round."""
         self._flushed = max(self._flushed, flushed)
 
     async def stop(self) -> None:
-        """Confirm the remaining progress, and release the lock."""
+        """Advance the slot to the confirmed LSN, and release the lock."""
         await self._receiving.stop()
         if not self._connection.is_closed():
             await self._end_round()
@@ -270,17 +274,17 @@ class SqlConnection:
         await self._connection.close()
 
     def abort(self) -> None:
-        """Drop the connection, as a crash would."""
+        """Drop the connection without terminating the session."""
         self._receiving.cancel()
         self._connection.terminate()
 
     def fail(self, error: Exception) -> None:
-        """Drop the connection, and have ``receive`` raise this."""
+        """Drop the connection; ``receive`` raises ``error``."""
         self._failure = self._failure or error
         self._connection.terminate()
 
     def heard(self) -> int | None:
-        """Nothing: a peek may rightly take long, and a peer that is gone is found out by TCP's keepalives."""
+        """Return ``None``: a peek may take long, and TCP keepalives detect a peer that is gone."""
         return None
 
     async def _receive(self) -> list[SqlFrame]:
@@ -288,12 +292,12 @@ class SqlConnection:
         if begins:
             await self._begin_round()
         try:
-            rows = await self._cursor.fetch(self._portion)
+            rows = await self._cursor.fetch(self._fetch_rows)
         except _ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None
         if begins:
-            # The server has done the peek with the first portion, and keeps the others.
-            await self._standing(self._asked)
+            # The server runs the whole peek for the first fetch, and keeps the remaining rows.
+            await self._require_unmoved(self._requested)
         if rows:
             self._count += len(rows)
             frames: list[SqlFrame] = []
@@ -303,9 +307,9 @@ class SqlConnection:
                 self.bytes_received += len(row["data"])
                 frames.append(XLogData(at, at, 0, row["data"]))
             mean = (self.bytes_received - before) // len(rows)
-            self._portion = min(max(_PORTION_BYTES // max(mean, 1), 1), _PORTION)
+            self._fetch_rows = min(max(_FETCH_BYTES // max(mean, 1), 1), _FETCH_ROWS)
             return frames
-        # Stopped by the limit, a round says nothing of what lies behind its last transaction.
+        # A round that stopped at the limit does not show that the WAL after its last transaction is empty.
         limited = self._count >= self._limit
         await self._end_round()
         idle: list[SqlFrame] = [] if limited else [Keepalive(self._until, 0, reply_requested=False)]
@@ -316,10 +320,10 @@ class SqlConnection:
         await asyncio.sleep(self._pause)
         self._until = (await self.identify_system()).xlogpos
         self._count = 0
-        self._begun = True
+        self._in_round = True
         try:
             await self._connection.execute("BEGIN")
-            # One parameter each, for asyncpg makes an array of text by the connection's encoding, which may be none.
+            # One parameter each: asyncpg encodes arrays of text in the connection's encoding, which may be SQL_ASCII.
             options = ", ".join(f"${number}::text" for number in range(4, 4 + len(self._options)))
             self._cursor = await self._connection.cursor(
                 _PEEK.format(options=options), self._slot, str(self._until), self._limit, *self._options
@@ -328,33 +332,33 @@ class SqlConnection:
             raise slot_problem(self._translated(error), self._slot) from None
 
     async def _end_round(self) -> None:
-        if not self._begun:
+        if not self._in_round:
             return
         self._cursor = None
-        # Nothing was written: rolling back also ends a round that failed.
+        # The transaction wrote nothing. ROLLBACK also ends a failed one.
         await self._fetch("ROLLBACK")
-        self._begun = False
-        # What was given out and is not confirmed would be read again at once: rather let the sinks catch up.
+        self._in_round = False
+        # Unconfirmed changes would be read again at once: let the sinks catch up first.
         waiting = self._count > 0 and self._flushed <= self._advanced
         self._pause = min(2 * self._pause, _LONGEST) if waiting else _PAUSE
         if not waiting:
-            self._limit = _ROUND
+            self._limit = _ROUND_ROWS
         elif self._count >= self._limit:
-            # The COMMIT PREPARED that releases the slot may lie behind this round.
+            # The COMMIT PREPARED that releases the slot may be after this round.
             self._limit *= 2
 
     async def _advance(self) -> None:
         if (flushed := self._flushed) > self._advanced:
-            self._asked = flushed
+            self._requested = flushed
             try:
                 await self._fetch(_ADVANCE, self._slot, str(flushed))
             except ServerError as error:
                 raise slot_problem(error, self._slot) from None
             self._advanced = flushed
 
-    async def _standing(self, known: LSN | None) -> LSN:
-        rows = await self._fetch(standing(self._slot), timeout=ANSWER_SECONDS)
-        return require_standing(self._slot, rows, known)
+    async def _require_unmoved(self, known: LSN | None) -> LSN:
+        rows = await self._fetch(confirmed_query(self._slot), timeout=ANSWER_SECONDS)
+        return require_unmoved(self._slot, rows, known)
 
     async def _fetch(self, sql: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
         try:

@@ -102,7 +102,7 @@ async def test_a_list_that_does_not_fit(database):
 async def test_tcp_keepalive(database, open_one):
     """Every connection has TCP keepalive, so the kernel detects a dead peer."""
     connection = await open_one(database)
-    transport = connection.handed_over if open_one is connect_sql else connection._protocol._transport
+    transport = connection.socket_transport if open_one is connect_sql else connection._protocol._transport
     number = transport.get_extra_info("socket").fileno()
     with socket.socket(fileno=os.dup(number)) as copy:
         assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

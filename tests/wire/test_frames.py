@@ -97,10 +97,10 @@ def test_every_split(recorded):
 def test_any_frames_in_any_reads(bodies, cuts):
     """Any frames come out as they went in, wherever the reads fall."""
     data = b"".join(b"d" + struct.pack(">I", 29 + len(body)) + b"w" + bytes(24) + body for body in bodies)
-    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    hosts = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     buffer = FrameBuffer()
 
-    frames = [f for start, end in pairwise(places) for f in feed(buffer, data[start:end])]
+    frames = [f for start, end in pairwise(hosts) for f in feed(buffer, data[start:end])]
 
     assert bodies == [frame.payload for frame in frames]
 

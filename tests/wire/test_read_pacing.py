@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiorepl.wire import protocol
-from aiorepl.wire.read_pacing import Alarm
+from aiorepl.wire.read_pacing import Timer
 
 MIB = 1024 * 1024
 
@@ -88,7 +88,7 @@ async def test_a_full_inbox(copying, backend, clock):
     until_it_rests(copying, backend)
     copying.send(backend.xlog(bytes(2 * MIB)))
     rung = asyncio.Event()
-    alarm = Alarm(asyncio.get_running_loop(), 0.01, rung.set)
+    alarm = Timer(asyncio.get_running_loop(), 0.01, rung.set)
     alarm.set()
     await rung.wait()
     alarm.close()
@@ -117,7 +117,7 @@ async def test_a_system_without_such_alarms(copying, backend, clock, monkeypatch
     def refuse(*_: object) -> None:
         raise AttributeError("timerfd_create")
 
-    monkeypatch.setattr(protocol, "Alarm", refuse)
+    monkeypatch.setattr(protocol, "Timer", refuse)
     for _ in range(100):
         copying.send(backend.xlog(b"a"))
         assert copying.transport.reading
@@ -126,7 +126,7 @@ async def test_a_system_without_such_alarms(copying, backend, clock, monkeypatch
 async def test_an_alarm():
     """It rings once for each time that it is set."""
     rung = asyncio.Queue()
-    alarm = Alarm(asyncio.get_running_loop(), 0.0004, lambda: rung.put_nowait(None))
+    alarm = Timer(asyncio.get_running_loop(), 0.0004, lambda: rung.put_nowait(None))
     for _ in range(3):
         alarm.set()
         await rung.get()

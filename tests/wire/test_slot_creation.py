@@ -9,7 +9,7 @@ import pytest
 from aiorepl import LSN
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.wire.interface import CreatedSlot
-from aiorepl.wire.slot_creation import created
+from aiorepl.wire.slot_creation import cancellable_create
 
 MADE = CreatedSlot("s", LSN(1), None)
 
@@ -50,7 +50,9 @@ class Server:
 async def test_cancelled(answer, there, left, again):
     """No slot of this command is left, however often it is cancelled, and nobody else's is dropped."""
     server = Server(answer, there=there)
-    creating = asyncio.create_task(created(server.create(), cancel=server.cancel, drop=server.drop))
+    creating = asyncio.create_task(
+        cancellable_create(server.create(), cancel=server.cancel, drop=server.drop)
+    )
     await asyncio.sleep(0)
     while not creating.done():
         if again or not creating.cancelling():

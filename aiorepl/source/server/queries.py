@@ -14,7 +14,7 @@ from aiorepl.position import Timelines
 from aiorepl.source.continuity import parse_history
 from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.interface import Connection, System
-from aiorepl.wire.standing import poller
+from aiorepl.wire.slot_position import poller
 
 _SETTINGS: Final = (
     "wal_level",
