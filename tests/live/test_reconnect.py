@@ -150,7 +150,7 @@ async def test_a_slot_that_somebody_else_moved_is_refused(published, proxy):
     await published.execute("INSERT INTO items VALUES (3)")
     proxy.accept()
 
-    with pytest.raises(SlotError, match=r"moved to .* by somebody else"):
+    with pytest.raises(SlotError, match=r"moved to .* by another consumer"):
         await work
     assert [1] == [change.key["id"] for change in sink.changes]
 

@@ -100,7 +100,7 @@ async def test_a_row_unlike_its_description(peer, backend):
     """A row with other columns than were described is refused."""
     answer = backend.rows(["a"], ["1", "2"])
 
-    with pytest.raises(ProtocolError, match="DataRow: has other columns than its RowDescription"):
+    with pytest.raises(ProtocolError, match="DataRow: does not have the columns of its RowDescription"):
         await peer.answer(answer)
 
 
