@@ -154,6 +154,12 @@ def s3_server(spawn: Callable[..., subprocess.Popen[Any]]) -> Iterator[str]:
     server.communicate()
 
 
+@pytest.fixture(scope="session")
+def moto() -> bool:
+    """Whether the server is moto's, because ``make servers`` could not fetch S3Proxy."""
+    return not list(Path(sys.prefix, "servers", "s3").glob("*.jar"))
+
+
 @pytest.fixture
 def bucket(s3_server: str, request: pytest.FixtureRequest) -> Iterator[Bucket]:
     """A bucket of this test's own."""
