@@ -3,13 +3,14 @@
 ``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while nobody waits for it.
 ``uninterrupted`` is for cleanup that has to finish: its caller ends as cancelled, but not before.
 ``cancel_and_wait`` ends tasks, and ``run_until_set`` ends a call when an event is set.
+``cancellable`` is for a call into a library that may swallow the cancellation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from anyio import CancelScope
@@ -96,6 +97,21 @@ async def run_until_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T
         return working.result() if working.done() else None
     finally:
         await cancel_and_wait(waiting, working)
+
+
+async def cancellable(call: Awaitable[T]) -> T:
+    """Await ``call``. If the task was cancelled meanwhile, raise CancelledError even if ``call`` did not.
+
+    Before Python 3.12 ``asyncio.wait_for`` swallows a cancellation that arrives together with its result; clients use it.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await call
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -85,6 +85,7 @@ ONLY_IN = {
 CONTRACT = {
     *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
     "aiorepl.durable",
+    "aiorepl.cancellation",  # clients that swallow cancellations: authors of other sinks meet them as well
 }
 
 

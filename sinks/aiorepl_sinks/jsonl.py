@@ -1,11 +1,11 @@
-"""``jsonl``: events, one a line, in rotating files.
+"""``jsonl``: one event per line, in rotating files.
 
-Files are called ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so that they sort in the order of
-the stream; the one being written ends in ``.part``. A flush is an fsync.
+A file's name is ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so names sort in commit order. The file
+that is being written ends in ``.part``. A flush is an fsync.
 
-Guarantee: at least once. After a crash some of the last lines may stand in two files; ``(commit_lsn, ordinal)`` tells
-them, and a line cut short at the very end of a ``.part`` file is repeated whole in the next one. A transaction never
-spans two files unless it comes in slices.
+Guarantee: at least once. After a crash some of the last lines may be in two files; readers recognise them by
+``(commit_lsn, ordinal)``. A line that is cut off at the end of a ``.part`` file is complete in the next file. A transaction
+spans two files only if it comes in slices.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from aiorepl.formats import named
 class JsonLinesSink(Sink):
     """Options:
 
-    :param path: the folder; it is made if it is missing.
-    :param rotate_bytes: begin a new file when this much is in the one being written.
+    :param path: the folder, which is created if it does not exist.
+    :param rotate_bytes: the size after which a new file begins.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
-    :param boundaries: also a line where a transaction begins and where it has committed.
+    :param boundaries: also write a line for each begin and each commit of a transaction.
     """
 
     def __init__(
@@ -48,39 +48,40 @@ class JsonLinesSink(Sink):
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
         if "json" not in self._format.content_type:
-            raise ConfigurationError("jsonl writes JSON, one object a line: choose another format")
+            raise ConfigurationError("jsonl: it writes one JSON object per line: set a JSON format")
         self._file: BinaryIO | None = None
         self._name: Path | None = None
         self._written = 0
-        self._whole = True
-        # A cancelled call leaves its thread at work: the next call waits for it, unless it has not begun by then.
+        # Whether the file ends with a whole transaction.
+        self._complete = True
+        # The thread of a cancelled call continues; the next call waits for it if it has begun.
         self._lock = threading.RLock()
         self._closed = False
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Make the folder, and close what a crash left open."""
+        """Create the folder, and rename the files that a crash left unfinished."""
         self._format = self._named(position=context.position)
         with self._errors():
             await asyncio.to_thread(self._prepare)
         return None
 
     async def write(self, batch: Batch) -> None:
-        """Append the batch's lines."""
+        """Append the batch's lines to the file."""
         lines = self._format.lines(batch.slices)
         if lines:
             with self._errors():
                 await asyncio.to_thread(self._append, lines, _begin(batch))
-        self._whole = batch.slices[-1].last
+        self._complete = batch.slices[-1].last
 
     async def flush(self) -> None:
-        """Fsync."""
+        """Fsync the file."""
         with self._errors():
             await asyncio.to_thread(self._sync)
 
     async def close(self) -> None:
-        """Finish the file being written."""
+        """Fsync and rename the file."""
         with self._errors():
-            # Cancelled, even before the thread begins, this finishes the file all the same.
+            # The thread finishes the file even if this call is cancelled before it begins.
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._end))
 
     @contextlib.contextmanager
@@ -93,16 +94,15 @@ class JsonLinesSink(Sink):
     def _prepare(self) -> None:
         self._closed = False
         durable.make_folder(self._folder)
-        for left in self._folder.glob("*.jsonl.part"):
-            left.rename(_free(left.with_suffix("")))
+        for unfinished in self._folder.glob("*.jsonl.part"):
+            unfinished.rename(_free(unfinished.with_suffix("")))
 
     def _append(self, lines: bytes | bytearray, at: int) -> None:
         with self._lock:
             if self._closed:
-                raise RuntimeError(
-                    "jsonl: written to after it was closed"
-                )  # by a call that was cancelled: nobody hears it
-            if self._file is not None and self._written >= self._rotate_bytes and self._whole:
+                # Only in the thread of a cancelled call, whose errors nobody receives.
+                raise RuntimeError("jsonl: the sink is closed")
+            if self._file is not None and self._written >= self._rotate_bytes and self._complete:
                 self._finish()
             if self._file is None:
                 self._create(_free(self._folder / f"{at:016X}.jsonl.part"))
@@ -114,7 +114,7 @@ class JsonLinesSink(Sink):
         try:
             durable.sync_folder(self._folder)
         except BaseException:
-            # Not a file to write to: its name might not outlive a power cut.
+            # Do not write to it: its name might not survive a power failure.
             file.close()
             name.unlink()
             raise
@@ -127,7 +127,7 @@ class JsonLinesSink(Sink):
             while view:
                 view = view[file.write(view) or 0 :]
         except OSError:
-            # Back to before the batch: it will be written again.
+            # Remove the part of the batch, which will be written again.
             file.truncate(self._written)
             raise
         self._written += len(lines)
@@ -138,7 +138,7 @@ class JsonLinesSink(Sink):
                 self._make_durable(self._file)
 
     def _make_durable(self, file: BinaryIO) -> None:
-        # Without what is left of a batch that could neither be written nor taken back.
+        # Remove the rest of a failed write that could not be removed then.
         file.truncate(self._written)
         durable.fsync(file.fileno())
 
@@ -159,7 +159,7 @@ class JsonLinesSink(Sink):
 
 
 def _begin(batch: Batch) -> int:
-    """The LSN that a file which begins with this batch is called by."""
+    """Return the LSN for the name of a file that begins with this batch."""
     for part in batch.slices:
         if part.transaction is not None:
             return part.transaction.commit_lsn
@@ -170,7 +170,7 @@ def _begin(batch: Batch) -> int:
 
 
 def _free(path: Path) -> Path:
-    """The path, or one with a number if it is taken: after a crash the same stretch may come again."""
+    """Return the path, with a number if it exists: after a crash a file may begin with the same transaction."""
     stem, dot, rest = path.name.partition(".")
     count = 1
     while os.path.lexists(path):

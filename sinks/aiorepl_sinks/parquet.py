@@ -1,14 +1,16 @@
-"""``parquet``: rows in typed columns, in Parquet files of a folder.
+"""``parquet``: rows in typed columns, in Parquet files in a folder.
 
-What ``s3`` does with ``files = "parquet"`` and a ``file://`` URL: files by table and date, each under its name only when
-it is whole and fsynced, and a manifest that says which files count and up to where the stream is in them.
+It works as ``s3`` with ``files = "parquet"`` and a ``file://`` URL: files by table and date, each complete and fsynced before
+it has its name, and a manifest that says which files count, and holds the position.
 
-Each file has the columns of its table, in types of their own (``aiorepl.formats.arrow.types``), and ``_op``,
-``_commit_lsn``, ``_ordinal``, ``_xid``, ``_commit_ts``, ``_unchanged`` as in the tables that Spark reads, and
-``_unrepresentable``: PostgreSQL's text of values that their column's type cannot hold, as ``infinity``, by column. A new
+Each file has the columns of its table, with their types (``aiorepl.formats.arrow.types``). It also has ``_op``,
+``_commit_lsn``, ``_ordinal``, ``_xid``, ``_commit_ts`` and ``_unchanged``, as the tables that Spark reads, and
+``_unrepresentable``: by column, PostgreSQL's text of values that the column's type cannot represent, such as ``infinity``. A new
 file begins when the table's columns change.
 
 Guarantee: as ``s3``.
+
+See ``docs/sinks/parquet.md``.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ from aiorepl_sinks.objects.sink import ObjectSink
 class ParquetSink(ObjectSink):
     """Options:
 
-    :param path: the folder; it is made if it is missing. It belongs to one sink of one slot.
+    :param path: the folder, which is created if it does not exist. Only one sink of one slot may use it.
     :param compression: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.
-    :param layout: where a table's files are. A table with a column ``date`` may want another name there.
-    :param object_bytes: begin a new file before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what of unfinished files is kept in memory; the rest goes to ``spill_dir``. As much is in a row
-        group of Parquet, as it is in memory, uncompressed.
-    :param spill_dir: the folder for that, in a file that has no name there; the system's temporary folder unless given.
-    :param spill_bytes: what all unfinished files together may be; the largest are finished early.
+    :param layout: a template for the folders of tables' files. It may name the date's folder differently, for tables that
+        have a column ``date``.
+    :param object_bytes: the largest size of a file, in memory and uncompressed.
+    :param memory_bytes: the memory for unfinished files; the rest is in the spool. Also the largest size of a row group, in
+        memory and uncompressed.
+    :param spill_dir: the spool's folder; the system's temporary folder by default. The spool is an unnamed file.
+    :param spill_bytes: the largest size of all unfinished files together; beyond it the largest are finished early.
     """
 
     def __init__(

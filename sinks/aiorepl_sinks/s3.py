@@ -1,19 +1,20 @@
-"""``s3``: events as objects in S3, Google Cloud Storage or Azure, or files, under a manifest.
+"""``s3``: events as objects in S3, Google Cloud Storage or Azure, or as files in a folder, under a manifest.
 
 ::
 
     schema=public/table=orders/date=2026-11-21/0000000001A2B3C4-0000000000-00000001-00000001.jsonl.zst
     messages/…                        logical decoding messages
-    _aiorepl/manifest/…               which objects count, and up to where the stream is in them
+    _aiorepl/manifest/…               which objects count, and the position
 
-An object's name is its first event, commit LSN and ordinal, the number of the writer that made it, and a count of that
-writer's objects. A flush writes objects and then one entry of the manifest, which lists them and holds the position. The
-date is that of the commit, in UTC. ``[sinks.batches] flush_seconds`` (60 unless given) and ``flush_bytes`` say how old and how much what is in one entry
-may become: each flush makes at least one object for each table that had changes.
+An object's name consists of the commit LSN and ordinal of its first event, the epoch of its writer and that writer's count of
+objects. The date is the commit's, in UTC. A flush writes objects and then one entry of the manifest, which lists them and holds
+the position. ``flush_seconds`` (default 60) and ``flush_bytes`` in ``[sinks.batches]`` limit the age and size of an entry; each
+flush makes at least one object for each table with changes.
 
-Guarantee: exactly once for who reads the objects in the manifest, and whole transactions. Who lists the folders sees no
-event twice, but may see objects that are not in the manifest yet, and which are deleted after a crash, when the same
-events come again.
+Guarantee: exactly once, and whole transactions, for readers of the manifest. Readers that list the folders see each event once
+as well, but also objects that are not in the manifest yet. After a crash these are deleted, and their events come again.
+
+See ``docs/sinks/s3.md``.
 """
 
 from __future__ import annotations
@@ -36,24 +37,28 @@ _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 class S3Sink(ObjectSink):
     """Options:
 
-    :param url: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix`` or ``file:///folder``. A prefix
-        belongs to one sink of one slot.
-    :param files: ``"jsonl"``, events one a line, or ``"parquet"``, rows in typed columns (see ``parquet``).
-    :param compression: ``"zstd"``, ``"gzip"`` or ``"none"``; of Parquet also ``"snappy"``, ``"lz4"`` and ``"brotli"``.
+    :param url: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix`` or ``file:///folder``. Only one
+        sink of one slot may use a prefix.
+    :param files: ``"jsonl"``, one event per line, or ``"parquet"``, rows in typed columns (see ``parquet``).
+    :param compression: ``"zstd"``, ``"gzip"`` or ``"none"``; for Parquet also ``"snappy"``, ``"lz4"`` and ``"brotli"``.
     :param format: of JSON lines: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: of JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
-    :param layout: where a table's objects are. A table with a column ``date`` may want another name there.
-    :param object_bytes: begin a new object before this much is in one, as it is in memory, uncompressed.
-    :param memory_bytes: what of unfinished objects is kept in memory; the rest goes to ``spill_dir``. At most as much is in a
-        row group of Parquet, as it is in memory, uncompressed.
-    :param spill_dir: the folder for that, in a file that has no name there; the system's temporary folder unless given.
-    :param spill_bytes: what all unfinished objects together may be; the largest are finished early.
-    :param endpoint: of a store that has the API, but is not Amazon's, Google's or Azure's, like ``http://localhost:9000``.
-    :param region: of the bucket.
-    :param access_key_id: with ``secret_access_key``, and ``session_token`` if there is one. All of these come from the
-        environment unless given (``AWS_ACCESS_KEY_ID`` …), or from the role of the machine.
-    :param config: anything else that obstore knows for the store, as for Azure ``account_name`` and ``account_key``, for
-        Google ``service_account``, a file.
+    :param layout: a template for the folders of tables' objects. It may name the date's folder differently, for tables that
+        have a column ``date``.
+    :param object_bytes: the largest size of an object, in memory and uncompressed.
+    :param memory_bytes: the memory for unfinished objects; the rest is in the spool. Also the largest size of a row group of
+        Parquet, in memory and uncompressed.
+    :param spill_dir: the spool's folder; the system's temporary folder by default. The spool is an unnamed file.
+    :param spill_bytes: the largest size of all unfinished objects together; beyond it the largest are finished early.
+    :param endpoint: the URL of a compatible store that is not Amazon's, Google's or Azure's, such as
+        ``http://localhost:9000``.
+    :param region: the bucket's region.
+    :param access_key_id: of S3, with ``secret_access_key``. By default credentials come from the environment
+        (``AWS_ACCESS_KEY_ID`` …) or the machine's role.
+    :param secret_access_key: of S3.
+    :param session_token: of S3, for temporary credentials.
+    :param config: other keys of obstore's configuration, such as Azure's ``account_name`` and ``account_key``, or Google's
+        ``service_account`` (a file).
     """
 
     def __init__(
@@ -76,14 +81,14 @@ class S3Sink(ObjectSink):
         session_token: str | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        given = {
+        options = {
             "endpoint": endpoint,
             "region": region,
             "access_key_id": access_key_id,
             "secret_access_key": secret_access_key,
             "session_token": session_token,
         }
-        settings = {name: value for name, value in given.items() if value is not None}
+        settings = {name: value for name, value in options.items() if value is not None}
         super().__init__(
             _store(url, settings, config or {}),
             _encoding(files, compression, format, values, memory_bytes),
@@ -101,14 +106,14 @@ def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> 
         return Folder(Path(unquote(parts.path)))
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise ConfigurationError(
-            "s3: the URL is s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
+            "s3: url is s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
         )
     if parts.username or parts.password or parts.query:
-        raise ConfigurationError("s3: the URL holds no credentials and no query: give them as options")
-    foreign = [name for name in settings if name != "endpoint"]
-    if foreign and not parts.scheme.startswith("s3"):
+        raise ConfigurationError("s3: url contains credentials or a query: set them as options")
+    s3_only = [name for name in settings if name != "endpoint"]
+    if s3_only and not parts.scheme.startswith("s3"):
         raise ConfigurationError(
-            f"s3: {', '.join(foreign)}: for s3:// alone; for {parts.scheme}:// use config"
+            f"s3: {', '.join(s3_only)} is for s3:// URLs: use config for {parts.scheme}://"
         )
     if parts.scheme == "gs" and "endpoint" in settings:
         settings = {"base_url": settings["endpoint"]}
@@ -125,7 +130,7 @@ def _encoding(
     if files == "jsonl":
         return JsonLinesEncoding(format, values, compression)
     if files != "parquet":
-        raise ConfigurationError(f"s3: there are no files of {files!r}: it is jsonl or parquet")
+        raise ConfigurationError(f"s3: files is jsonl or parquet, not {files!r}")
     if format != "native" or values != "typed":
-        raise ConfigurationError("s3: Parquet has columns instead of a format: leave out format and values")
+        raise ConfigurationError("s3: Parquet has typed columns: remove format and values")
     return ParquetEncoding(compression, memory_bytes)

@@ -1,7 +1,7 @@
-"""``stdout``: events, one a line, to standard output or any other binary file object.
+"""``stdout``: one event per line, to standard output or another binary file object.
 
-Guarantee: at least once. A batch counts as durable once the operating system has taken it; whoever reads the pipe is
-responsible from there.
+Guarantee: at least once. A batch counts as durable once the operating system has accepted it; the reader of the pipe is
+responsible from there on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aiorepl.formats import named
 class StdoutSink(Sink):
     """Options:
 
-    :param format: ``"native"``, ``"debezium"``, ``"cloudevents"``, ``"wal2json"`` or ``"pretty"``; with options of its
-        own as a table, ``{"type": "debezium", "name": "shop"}``.
-    :param values: ``"typed"`` (JSON's own types where they fit) or ``"text"`` (PostgreSQL's text for every column).
-    :param boundaries: also a line where a transaction begins and where it has committed.
-    :param file: where to write instead of standard output.
+    :param format: ``"native"``, ``"debezium"``, ``"cloudevents"``, ``"wal2json"`` or ``"pretty"``, or a table with the
+        format's options: ``{"type": "debezium", "name": "shop"}``.
+    :param values: ``"typed"`` (JSON types where they fit) or ``"text"`` (PostgreSQL's text of every value).
+    :param boundaries: also write a line for each begin and each commit of a transaction.
+    :param file: a binary file object to write to instead of standard output.
     """
 
     def __init__(
@@ -36,19 +36,19 @@ class StdoutSink(Sink):
     ) -> None:
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
-        # With lines that tell how each ends, rows may come when they are prepared.
+        # A line for COMMIT PREPARED or ROLLBACK PREPARED allows rows to be written when they are prepared.
         self.supports_prepared = boundaries and self._format.supports_prepared
         self._file = sys.stdout.buffer if file is None else file
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Call the source by its name."""
+        """Make the format, which may name the source."""
         self._format = self._named(position=context.position)
         return None
 
     async def write(self, batch: Batch) -> None:
-        """Print the batch and see it out of our buffers."""
+        """Write the batch's lines, and flush the file's buffer."""
         lines = self._format.lines(batch.slices)
-        # In a thread: a pipe whose reader is slow must not stop the status updates.
+        # In a thread: a slow reader of the pipe must not block the event loop.
         await asyncio.to_thread(self._print, lines)
 
     def _print(self, lines: bytes | bytearray) -> None:
@@ -56,4 +56,4 @@ class StdoutSink(Sink):
             self._file.write(lines)
             self._file.flush()
         except OSError as error:
-            raise PermanentError(f"standard output cannot be written: {error.strerror}") from error
+            raise PermanentError(f"stdout: standard output cannot be written: {error.strerror}") from error

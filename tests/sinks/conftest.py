@@ -215,7 +215,7 @@ def unknown_client(request: pytest.FixtureRequest, files: Callable[..., dict[str
     params=[
         ("localhost", "strangers.pem", OF_NO_AUTHORITY),
         ("localhost", None, OF_NO_AUTHORITY),
-        ("127.0.0.1", "ca.pem", "IP address mismatch.* call the server as its certificate does"),
+        ("127.0.0.1", "ca.pem", "IP address mismatch.* use the server's name from its certificate"),
     ],
     ids=["other", "system", "name"],
 )

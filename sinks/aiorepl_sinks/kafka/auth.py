@@ -1,4 +1,4 @@
-"""How the Kafka sink logs in: what every client of the cluster is made with."""
+"""Brokers, credentials and trusted CAs of the sink ``kafka``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class Login:
-    """Where the brokers are, who we are to them, and whom we believe.
+    """The options by which clients of the cluster connect.
 
-    :param files: of trusted certificates, of our certificate and of its key, and that one's password.
-    :raises ConfigurationError: no broker could be told this.
+    :param files: PEM files with the trusted CAs, the client's certificate and its private key, and that key's password.
+    :ivar servers: host and port of each bootstrap server.
+    :ivar connection: the arguments of a single connection.
+    :ivar client: the arguments of a client.
+    :raises ConfigurationError: for options that contradict each other, or a file that is missing or invalid.
     """
 
     def __init__(
@@ -37,37 +40,35 @@ class Login:
             raise ConfigurationError(f"kafka: sasl_mechanism is one of {', '.join(_MECHANISMS)}")
         sasl = security_protocol.startswith("SASL")
         if sasl and (username is None or password is None):
-            raise ConfigurationError(f"kafka: {security_protocol} wants username and password")
+            raise ConfigurationError(f"kafka: {security_protocol} needs username and password")
         if not sasl and (username is not None or password is not None):
             raise ConfigurationError(
-                "kafka: username and password want security_protocol SASL_SSL or SASL_PLAINTEXT"
+                "kafka: username and password need security_protocol SASL_SSL or SASL_PLAINTEXT"
             )
         if not security_protocol.endswith("SSL") and any(files):
-            raise ConfigurationError("kafka: ca, certificate and key want security_protocol SSL or SASL_SSL")
-        listed = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
-        if not all(server.rpartition(":")[2].strip().isdigit() for server in listed):
-            raise ConfigurationError("kafka: bootstrap_servers wants host:port, perhaps several")
+            raise ConfigurationError("kafka: ca, certificate and key need security_protocol SSL or SASL_SSL")
+        addresses = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        if not all(address.rpartition(":")[2].strip().isdigit() for address in addresses):
+            raise ConfigurationError("kafka: bootstrap_servers is host:port, or a list of them")
         self.protocol = security_protocol
         self.servers: list[tuple[str, int]] = [
             (host, port)
-            for host, port, _ in collect_hosts([server.strip() for server in listed], randomize=False)
+            for host, port, _ in collect_hosts([address.strip() for address in addresses], randomize=False)
         ]
-        self.options: dict[str, Any] = {
+        self.connection: dict[str, Any] = {
             "security_protocol": security_protocol,
             "sasl_mechanism": sasl_mechanism,
             "sasl_plain_username": username,
             "sasl_plain_password": password,
         }
-        """What a connection is made with."""
         if security_protocol.endswith("SSL"):
-            self.options["ssl_context"] = tls.context("kafka", *files)
-        self.client = {"bootstrap_servers": bootstrap_servers, **self.options}
-        """What a client is made with."""
+            self.connection["ssl_context"] = tls.context("kafka", *files)
+        self.client = {"bootstrap_servers": bootstrap_servers, **self.connection}
 
 
-def _log_no_login(record: logging.LogRecord) -> bool:
+def _without_logins(record: logging.LogRecord) -> bool:
     return not any(type(value).__name__.startswith("Sasl") for value in record.args or ())
 
 
-# At DEBUG it logs requests as they are, and those of SASL PLAIN have the password in them.
-logging.getLogger("aiokafka.conn").addFilter(_log_no_login)
+# At DEBUG the client logs whole requests; those of SASL PLAIN contain the password.
+logging.getLogger("aiokafka.conn").addFilter(_without_logins)

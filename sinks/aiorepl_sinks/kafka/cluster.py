@@ -1,29 +1,27 @@
-"""A Kafka cluster as the sink ``kafka`` uses it: one producer, and batches that are built here.
+"""The connection of the sink ``kafka`` to its cluster: one producer, and the topic that holds the position.
 
-Batches are built and sent one after the other for each partition, since the producer's own queue would send the next
-one behind one that was refused.
+Record batches are built here and sent one after the other for each partition. The producer's own queue would send the next
+batch even if the previous one was rejected.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache, partial
-from hashlib import sha256
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
 from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
-from aiokafka.partitioner import DefaultPartitioner
 
 from aiorepl import Change, ConfigurationError, PermanentError, TransientError
 from aiorepl_sinks.kafka.auth import Login
-from aiorepl_sinks.kafka.errors import not_hung_up, problem, told
+from aiorepl_sinks.kafka.errors import explain_hang_up, translate, translated
+from aiorepl_sinks.kafka.topics import partition_of
 
 _CODECS: Final = {
     "gzip": codec.has_gzip,
@@ -31,31 +29,44 @@ _CODECS: Final = {
     "lz4": codec.has_lz4,
     "zstd": codec.has_zstd,
 }
-_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
-_TOPIC_LENGTH: Final = 249
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
-_CLOSE_SECONDS: Final = 5.0
-_MOMENT: Final = 1.0
-# Of the time that a batch is waited for, what an answer may take.
-_MOST: Final = 0.9
-_AGAIN_SECONDS: Final = 0.1
+_CLOSE_TIMEOUT: Final = 5.0
+_METADATA_TIMEOUT: Final = 1.0
+_METADATA_INTERVAL: Final = 0.1
+# How long a call that timed out may still take to finish.
+_CANCEL_TIMEOUT: Final = 1.0
+# A request times out before the batch that needs it does.
+_REQUEST_SHARE: Final = 0.9
 
 _T = TypeVar("_T")
 
 
 class Record(NamedTuple):
-    """A record to be sent. ``place`` chooses the partition: equal ones have the same."""
+    """A record to produce.
+
+    :param change: the change that it was made of; ``None`` for the position.
+    :param partition_key: chooses the partition: records with the same one are in the same partition.
+    """
 
     change: Change | None
     topic: str
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]
-    place: bytes
+    partition_key: bytes
 
 
 class Cluster:
-    """Its producer is made by ``connect``, and gone after any error: ``connected`` tells."""
+    """A producer, and the clients that read and create the position's topic.
+
+    ``connect`` makes the producer; any error of it removes it.
+
+    :param compression: the codec of record batches.
+    :param batch_bytes: the largest size of a record batch.
+    :param timeout: seconds that a call may take.
+    :param transaction_timeout: seconds that a Kafka transaction may take.
+    :raises ConfigurationError: if the codec is unknown or not installed.
+    """
 
     def __init__(
         self,
@@ -70,16 +81,17 @@ class Cluster:
             raise ConfigurationError(f"kafka: compression is one of {', '.join(_CODECS)}")
         if compression is not None and not _CODECS[compression]():
             raise ConfigurationError(
-                f"kafka: {compression} needs cramjam: pip install 'aiokafka[{compression}]'"
+                f"kafka: compression {compression} needs cramjam: pip install 'aiokafka[{compression}]'"
             )
         self._login = login
-        self._client = {**login.client, "request_timeout_ms": int(timeout * _MOST * 1000)}
-        self._batches = {"max_batch_size": batch_bytes, "compression_type": compression}
+        self._client = {**login.client, "request_timeout_ms": int(timeout * _REQUEST_SHARE * 1000)}
+        self._batch_options = {"max_batch_size": batch_bytes, "compression_type": compression}
         self._timeout = timeout
         self._transaction_timeout = transaction_timeout
         self._producer: AIOKafkaProducer | None = None
-        self._begun = False
-        self._waiting: dict[asyncio.Future[Any], tuple[str, int]] = {}
+        self._in_transaction = False
+        # By the future of its acknowledgement, the topic and partition of each batch that was sent.
+        self._in_flight: dict[asyncio.Future[Any], tuple[str, int]] = {}
 
     @property
     def connected(self) -> bool:
@@ -87,78 +99,86 @@ class Cluster:
         return self._producer is not None
 
     async def connect(self, transactional_id: str | None) -> None:
-        """Start a producer. One with a transactional id ends the transactions that others have begun under it."""
+        """Start a producer. One with a transactional.id aborts the open transaction of an earlier producer with that ID.
+
+        :raises TransientError, PermanentError: the brokers cannot be reached, or reject the login.
+        """
         await self.disconnect()
-        await self._let_in()
+        await self._check_login()
         extra: dict[str, Any] = {"enable_idempotence": True, "acks": "all"}
         if transactional_id is not None:
             extra["transactional_id"] = transactional_id
             extra["transaction_timeout_ms"] = int(self._transaction_timeout * 1000)
-        producer = AIOKafkaProducer(**self._client, **self._batches, **extra)
+        producer = AIOKafkaProducer(**self._client, **self._batch_options, **extra)
         try:
-            with told(), not_hung_up(self._login.protocol):
-                await self._whole(producer.start())
+            with translated(), explain_hang_up(self._login.protocol):
+                await self._finish(producer.start())
         except BaseException:
             await producer.stop()
             raise
         self._producer = producer
 
     async def disconnect(self) -> None:
-        """Let go of the producer, and abort what it has not committed."""
+        """Stop the producer, and abort its open transaction."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        batches = _batches(producer)
-        for answer in list(self._waiting):
-            answer.cancel()
-        begun, self._begun = self._begun, False
-        # A transaction that failed, or is being committed, cannot be aborted, which the client asserts.
+        batches = _undelivered(producer)
+        for acknowledgement in list(self._in_flight):
+            acknowledgement.cancel()
+        in_transaction, self._in_transaction = self._in_transaction, False
+        # The client asserts that a transaction that failed, or is being committed, is not aborted.
         with contextlib.suppress(TimeoutError, kafka.KafkaError, AssertionError):
-            if begun:
-                async with asyncio.timeout(_CLOSE_SECONDS):
+            if in_transaction:
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
                     await producer.abort_transaction()
         try:
-            await self._whole(producer.stop(), _CLOSE_SECONDS)
+            await self._finish(producer.stop(), _CLOSE_TIMEOUT)
         except (TimeoutError, kafka.KafkaError):
-            # It waits for a broker, or for ever for a transaction's partition that is gone.
-            tasks = _tasks(producer)
+            # It waits for a broker, or forever for a partition of the transaction that was deleted.
+            tasks = _sender_tasks(producer)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await producer.client.close()
-        _look_at(batches + _batches(producer))
+        _retrieve_errors(batches + _undelivered(producer))
         transaction = getattr(producer._txn_manager, "_transaction_waiter", None)
         if transaction is not None and transaction.done() and not transaction.cancelled():
-            transaction.exception()  # seen
+            transaction.exception()  # otherwise asyncio logs that it was never retrieved
 
     async def send(self, records: Sequence[Record]) -> list[Record]:
-        """Send records, in order for each partition; returned are those from the first that is too large on.
+        """Send records, those of each partition in order.
 
-        :raises TransientError, PermanentError: they were not all taken; the producer is gone.
+        :returns: of each partition the records from the first batch on that the broker found too large.
+        :raises TransientError, PermanentError: not all records were acknowledged; the producer is stopped.
         """
         try:
-            with told():
+            with translated():
                 rest = await self._send(records)
         except BaseException:
             await self.disconnect()
             raise
         if rest:
-            # It has counted records that the brokers did not take.
+            # The producer's sequence numbers include records that the brokers rejected.
             await self.disconnect()
         return rest
 
     async def transact(self, records: Sequence[Record], *, commit: bool) -> list[Record]:
-        """Send records within the transaction under way, or a new one, and commit it if told so; else as ``send``."""
+        """Send records within the open Kafka transaction, or a new one.
+
+        :param commit: commit the transaction once all records are acknowledged.
+        :returns: as ``send``.
+        """
         assert self._producer is not None
         try:
-            with told():
-                if not self._begun:
+            with translated():
+                if not self._in_transaction:
                     await self._producer.begin_transaction()
-                    self._begun = True
+                    self._in_transaction = True
                 rest = await self._send(records)
                 if commit and not rest:
                     await self._producer.commit_transaction()
-                    self._begun = False
+                    self._in_transaction = False
         except BaseException:
             await self.disconnect()
             raise
@@ -166,45 +186,48 @@ class Cluster:
             await self.disconnect()
         return rest
 
-    async def in_vain(self) -> bool:
-        """Whether records wait for a partition that does not exist any more: their topic was deleted.
+    async def partition_deleted(self) -> bool:
+        """Whether records are in flight to a partition that no longer exists, because its topic was deleted.
 
-        The client would wait for ever: in a transaction it does not ask for the partitions of a topic again.
+        The client would wait for its acknowledgement forever: within a transaction it does not refresh a topic's partitions.
         """
         if self._producer is None:
             return False
         client = self._producer.client
         try:
-            async with asyncio.timeout(_MOMENT):
+            async with asyncio.timeout(_METADATA_TIMEOUT):
                 await client.force_metadata_update()
         except (TimeoutError, kafka.KafkaError):
-            return False  # nobody knows; the next look may
+            return False  # unknown; the caller asks again
         return any(
             partition not in (client.cluster.partitions_for_topic(topic) or ())
-            for topic, partition in self._waiting.values()
+            for topic, partition in self._in_flight.values()
         )
 
-    async def last(self, topic: str, key: bytes) -> bytes | None:
-        """The value of the last committed record with this key in partition 0 of a compacted topic."""
-        with told(topic):
-            return await self._whole(self._last(TopicPartition(topic, 0), key))
+    async def last_value(self, topic: str, key: bytes) -> bytes | None:
+        """Return the value of the last committed record with this key in partition 0 of a compacted topic."""
+        with translated(topic):
+            return await self._finish(self._last_value(TopicPartition(topic, 0), key))
 
     async def create_compacted(self, topic: str) -> None:
-        """Create a topic of one partition that keeps the last record of each key, unless it is there."""
-        await self._let_in()
-        with told(topic), not_hung_up(self._login.protocol):
-            await self._whole(self._create_compacted(topic))
+        """Create a compacted topic with one partition, unless it exists.
 
-    async def _last(self, partition: TopicPartition, key: bytes) -> bytes | None:
+        :raises PermanentError: it exists and has several partitions.
+        """
+        await self._check_login()
+        with translated(topic), explain_hang_up(self._login.protocol):
+            await self._finish(self._create_compacted(topic))
+
+    async def _last_value(self, partition: TopicPartition, key: bytes) -> bytes | None:
         found = None
-        # What is not committed yet hides what is behind it, so that the end is asked of one who sees it all.
-        everything = AIOKafkaConsumer(**self._client, enable_auto_commit=False)
+        # For a committed reader the topic ends at the first open transaction; its real end is read uncommitted.
+        uncommitted = AIOKafkaConsumer(**self._client, enable_auto_commit=False)
         committed = AIOKafkaConsumer(
             **self._client, isolation_level="read_committed", enable_auto_commit=False
         )
         try:
-            await everything.start()
-            end = (await everything.end_offsets([partition]))[partition]
+            await uncommitted.start()
+            end = (await uncommitted.end_offsets([partition]))[partition]
             await committed.start()
             committed.assign([partition])
             await committed.seek_to_beginning(partition)
@@ -213,7 +236,7 @@ class Cluster:
                     for record in records:
                         found = record.value if record.key == key else found
         finally:
-            await everything.stop()
+            await uncommitted.stop()
             await committed.stop()
         return found
 
@@ -225,8 +248,8 @@ class Cluster:
                 (described,) = await admin.describe_topics([topic])
                 if (count := len(described["partitions"])) != 1:
                     raise PermanentError(
-                        f"kafka: topic {topic!r} has {count} partitions, and a position is in a compacted topic of one: name "
-                        "another with position_topic, or delete this one if nothing is in it that you need"
+                        f"kafka: topic {topic!r} has {count} partitions, but the position needs a compacted topic with one: "
+                        "set another with position_topic, or delete this one if you do not need it"
                     )
                 return
             replicas = min(3, len((await admin.describe_cluster())["brokers"]))
@@ -238,9 +261,13 @@ class Cluster:
         finally:
             await admin.close()
 
-    async def _whole(self, call: Coroutine[Any, Any, _T], seconds: float | None = None) -> _T:
-        """Await a call within the timeout, or fewer seconds. One that is cut short is given a moment: connections that are being made
-        when the client is cancelled would be forgotten, and stay.
+    async def _finish(self, call: Coroutine[Any, Any, _T], seconds: float | None = None) -> _T:
+        """Await a call, at most for the timeout or ``seconds``.
+
+        After that the call gets a short time to finish before it is cancelled: a client that is cancelled while it connects
+        forgets the connection and leaves it open.
+
+        :raises TimeoutError: the call did not finish.
         """
         task = asyncio.ensure_future(call)
         try:
@@ -250,110 +277,114 @@ class Cluster:
             return task.result()
         finally:
             if not task.done():
-                await asyncio.wait({task}, timeout=_MOMENT)
+                await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT)
                 task.cancel()
                 await asyncio.wait({task})
             if not task.cancelled():
-                task.exception()  # seen
+                task.exception()  # otherwise asyncio logs that it was never retrieved
 
     async def _send(self, records: Sequence[Record]) -> list[Record]:
         assert self._producer is not None
         partitions: dict[tuple[str, int], list[Record]] = defaultdict(list)
         for record in records:
-            known = await self._partitions(record.topic)
-            partitions[record.topic, _partition(record.place, known)].append(record)
+            topic_partitions = await self._partitions(record.topic)
+            partition = partition_of(record.partition_key, topic_partitions)
+            partitions[record.topic, partition].append(record)
         sending = [
-            asyncio.ensure_future(self._send_to(topic, partition, those))
-            for (topic, partition), those in partitions.items()
+            asyncio.ensure_future(self._send_to(topic, partition, own))
+            for (topic, partition), own in partitions.items()
         ]
         try:
             return [record for rest in await asyncio.gather(*sending) for record in rest]
         finally:
-            for one in sending:
-                one.cancel()
+            for task in sending:
+                task.cancel()
             await asyncio.gather(*sending, return_exceptions=True)
 
     async def _send_to(self, topic: str, partition: int, records: list[Record]) -> list[Record]:
-        """Send the records of one partition."""
+        """Send the records of one partition; return those from the first batch on that the broker found too large."""
         producer = self._producer
         assert producer is not None
-        at = 0
-        while at < len(records):
-            builder, behind = producer.create_batch(), at
-            while behind < len(records):
-                record = records[behind]
-                if (
-                    builder.append(timestamp=None, key=record.key, value=record.value, headers=record.headers)
-                    is None
-                ):
+        begin = 0
+        while begin < len(records):
+            builder, end = producer.create_batch(), begin
+            while end < len(records):
+                record = records[end]
+                metadata = builder.append(
+                    timestamp=None, key=record.key, value=record.value, headers=record.headers
+                )
+                if metadata is None:
                     break
-                behind += 1
+                end += 1
             builder.close()
-            answer = await producer.send_batch(builder, topic, partition=partition)
-            self._waiting[answer] = topic, partition
-            # Also when this is cancelled: whoever stops the producer has to know what it still waits for.
-            answer.add_done_callback(partial(self._answered, _batches(producer)))
+            acknowledgement = await producer.send_batch(builder, topic, partition=partition)
+            self._in_flight[acknowledgement] = topic, partition
+            # A cancelled call leaves it in flight: ``disconnect`` has to know about it.
+            acknowledgement.add_done_callback(partial(self._acknowledged, _undelivered(producer)))
             try:
-                # Cancelling it would leave the batch with the producer, unwatched.
-                await asyncio.shield(answer)
+                # A cancelled future would leave the batch with the producer, unwatched.
+                await asyncio.shield(acknowledgement)
             except _TOO_LARGE:
-                return records[at:]
-            at = behind
+                return records[begin:]
+            begin = end
         return []
 
-    def _answered(self, batches: list[Any], answer: asyncio.Future[Any]) -> None:
-        self._waiting.pop(answer, None)
-        _look_at(batches)
+    def _acknowledged(self, batches: list[Any], acknowledgement: asyncio.Future[Any]) -> None:
+        self._in_flight.pop(acknowledgement, None)
+        _retrieve_errors(batches)
 
     async def _partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic, which brokers may be about to create.
+        """Return a topic's partitions; the brokers may be about to create it.
 
-        Not by the client's ``partitions_for``, which counts as time for that also what passed without an answer.
+        The client's ``partitions_for`` would count the time without an answer as time in which the topic did not exist.
+
+        :raises PermanentError: the topic does not exist, or the user may not access it.
+        :raises TransientError: no broker answers.
         """
         assert self._producer is not None
         client = self._producer.client
         client.add_topic(topic)
-        answered: float | None = None
-        while (known := client.cluster.partitions_for_topic(topic)) is None:
+        first_answer: float | None = None
+        while (partitions := client.cluster.partitions_for_topic(topic)) is None:
             if not await client.force_metadata_update():
                 raise TransientError("kafka: no broker answers")
             now = asyncio.get_running_loop().time()
-            answered = now if answered is None else answered
+            first_answer = now if first_answer is None else first_answer
             if topic in client.cluster.unauthorized_topics:
-                raise problem(kafka.TopicAuthorizationFailedError(topic), topic)
-            if now - answered > self._timeout * _MOST:
-                raise problem(kafka.UnknownTopicOrPartitionError(), topic)
-            await asyncio.sleep(_AGAIN_SECONDS)
-        return sorted(known)
+                raise translate(kafka.TopicAuthorizationFailedError(topic), topic)
+            if now - first_answer > self._timeout * _REQUEST_SHARE:
+                raise translate(kafka.UnknownTopicOrPartitionError(), topic)
+            await asyncio.sleep(_METADATA_INTERVAL)
+        return sorted(partitions)
 
-    async def _let_in(self) -> None:
-        """Connect once to a broker, to know why if it does not let us in: the clients tell only that none does."""
+    async def _check_login(self) -> None:
+        """Connect to one broker for the reason why a login fails, which the clients do not report."""
         for number, (host, port) in enumerate(self._login.servers, 1):
             try:
-                with told(), not_hung_up(self._login.protocol):
-                    await self._whole(self._knock(host, port))
+                with translated(), explain_hang_up(self._login.protocol):
+                    await self._finish(self._connect_once(host, port))
             except TransientError:
                 if number == len(self._login.servers):
                     raise
             else:
                 return
 
-    async def _knock(self, host: str, port: int) -> None:
+    async def _connect_once(self, host: str, port: int) -> None:
         milliseconds = self._client["request_timeout_ms"]
-        connection = await create_conn(host, port, request_timeout_ms=milliseconds, **self._login.options)
+        connection = await create_conn(host, port, request_timeout_ms=milliseconds, **self._login.connection)
         await connection.close()
 
 
-def _look_at(batches: Sequence[Any]) -> None:
-    """Look at the errors of batches, which nobody else does when a producer fails."""
+def _retrieve_errors(batches: Sequence[Any]) -> None:
+    """Retrieve the errors of batches; otherwise asyncio logs that they were never retrieved."""
     for batch in batches:
         for future in (batch.future, batch._drain_waiter):
             if future.done() and not future.cancelled():
                 future.exception()
 
 
-def _tasks(producer: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
-    """The tasks of a producer's sender, which stopping it would wait for."""
+def _sender_tasks(producer: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
+    """Return the tasks of a producer's sender, for which ``stop`` waits."""
     found = []
     for task in asyncio.all_tasks():
         frame = getattr(task.get_coro(), "cr_frame", None)
@@ -362,29 +393,8 @@ def _tasks(producer: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
     return found
 
 
-def _batches(producer: AIOKafkaProducer) -> list[Any]:
-    """What a producer has not delivered yet."""
+def _undelivered(producer: AIOKafkaProducer) -> list[Any]:
+    """Return the batches that a producer has not delivered yet."""
     accumulator = producer._message_accumulator
-    waiting = [batch for queue in accumulator._batches.values() for batch in queue]
-    return [*waiting, *accumulator._pending_batches]
-
-
-@lru_cache(4096)
-def topic_name(place: str) -> str:
-    """The place as a legal topic name. A name with illegal characters, or too long, is altered and gets a digest.
-
-    So tables whose names differ only in an illegal character have different topics.
-    """
-    legal = _ILLEGAL.sub("_", place)[:_TOPIC_LENGTH]
-    if legal == place and place not in ("", ".", ".."):
-        return place
-    digest = sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{legal[: _TOPIC_LENGTH - 9]}-{digest}"
-
-
-_choose: Final[Callable[[bytes, list[int], list[int]], int]] = DefaultPartitioner()
-
-
-def _partition(place: bytes, partitions: list[int]) -> int:
-    """As every Kafka client has it for a key."""
-    return _choose(place, partitions, partitions)
+    queued = [batch for queue in accumulator._batches.values() for batch in queue]
+    return [*queued, *accumulator._pending_batches]

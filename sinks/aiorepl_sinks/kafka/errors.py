@@ -1,4 +1,4 @@
-"""What the errors of Kafka's client mean to the engine."""
+"""Translates the errors of Kafka's client for the engine."""
 
 from __future__ import annotations
 
@@ -11,63 +11,74 @@ from aiokafka import errors as kafka
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks import tls
 
-# The producer cannot go on, a new one can.
+# The producer cannot continue after these, but a new one can.
 _NEW_PRODUCER: Final = (
     *(kafka.OutOfOrderSequenceNumber, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState),
     *(kafka.UnknownError, kafka.ProducerClosed, kafka.KafkaConnectionError, kafka.IllegalOperation),
 )
-_REFUSALS: Final = (
+_LOGIN_FAILED: Final = (
     *(kafka.AuthenticationFailedError, kafka.SaslAuthenticationFailed, kafka.UnsupportedSaslMechanismError),
     *(kafka.IllegalSaslStateError, kafka.ClusterAuthorizationFailedError),
 )
 
 
 @contextlib.contextmanager
-def told(topic: str | None = None) -> Iterator[None]:
-    """Tell the engine what the client raises."""
+def translated(topic: str | None = None) -> Iterator[None]:
+    """Translate the client's errors.
+
+    :param topic: the topic that the calls are about, for messages.
+    """
     try:
         yield
     except (kafka.KafkaError, OSError, TimeoutError) as error:
-        raise problem(error, topic) from None
+        raise translate(error, topic) from None
 
 
 @contextlib.contextmanager
-def not_hung_up(protocol: str) -> Iterator[None]:
-    """Say what it may mean when a broker that is there wants nothing of us."""
+def explain_hang_up(protocol: str) -> Iterator[None]:
+    """Say why a broker may close a new connection.
+
+    :param protocol: the option ``security_protocol``.
+    """
     try:
         yield
     except (ConnectionResetError, kafka.KafkaConnectionError) as error:
-        if tls.problem("kafka", error) is not None:
+        if tls.translate("kafka", error) is not None:
             raise
         raise TransientError(
-            f"kafka: the broker hung up: it is starting or stopping, or its listener is not of security_protocol {protocol}, or "
-            "wants a certificate that it knows: see the options certificate and key"
+            "kafka: the broker closed the connection: it is starting or stopping, its listener does not use "
+            f"security_protocol {protocol}, or it requires a client certificate that it trusts: see the options certificate "
+            "and key"
         ) from None
 
 
-def problem(error: BaseException, topic: str | None = None) -> PermanentError | TransientError:
-    """What the engine is told."""
+def translate(error: BaseException, topic: str | None = None) -> PermanentError | TransientError:
+    """Translate an error of the client.
+
+    :param topic: the topic that the call was about, for the message.
+    """
     if isinstance(error, (PermanentError, TransientError)):
         return error
     name = type(error).__name__
-    if isinstance(error, _REFUSALS):
+    if isinstance(error, _LOGIN_FAILED):
         return PermanentError(
-            "kafka: the broker does not accept the user, the password or the SASL mechanism"
+            "kafka: the broker does not accept the user, the password or the SASL mechanism: check username, password and "
+            "sasl_mechanism"
         )
-    if (of_tls := tls.problem("kafka", error)) is not None:
-        return of_tls
+    if (tls_error := tls.translate("kafka", error)) is not None:
+        return tls_error
     if isinstance(error, (kafka.TopicAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed)):
         return PermanentError(
-            f"kafka: {name}: the user may not write to a topic, or use the transactional id"
+            f"kafka: {name}: the user may not write to a topic, or not use the transactional.id: grant it that"
         )
     if isinstance(error, (kafka.ProducerFenced, kafka.InvalidProducerEpoch)):
         return PermanentError(
-            "kafka: another producer has our transactional id, or a transaction took longer than transaction_timeout: "
-            "start again, with one process a transactional id"
+            "kafka: another producer uses the same transactional.id, or a Kafka transaction took longer than "
+            "transaction_timeout: give each process its own transactional_id, and start again"
         )
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
         return PermanentError(
-            f"kafka: there is no topic {topic!r}, and the brokers do not create it (auto.create.topics.enable): create it"
+            f"kafka: topic {topic!r} does not exist, and the brokers do not create it (auto.create.topics.enable): create it"
         )
     if isinstance(error, (OSError, TimeoutError, *_NEW_PRODUCER)) or type(error) is kafka.KafkaError:
         return TransientError(f"kafka: {name}")

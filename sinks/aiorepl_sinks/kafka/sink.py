@@ -25,7 +25,8 @@ from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks.kafka.auth import Login
-from aiorepl_sinks.kafka.cluster import Cluster, Record, topic_name
+from aiorepl_sinks.kafka.cluster import Cluster, Record
+from aiorepl_sinks.kafka.topics import topic_name
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
@@ -33,28 +34,31 @@ Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 class KafkaSink(Sink):
     """Options:
 
-    :param bootstrap_servers: ``host:port`` of one broker or several.
-    :param topic: the topic of each change, a template (``aiorepl.formats.routing``). A truncate goes to the topic of each
-        of its tables. Characters that Kafka does not allow become ``_``, and such a topic ends in a digest.
+    :param bootstrap_servers: ``host:port`` of one broker, or a list.
+    :param topic: a template for the topic of each change (``aiorepl.formats.routing``). A truncate goes to the topic of each
+        of its tables. Illegal characters become ``_``, and such a topic ends in a digest.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
-    :param binary: CloudEvents in binary mode: the attributes as headers, the native event as value.
-    :param tombstones: behind each deletion a record with its key and no value, for compacted topics.
+    :param binary: the binary mode of CloudEvents: attributes as headers, the native event as value.
+    :param tombstones: after each delete, a record with its key and without a value, for compacted topics.
     :param compression: ``"gzip"``, ``"snappy"``, ``"lz4"`` or ``"zstd"``.
-    :param max_event_bytes: a larger event is refused. Brokers' ``message.max.bytes`` is 1 MB unless raised.
-    :param batch_bytes: records of one partition are sent together up to this size.
-    :param exactly_once: write in Kafka transactions, with the position.
-    :param transactional_id: its producer's; ``aiorepl-<slot>-<sink's name>`` unless given.
-    :param transaction_timeout: seconds that one may take; brokers allow 900 unless told otherwise.
-    :param position_topic: where the position is kept, each sink's in one of its own; ``<transactional_id>.position``
-        unless given. It is created if it is missing.
-    :param timeout: seconds to wait for acknowledgements before that counts as a failed attempt.
+    :param max_event_bytes: reject larger events. The brokers' own limit is ``message.max.bytes``, 1 MB by default.
+    :param batch_bytes: the largest size of a record batch, which holds records of one partition (``batch.size``).
+    :param exactly_once: write records and position in Kafka transactions.
+    :param transactional_id: the producer's ``transactional.id``; ``aiorepl-<slot>-<sink's name>`` by default.
+    :param transaction_timeout: seconds that a Kafka transaction may take; brokers allow 900 by default
+        (``transaction.max.timeout.ms``).
+    :param position_topic: the compacted topic that holds the position, one for each sink;
+        ``<transactional_id>.position`` by default. It is created if it does not exist.
+    :param timeout: seconds to wait for acknowledgements before an attempt counts as failed.
     :param security_protocol: ``"PLAINTEXT"``, ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
     :param sasl_mechanism: ``"PLAIN"``, ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``.
     :param username: of SASL.
     :param password: of SASL.
-    :param ca: a file of certificates to trust instead of the system's.
-    :param certificate: a file with the client's certificate; ``key`` is its key's file, ``key_password`` opens that.
+    :param ca: a PEM file with the CAs to trust instead of the system's.
+    :param certificate: a PEM file with the client's certificate, for brokers that require one.
+    :param key: a PEM file with its private key.
+    :param key_password: decrypts the private key.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class KafkaSink(Sink):
         key_password: str | None = None,
     ) -> None:
         if transactional_id is not None and not exactly_once:
-            raise ConfigurationError("kafka: transactional_id is for exactly_once")
+            raise ConfigurationError("kafka: transactional_id needs exactly_once = true")
         login = Login(
             bootstrap_servers,
             security_protocol=security_protocol,
@@ -111,13 +115,14 @@ class KafkaSink(Sink):
         self._timeout = timeout
         self._source: Position | None = None
         self._position: Position | None = None
-        # A batch under way goes on when the attempt that began it is over: it is asked for again.
+        # A delivery continues after the attempt that started it has timed out; the next attempt waits for it.
         self._batch: Batch | None = None
-        self._work: asyncio.Task[None] | None = None
-        self._parts_held = False
+        self._delivery: asyncio.Task[None] | None = None
+        # Whether the open Kafka transaction holds the first slices of a large transaction.
+        self._holds_slices = False
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Connect, and read the position if it is ours to keep."""
+        """Connect; with ``exactly_once`` return the position from its topic."""
         self._routing_key = context.routing_key
         self._source = context.position
         self._events.open(context.position)
@@ -127,8 +132,8 @@ class KafkaSink(Sink):
         identity = self._transactional_id or f"aiorepl-{context.position.slot}-{context.name}"
         self._transactional_id = identity
         self._position_topic = self._position_topic or topic_name(f"{identity}.position")
-        await self._give_up()
-        self._parts_held = False
+        await self._disconnect()
+        self._holds_slices = False
         await self._cluster.create_compacted(self._position_topic)
         await self._connect()
         if self._position is None:
@@ -136,112 +141,114 @@ class KafkaSink(Sink):
         return self._position
 
     async def write(self, batch: Batch) -> None:
-        """Send the batch, and wait until the brokers have it."""
+        """Produce the batch's records, and wait until the brokers have acknowledged them."""
         await self._attempt(batch, batch.end_lsn)
 
     async def replay(self, batch: Batch) -> None:
-        """Send a dead letter; with ``exactly_once`` in a Kafka transaction that leaves the position where it is."""
+        """Produce a dead letter's records; with ``exactly_once``, in a Kafka transaction that does not move the position."""
         await self._attempt(batch, None)
 
     async def close(self) -> None:
-        """Disconnect; a transaction that is not committed is aborted by the next producer of its name."""
-        await self._give_up()
+        """Disconnect, and abort the open Kafka transaction."""
+        await self._disconnect()
 
     async def _attempt(self, batch: Batch, end_lsn: LSN | None) -> None:
-        if self._work is not None and self._batch is not batch:
-            await self._give_up()
-        if self._work is None:
-            self._batch, self._work = batch, asyncio.create_task(self._deliver(batch, end_lsn))
-        done, _ = await asyncio.wait({self._work}, timeout=self._timeout)
+        if self._delivery is not None and self._batch is not batch:
+            await self._disconnect()
+        if self._delivery is None:
+            self._batch, self._delivery = batch, asyncio.create_task(self._deliver(batch, end_lsn))
+        done, _ = await asyncio.wait({self._delivery}, timeout=self._timeout)
         if not done:
-            if await self._cluster.in_vain():
-                await self._give_up()
+            if await self._cluster.partition_deleted():
+                await self._disconnect()
                 raise TransientError("kafka: a topic was deleted while records were sent to it")
             raise TransientError(f"kafka: no acknowledgement within {self._timeout:g} s")
-        work, self._work, self._batch = self._work, None, None
-        work.result()
+        delivery, self._delivery, self._batch = self._delivery, None, None
+        delivery.result()
 
-    async def _give_up(self) -> None:
-        work, self._work, self._batch = self._work, None, None
-        if work is not None:
-            work.cancel()
-            await asyncio.wait({work})
-            if not work.cancelled():
-                work.exception()  # seen
+    async def _disconnect(self) -> None:
+        delivery, self._delivery, self._batch = self._delivery, None, None
+        if delivery is not None:
+            delivery.cancel()
+            await asyncio.wait({delivery})
+            if not delivery.cancelled():
+                delivery.exception()  # otherwise asyncio logs that it was never retrieved
         await self._cluster.disconnect()
 
     async def _deliver(self, batch: Batch, end_lsn: LSN | None) -> None:
-        # Walked once: changes that wait on disk are new objects each time.
+        # A list, because changes that are spilled to disk are new objects in each iteration.
         records = [record for change in batch.changes for record in self._records(change)]
-        large = {
+        too_large = {
             record.change: None for record in records if len(record.value or b"") > self._max_event_bytes
         }
-        refused = [change for change in large if change is not None]
+        rejected = [change for change in too_large if change is not None]
         if self._exactly_once:
-            # All or nothing: the position must not pass what is refused.
-            if refused or await self._transact(batch, records, end_lsn):
-                raise self._refusal(refused[:1])
+            # The batch is rejected as a whole: the position must not pass a rejected change.
+            if rejected or await self._transact(batch, records, end_lsn):
+                raise self._rejection(rejected[:1])
             return
-        refused += await self._send([record for record in records if record.change not in large])
-        if refused:
-            raise self._refusal(refused, refused)
+        rejected += await self._send([record for record in records if record.change not in too_large])
+        if rejected:
+            raise self._rejection(rejected, rejected)
 
     async def _send(self, records: list[Record]) -> list[Change]:
-        """Send the records; those that the brokers find too large are returned."""
-        refused = []
-        for record in await self._insistently(records):
-            # What is left of a partition, one by one, to know which it was.
-            if await self._insistently([record]):
+        """Send the records; return the changes whose records the brokers found too large."""
+        rejected = []
+        for record in await self._send_connected(records):
+            # One by one from here on, to find out which records are too large.
+            if await self._send_connected([record]):
                 assert record.change is not None
-                refused.append(record.change)
-        return refused
+                rejected.append(record.change)
+        return rejected
 
-    async def _insistently(self, records: list[Record]) -> list[Record]:
+    async def _send_connected(self, records: list[Record]) -> list[Record]:
         if not self._cluster.connected:
             await self._cluster.connect(None)
         return await self._cluster.send(records)
 
     async def _transact(self, batch: Batch, records: list[Record], end_lsn: LSN | None) -> list[Record]:
-        """The batch within a Kafka transaction, which ends where a database transaction does.
+        """Send a batch within a Kafka transaction, and commit it if the batch ends with a whole database transaction.
 
-        :param end_lsn: where the position moves to; ``None`` if it stays.
+        :param end_lsn: where the position moves to; ``None`` if it does not move.
+        :returns: records that the brokers found too large, and those after them.
         """
-        whole = not batch.slices or batch.slices[-1].last
+        complete = not batch.slices or batch.slices[-1].last
         assert self._source is not None
         assert self._position is not None
         if not self._cluster.connected:
-            await self._connect_again(end_lsn)
+            await self._reconnect(end_lsn)
         if end_lsn is not None and end_lsn <= self._position.lsn:
-            return []  # committed, though nobody heard of it
-        if whole and end_lsn is not None:
+            return []  # committed earlier, but the acknowledgement was lost
+        if complete and end_lsn is not None:
             records.append(self._position_record(self._source.at(end_lsn)))
-        rest = await self._cluster.transact(records, commit=whole)
+        rest = await self._cluster.transact(records, commit=complete)
         if not rest:
-            self._parts_held = not whole
-            if whole and end_lsn is not None:
+            self._holds_slices = not complete
+            if complete and end_lsn is not None:
                 self._position = self._source.at(end_lsn)
         return rest
 
     async def _connect(self) -> None:
-        """A producer of our name, which ends the transactions of any before it; and then where they stand."""
+        """Start the producer, which aborts the transaction of an earlier one with its ID; then read the position."""
         assert self._transactional_id is not None
         await self._cluster.connect(self._transactional_id)
-        held = await self._cluster.last(self._position_topic, self._transactional_id.encode())
-        if held is None:
+        stored = await self._cluster.last_value(self._position_topic, self._transactional_id.encode())
+        if stored is None:
             return
         try:
-            self._position = Position.from_json(orjson.loads(held))
+            self._position = Position.from_json(orjson.loads(stored))
         except ValueError:
             raise PermanentError(
-                f"kafka: topic {self._position_topic!r} holds no position of ours under {self._transactional_id!r}: name "
-                "another with position_topic"
+                f"kafka: topic {self._position_topic!r} does not hold a position of aiorepl under the key "
+                f"{self._transactional_id!r}: set another topic with position_topic"
             ) from None
 
-    async def _connect_again(self, end_lsn: LSN | None) -> None:
-        """The same after a lost producer, whose last commit may have gone through or not."""
-        if self._parts_held:
+    async def _reconnect(self, end_lsn: LSN | None) -> None:
+        """Connect after the producer was lost. Its last commit may have succeeded or not; the position says which."""
+        if self._holds_slices:
             raise TransientError(
-                "kafka: the Kafka transaction was lost that had parts of a large one in it", rewind=True
+                "kafka: the Kafka transaction with the first slices of a large transaction was lost",
+                rewind=True,
             )
         before = self._position
         await self._connect()
@@ -249,7 +256,8 @@ class KafkaSink(Sink):
         assert self._position is not None
         if self._position.lsn not in (before.lsn, end_lsn):
             raise PermanentError(
-                f"kafka: another process has moved the position of {self._transactional_id!r}: give each a name of its own"
+                f"kafka: another process has moved the position of {self._transactional_id!r}: give each process its own "
+                "transactional_id"
             )
 
     def _position_record(self, position: Position) -> Record:
@@ -270,22 +278,22 @@ class KafkaSink(Sink):
             described = headers + [(name, text.encode()) for name, text in attributes.items()]
             for number, topic in enumerate(map(topic_name, topics)):
                 key = keys[number] if len(keys) == len(topics) else keys[0]
-                # Without a key, all of a table together, so that at least these are in order.
-                place = topic.encode() if key is None else key
-                yield Record(change, topic, key, value, described, place)
+                # Changes without a key go to one partition of their topic, so that they stay in order.
+                partition_key = topic.encode() if key is None else key
+                yield Record(change, topic, key, value, described, partition_key)
                 if self._tombstones and key is not None and isinstance(part, Delete):
-                    yield Record(change, topic, key, None, headers, place)
+                    yield Record(change, topic, key, None, headers, partition_key)
 
     def _keys_of(self, part: Change) -> Sequence[bytes | None]:
-        """One key, or of a truncate perhaps one for each table."""
+        """Return the change's key; for a truncate the routing key may return one for each table."""
         if self._routing_key is not None:
             return [key.encode() or None for key in self._routing_key(part)]
         return [self._events.format.key(part)]
 
-    def _refusal(self, large: Sequence[Change], refused: Sequence[Change] = ()) -> PermanentError:
-        first = f", the first {large[0]!r}" if large else ""
+    def _rejection(self, too_large: Sequence[Change], refused: Sequence[Change] = ()) -> PermanentError:
+        first = f", the first {too_large[0]!r}" if too_large else ""
         return PermanentError(
-            f"kafka: events are larger than max_event_bytes or than the topic takes{first}: raise max_event_bytes, and the "
+            f"kafka: events are larger than max_event_bytes or than the topic accepts{first}: raise max_event_bytes, and the "
             "topic's max.message.bytes",
             refused=refused,
         )

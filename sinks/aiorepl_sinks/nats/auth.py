@@ -1,4 +1,4 @@
-"""How the NATS sink logs in, and that nothing goes in the clear to a server that was to speak TLS."""
+"""Servers, credentials and trusted CAs of the sink ``nats``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SEED: Final = re.compile(r"-BEGIN USER NKEY SEED-+\s+(\S+)\s")
 
 
 class Login:
-    """Who we are to the servers, and whom we believe.
+    """The options by which the client connects.
 
-    :raises ConfigurationError: no server could be told this.
+    :raises ConfigurationError: for options that contradict each other, or a file that is missing or invalid.
     """
 
     def __init__(
@@ -40,32 +40,33 @@ class Login:
         self._servers = [servers] if isinstance(servers, str) else servers
         schemes = set(map(_scheme, self._servers))
         if (user is None) != (password is None):
-            raise ConfigurationError("nats: user and password belong together")
-        if sum(way is not None for way in (user, token, credentials, nkey)) > 1:
-            raise ConfigurationError(
-                "nats: log in by user and password, token, credentials or nkey: by one of them"
-            )
-        self._who: dict[str, Any] = {"user": user, "password": password, "token": token}
+            raise ConfigurationError("nats: user and password belong together: set both")
+        if sum(option is not None for option in (user, token, credentials, nkey)) > 1:
+            raise ConfigurationError("nats: set one of user and password, token, credentials and nkey")
+        self._options: dict[str, Any] = {"user": user, "password": password, "token": token}
         self._credentials, self._nkey = credentials, nkey
         self._encrypted = "tls" in schemes or ca is not None or certificate is not None or key is not None
         if self._encrypted:
-            self._who["tls"] = tls.context("nats", ca, certificate, key, key_password)
+            self._options["tls"] = tls.context("nats", ca, certificate, key, key_password)
         self.options()
 
     def client(self) -> Client:
-        """One that is not connected."""
+        """Return a new client, not connected."""
         return _Encrypted() if self._encrypted else Client()
 
     def options(self) -> dict[str, Any]:
-        """What it connects with. Files are read each time, since short-lived credentials are renewed."""
-        options = {"servers": self._servers, **self._who}
+        """Return the arguments of ``connect``. Files are read each time, because short-lived credentials are renewed.
+
+        :raises ConfigurationError: a file is missing or invalid.
+        """
+        options = {"servers": self._servers, **self._options}
         if self._credentials is not None:
-            # The client would look for its lines beyond the end of a file that has none.
+            # The client itself would read past the end of a file without these lines.
             text = _read("credentials", self._credentials)
             token, seed = _JWT.search(text), _SEED.search(text)
             if token is None or seed is None:
                 raise ConfigurationError(
-                    f"nats: credentials {self._credentials} has no user JWT and seed in it"
+                    f"nats: credentials {self._credentials} contains no user JWT and seed"
                 )
             _check("credentials", self._credentials, seed[1])
             options["user_credentials"] = RawCredentials(
@@ -78,7 +79,7 @@ class Login:
 
 
 class _Encrypted(Client):
-    """Speaks TLS also where the server does not ask for it, as one would have it who listens in between."""
+    """Uses TLS even if the server's INFO, which an attacker can change, does not require it."""
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
@@ -89,11 +90,11 @@ def _scheme(server: str) -> str:
     try:
         parts = urlsplit(server if "://" in server else f"nats://{server}")
         known = parts.scheme in ("nats", "tls") and parts.hostname is not None
-        if known and (parts.port is None or parts.port > 0):  # it is looked at when it is asked for
+        if known and (parts.port is None or parts.port > 0):  # reading the port validates it
             return parts.scheme
     except ValueError:
         pass
-    raise ConfigurationError("nats: servers are nats://host:4222 or tls://host:4222, several of them a list")
+    raise ConfigurationError("nats: servers is nats://host:4222 or tls://host:4222, or a list of them")
 
 
 def _read(option: str, path: str) -> str:
@@ -113,4 +114,4 @@ def _check(option: str, path: str, seed: str) -> None:
     try:
         nkeys.from_seed(bytearray(seed.encode())).wipe()
     except (nkeys.NkeysError, ValueError, IndexError):
-        raise ConfigurationError(f"nats: {option} {path} holds no seed of an NKey") from None
+        raise ConfigurationError(f"nats: {option} {path} contains no seed of an NKey") from None

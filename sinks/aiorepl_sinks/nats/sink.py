@@ -27,25 +27,27 @@ from aiorepl_sinks.nats.stream import Message, Stream
 class NatsSink(Sink):
     """Options:
 
-    :param stream: the JetStream stream. It has to be there, unless ``create_stream``.
-    :param servers: ``nats://host:4222``, ``tls://`` for TLS; one or several of a cluster.
-    :param subject: the subject of each change, a template (``aiorepl.formats.routing``). A truncate goes to the subject
-        of each of its tables. Blanks and wildcards are percent-encoded, and an empty token is ``_``.
-    :param create_stream: create the stream if it is missing, for all subjects that begin as ``subject`` does up to its
-        first field.
+    :param stream: the JetStream stream. It must exist, unless ``create_stream``.
+    :param servers: ``nats://host:4222``, or ``tls://`` for TLS; a list for several servers of a cluster.
+    :param subject: a template for the subject of each change (``aiorepl.formats.routing``). A truncate goes to the subject
+        of each of its tables. Blanks and wildcards are percent-encoded, and an empty token becomes ``_``.
+    :param create_stream: create the stream if it does not exist, for all subjects that begin with the tokens of ``subject``
+        before its first field.
     :param duplicate_window: seconds, of a stream that is created.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
-    :param binary: CloudEvents in binary mode: the attributes as headers, the native event as payload.
-    :param outstanding: how many messages may wait for their acknowledgement.
+    :param binary: the binary mode of CloudEvents: attributes as headers, the native event as payload.
+    :param max_pending: how many messages may be without an acknowledgement at a time.
     :param timeout: seconds to wait for an answer.
-    :param user: with ``password``.
+    :param user: needs ``password``.
+    :param password: needs ``user``.
     :param token: instead of user and password.
-    :param credentials: a ``.creds`` file, with a user's JWT and seed.
-    :param nkey: a file with an NKey's seed.
-    :param ca: a file of certificates to trust instead of the system's.
-    :param certificate: a file with the client's certificate, for servers that ask for one; ``key`` is its key's file,
-        ``key_password`` opens that.
+    :param credentials: a ``.creds`` file with a user's JWT and seed.
+    :param nkey: a file with the seed of an NKey.
+    :param ca: a PEM file with the CAs to trust instead of the system's.
+    :param certificate: a PEM file with the client's certificate, for servers that require one.
+    :param key: a PEM file with its private key.
+    :param key_password: decrypts the private key.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class NatsSink(Sink):
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         binary: bool = False,
-        outstanding: int = 4000,
+        max_pending: int = 4000,
         timeout: float = 10.0,
         user: str | None = None,
         password: str | None = None,
@@ -75,7 +77,7 @@ class NatsSink(Sink):
         self._subjects = f"{subject.partition('{')[0].rpartition('.')[0]}.>"
         if create_stream and self._subjects == ".>":
             raise ConfigurationError(
-                "nats: begin subject with a word and a dot, so that the stream that is created takes no other subjects"
+                "nats: create_stream needs a subject that begins with a word and a dot, so that the stream does not take all subjects"
             )
         self._create = create_stream
         self._duplicate_window = duplicate_window
@@ -92,13 +94,13 @@ class NatsSink(Sink):
             key=key,
             key_password=key_password,
         )
-        self._stream = Stream(stream, login, outstanding=outstanding, timeout=timeout)
+        self._stream = Stream(stream, login, max_pending=max_pending, timeout=timeout)
         self._source = ""
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Connect, and look for the stream."""
+        """Connect, and check that the stream exists."""
         position = context.position
-        # Several slots may feed one stream, and several sinks of one slot.
+        # Several slots, and several sinks of one slot, may publish to one stream.
         self._source = f"{position.system_identifier}/{position.slot}/{quote(context.name, safe='')}/"
         self._route = context.routing_key or self._route
         self._events.open(position)
@@ -108,14 +110,14 @@ class NatsSink(Sink):
         return None
 
     async def write(self, batch: Batch) -> None:
-        """Publish, and wait until everything is in the stream."""
+        """Publish, and wait until the stream has acknowledged every message."""
         messages = [message for change in batch.changes for message in self._messages(change)]
-        refused = await self._stream.publish(messages)
-        if refused:
+        rejected = await self._stream.publish(messages)
+        if rejected:
             raise PermanentError(
-                f"nats: {len(refused)} events are larger than the server or the stream {self._stream.name!r} takes: raise "
-                "max_payload and the stream's max_msg_size",
-                refused=refused,
+                f"nats: {len(rejected)} events are larger than the server or the stream {self._stream.name!r} takes: raise "
+                "the server's max_payload and the stream's max_msg_size",
+                refused=rejected,
             )
 
     async def close(self) -> None:
@@ -123,15 +125,15 @@ class NatsSink(Sink):
         await self._stream.close()
 
     def _messages(self, change: Change) -> Iterator[Message]:
-        """What is published of a change; several if it goes to several subjects."""
+        """Make a change's messages: one for each subject and each event that the format makes of it."""
         identity = self._source + event_id(change)
         count = 0
         for part, payload, attributes in self._events.of(change):
             headers = attributes or {"Content-Type": self._events.format.content_type}
             for subject in dict.fromkeys(map(_subject, self._route(part))):
-                named_so = f"{identity}.{count}" if count else identity
-                names = {"Nats-Msg-Id": named_so, "Nats-Expected-Stream": self._stream.name}
-                yield Message(change, subject, payload, {**headers, **names})
+                message_id = f"{identity}.{count}" if count else identity
+                ids = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._stream.name}
+                yield Message(change, subject, payload, {**headers, **ids})
                 count += 1
 
 
@@ -139,6 +141,6 @@ _FORBIDDEN: Final = {ord(character): f"%{ord(character):02X}" for character in "
 
 
 @lru_cache(4096)
-def _subject(place: str) -> str:
+def _subject(routed: str) -> str:
     """Escape a subject for NATS: no blanks, wildcards or empty tokens. Different tables keep different subjects."""
-    return ".".join(token or "_" for token in place.translate(_FORBIDDEN).split("."))
+    return ".".join(token or "_" for token in routed.translate(_FORBIDDEN).split("."))

@@ -1,4 +1,4 @@
-"""What the sink ``nats`` knows of its stream: the connection to it, publishing in order, and what its errors mean."""
+"""The JetStream stream of the sink ``nats``: its connection, and publishing in order."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from nats.js import errors as js
 from nats.js.api import StreamConfig
 
 from aiorepl import Change, ConfigurationError, PermanentError, TransientError
-from aiorepl_sinks import tls
-from aiorepl_sinks.cancellation import cancellable
+from aiorepl.cancellation import cancellable
 from aiorepl_sinks.nats.auth import Login
+from aiorepl_sinks.nats.errors import TOO_LARGE, WRONG_LAST_ID, subject_rejected, translate
 
 _EXPECTED: Final = "Nats-Expected-Last-Msg-Id"
-_MOMENT: Final = 1.0
-# Of the header of a message, and of each line in it.
+_CLOSE_TIMEOUT: Final = 1.0
+# The fixed bytes of a message's headers, and of each header line.
 _HEADER_BYTES, _LINE_BYTES = len("NATS/1.0\r\n\r\n"), len(": \r\n")
-# Answers of a stream, by the codes of its API.
-_WRONG_LAST, _TOO_LARGE, _OTHER_STREAM = 10070, 10054, 10060
 
 
 class Message:
-    """One message that is to be in the stream.
+    """A message to publish.
 
-    :param headers: the identity, ``Nats-Msg-Id``, among them.
+    :param change: the change that it was made of.
+    :param headers: the message's headers; ``Nats-Msg-Id`` is among them.
     """
 
     __slots__ = ("change", "headers", "payload", "subject")
@@ -44,78 +43,83 @@ class Message:
 
     @property
     def size(self) -> int:
-        """What of it counts: its payload and its headers, as they are sent."""
+        """The bytes of payload and headers, as they are sent."""
         lines = sum(len(name) + len(value.encode()) + _LINE_BYTES for name, value in self.headers.items())
         return len(self.payload) + _HEADER_BYTES + lines
 
 
 class Stream:
-    """A JetStream stream, over a connection that is made anew when it was lost.
+    """A JetStream stream, over a connection that is replaced when it is lost.
 
-    :param outstanding: how many messages may wait for their acknowledgement.
+    :param max_pending: how many messages may be without an acknowledgement at a time.
     :param timeout: seconds to wait for an answer.
     """
 
-    def __init__(self, name: str, login: Login, *, outstanding: int, timeout: float) -> None:
+    def __init__(self, name: str, login: Login, *, max_pending: int, timeout: float) -> None:
         self.name = name
         self._login = login
-        self._outstanding = outstanding
+        self._max_pending = max_pending
         self._timeout = timeout
         self._client: Client | None = None
         self._jetstream: JetStreamContext | None = None
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._inbox = ""
-        self._largest: int | None = None
-        self._sent = 0
-        self._answers: dict[str, asyncio.Future[None]] = {}
+        # The largest message that both server and stream take; ``None``: ask.
+        self._max_message_bytes: int | None = None
+        # By the last token of their reply subject, the acknowledgements of messages in flight.
+        self._acknowledgements: dict[str, asyncio.Future[None]] = {}
+        self._published = 0
 
     async def require(self, subjects: str, *, create: bool, duplicate_window: float) -> None:
-        """Look whether it is there.
+        """Check that the stream exists.
 
-        :param create: create it if it is missing, for these subjects.
+        :param subjects: the subjects of a stream that is created.
+        :param create: create the stream if it does not exist.
+        :param duplicate_window: seconds, of a stream that is created.
+        :raises PermanentError: it does not exist and is not to be created.
         """
-        jetstream = await self.connected()
+        jetstream = await self._connected()
         try:
             try:
                 await cancellable(jetstream.stream_info(self.name))
             except js.NotFoundError:
                 if not create:
                     raise PermanentError(
-                        f"nats: there is no stream {self.name!r}: set create_stream, or create it: nats stream add "
+                        f"nats: stream {self.name!r} does not exist: set create_stream, or create it: nats stream add "
                         f"{self.name} --subjects '{subjects}'"
                     ) from None
-                created = StreamConfig(name=self.name, subjects=[subjects], duplicate_window=duplicate_window)
-                await cancellable(jetstream.add_stream(created))
+                config = StreamConfig(name=self.name, subjects=[subjects], duplicate_window=duplicate_window)
+                await cancellable(jetstream.add_stream(config))
         except (nats.errors.Error, OSError) as error:
-            raise self._problem(error) from None
+            raise self._translated(error) from None
 
     async def publish(self, messages: Sequence[Message]) -> list[Change]:
-        """Publish in order, and wait until all are in the stream but what is too large for it or the server.
+        """Publish in order, and wait until the stream has every message except those that are too large.
 
-        :returns: the changes that are too large.
+        :returns: the changes with messages that are too large for the stream or the server.
         """
-        jetstream = await self.connected()
-        refused: dict[Change, None] = {}
+        jetstream = await self._connected()
+        rejected: dict[Change, None] = {}
         try:
-            left = await self._judged(jetstream, messages, refused)
+            left = await self._without_too_large(jetstream, messages, rejected)
             while left:
-                done, error = await self._publish(left)
+                count, error = await self._publish(left)
                 if error is None:
                     break
                 code = error.err_code if isinstance(error, js.APIError) else None
-                if code == _TOO_LARGE:
-                    # The stream takes less than when it was asked.
-                    self._largest = None
-                    refused[left[done].change] = None
-                    left = await self._judged(jetstream, left[done:], refused)
-                elif code != _WRONG_LAST or not done:
-                    raise await self._explained(jetstream, error, left[done].subject)
+                if code == TOO_LARGE:
+                    # The stream's limit was lowered since it was asked.
+                    self._max_message_bytes = None
+                    rejected[left[count].change] = None
+                    left = await self._without_too_large(jetstream, left[count:], rejected)
+                elif code != WRONG_LAST_ID or not count:
+                    raise await self._explained(jetstream, error, left[count].subject)
                 else:
-                    # Somebody else's message came in between: on from there.
-                    left = left[done:]
+                    # Another publisher's message came in between: continue after it.
+                    left = left[count:]
         except (nats.errors.Error, OSError) as error:
-            raise self._problem(error) from None
-        return list(refused)
+            raise self._translated(error) from None
+        return list(rejected)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -123,21 +127,21 @@ class Stream:
         if client is not None:
             await _close(client)
 
-    async def connected(self) -> JetStreamContext:
-        """The connection, made again if it was lost.
+    async def _connected(self) -> JetStreamContext:
+        """Return the connection, made again if it was lost.
 
-        Not by the client itself: it would send what waited in its buffers behind a gap that nobody knows of.
+        The client's own reconnect is off: it would send the messages in its buffers after a gap that it does not know of.
         """
         if self._client is not None and self._jetstream is not None and self._client.is_connected:
             return self._jetstream
         await self.close()
-        self._gone = gone = asyncio.Event()
+        self._disconnected = disconnected = asyncio.Event()
 
-        async def lost() -> None:
-            gone.set()
+        async def on_disconnect() -> None:
+            disconnected.set()
 
-        async def told_by_our_own_errors(_: Exception) -> None:
-            pass
+        async def ignore(_: Exception) -> None:
+            """The calls themselves raise; the default callback would log the error."""
 
         try:
             login = self._login.options()
@@ -147,9 +151,9 @@ class Stream:
         connecting = client.connect(
             allow_reconnect=False,
             connect_timeout=max(1, int(self._timeout)),
-            error_cb=told_by_our_own_errors,
-            disconnected_cb=lost,
-            closed_cb=lost,
+            error_cb=ignore,
+            disconnected_cb=on_disconnect,
+            closed_cb=on_disconnect,
             **login,
         )
         try:
@@ -159,164 +163,130 @@ class Stream:
             await _close(client)
             if isinstance(error, (ConnectionResetError, BrokenPipeError)):
                 raise TransientError(
-                    "nats: the server hung up before it let us in: it is stopping, or wants a certificate that it knows: "
-                    "see the options certificate and key"
+                    "nats: the server closed the connection during login: it is stopping, or it requires a client "
+                    "certificate that it trusts: see the options certificate and key"
                 ) from None
             if isinstance(error, (nats.errors.Error, OSError, TimeoutError)):
-                raise self._problem(error) from None
+                raise self._translated(error) from None
             raise
-        self._client, self._jetstream, self._largest = client, None, None
+        self._client, self._jetstream, self._max_message_bytes = client, None, None
         try:
             self._inbox = client.new_inbox()
-            await cancellable(client.subscribe(f"{self._inbox}.*", cb=self._hear))
+            await cancellable(client.subscribe(f"{self._inbox}.*", cb=self._on_acknowledgement))
         except nats.errors.Error as error:
-            raise self._problem(error) from None
+            raise self._translated(error) from None
         self._jetstream = client.jetstream(timeout=self._timeout)
         return self._jetstream
 
-    async def _hear(self, answer: Msg) -> None:
-        """What a stream says to a message, or the server where no stream listens.
+    async def _on_acknowledgement(self, reply: Msg) -> None:
+        """Receive the stream's acknowledgement of a message, or the server's empty reply where no stream takes it.
 
-        Our own, since the client's ``publish_async`` waits for ever where a stream says no.
+        The client's ``publish_async`` waits forever for a negative acknowledgement.
         """
-        waiting = self._answers.pop(answer.subject.rpartition(".")[2], None)
-        if waiting is None or waiting.done():
+        future = self._acknowledgements.pop(reply.subject.rpartition(".")[2], None)
+        if future is None or future.done():
             return
-        said = orjson.loads(answer.data) if answer.data else {}
-        if not said:
-            waiting.set_exception(js.NoStreamResponseError())
-        elif (error := said.get("error")) is None:
-            waiting.set_result(None)
+        fields = orjson.loads(reply.data) if reply.data else {}
+        if not fields:
+            future.set_exception(js.NoStreamResponseError())
+        elif (error := fields.get("error")) is None:
+            future.set_result(None)
         else:
-            waiting.set_exception(
+            future.set_exception(
                 js.APIError(error.get("code"), error.get("description"), error.get("err_code"))
             )
 
-    async def _judged(
-        self, jetstream: JetStreamContext, messages: Sequence[Message], refused: dict[Change, None]
+    async def _without_too_large(
+        self, jetstream: JetStreamContext, messages: Sequence[Message], rejected: dict[Change, None]
     ) -> Sequence[Message]:
-        """Those of changes that are taken whole. The others are added to ``refused`` before any of theirs is sent."""
+        """Return the messages of changes all of whose messages fit.
+
+        Messages that do not fit are found before any message of their change is sent.
+
+        :param rejected: gets the other changes.
+        """
         assert self._client is not None
-        if self._largest is None:
+        if self._max_message_bytes is None:
             info = await cancellable(jetstream.stream_info(self.name))
-            # Not positive where the stream has no limit of its own.
+            # -1 or None: the stream has no limit of its own.
             limits = (self._client.max_payload, info.config.max_msg_size or 0)
-            self._largest = min(limit for limit in limits if limit > 0)
+            self._max_message_bytes = min(limit for limit in limits if limit > 0)
         expected = len(_EXPECTED) + _LINE_BYTES
         expected += max((len(message.headers["Nats-Msg-Id"]) for message in messages), default=0)
         for message in messages:
-            if message.size + expected > self._largest:
-                refused[message.change] = None
-        return [message for message in messages if message.change not in refused]
+            if message.size + expected > self._max_message_bytes:
+                rejected[message.change] = None
+        return [message for message in messages if message.change not in rejected]
 
     async def _publish(self, messages: Sequence[Message]) -> tuple[int, Exception | None]:
-        """Publish in order: how many the stream has, and why it does not have the next."""
+        """Publish in order.
+
+        :returns: how many messages the stream has stored, and the error of the next one.
+        """
         client = self._client
         assert client is not None
-        answers: list[asyncio.Future[Any]] = []
+        futures: list[asyncio.Future[Any]] = []
         try:
-            before: str | None = None
+            previous: str | None = None
             for message in messages:
-                headers = message.headers if before is None else message.headers | {_EXPECTED: before}
-                before = headers["Nats-Msg-Id"]
-                self._sent += 1
-                answers.append(asyncio.get_running_loop().create_future())
-                self._answers[str(self._sent)] = answers[-1]
-                reply = f"{self._inbox}.{self._sent}"
+                headers = message.headers if previous is None else message.headers | {_EXPECTED: previous}
+                previous = headers["Nats-Msg-Id"]
+                self._published += 1
+                futures.append(asyncio.get_running_loop().create_future())
+                self._acknowledgements[str(self._published)] = futures[-1]
+                reply = f"{self._inbox}.{self._published}"
                 await cancellable(client.publish(message.subject, message.payload, reply, headers))
-                at_once = self._outstanding
-                if len(answers) % at_once == 0 and not await self._answered(answers[: -at_once // 2]):
+                limit = self._max_pending
+                if len(futures) % limit == 0 and not await self._acknowledged(futures[: -limit // 2]):
                     break
-            await self._answered(answers)
-            for place, answer in enumerate(answers):
-                if not answer.done():
-                    return place, nats.errors.TimeoutError()
-                if (error := answer.exception()) is not None:
+            await self._acknowledged(futures)
+            for index, future in enumerate(futures):
+                if not future.done():
+                    return index, nats.errors.TimeoutError()
+                if (error := future.exception()) is not None:
                     assert isinstance(error, Exception)
-                    return place, error
+                    return index, error
             return len(messages), None
         finally:
-            self._answers.clear()
-            for answer in answers:
-                if not answer.done():
-                    answer.cancel()
-                elif not answer.cancelled():
-                    answer.exception()  # seen
+            self._acknowledgements.clear()
+            for future in futures:
+                if not future.done():
+                    future.cancel()
+                elif not future.cancelled():
+                    future.exception()  # otherwise asyncio logs that it was never retrieved
 
-    async def _answered(self, answers: list[asyncio.Future[Any]]) -> bool:
-        """Wait for all, as long as some come and the connection is there; whether all are good."""
-        gone = asyncio.ensure_future(self._gone.wait())
+    async def _acknowledged(self, futures: list[asyncio.Future[Any]]) -> bool:
+        """Wait for acknowledgements while some arrive and the connection is open; return whether all are positive."""
+        disconnected = asyncio.ensure_future(self._disconnected.wait())
         try:
-            waiting = [answer for answer in answers if not answer.done()]
-            while waiting and not gone.done():
+            pending = [future for future in futures if not future.done()]
+            while pending and not disconnected.done():
                 await asyncio.wait(
-                    {waiting[-1], gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+                    {pending[-1], disconnected}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                left = [answer for answer in waiting if not answer.done()]
-                if len(left) == len(waiting):
+                left = [future for future in pending if not future.done()]
+                if len(left) == len(pending):
                     break
-                waiting = left
-            return all(answer.done() and answer.exception() is None for answer in answers)
+                pending = left
+            return all(future.done() and future.exception() is None for future in futures)
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
     async def _explained(
         self, jetstream: JetStreamContext, error: Exception, subject: str
     ) -> PermanentError | TransientError:
-        """The same, knowing what the stream is configured to take."""
+        """Translate a negative acknowledgement, with the stream's configuration if that may be the reason."""
+        subjects: Sequence[str] = ()
         if isinstance(error, js.NoStreamResponseError):
-            taken = (await jetstream.stream_info(self.name)).config.subjects or []
-            if not any(_matches(pattern, subject) for pattern in taken):
-                return PermanentError(
-                    f"nats: stream {self.name!r} does not take the subject {subject!r}: add it to the stream's "
-                    "subjects, or change the option subject"
-                )
-        if isinstance(error, js.APIError) and error.err_code == _OTHER_STREAM:
-            return PermanentError(f"nats: the subject {subject!r} is another stream's than {self.name!r}")
-        return self._problem(error)
+            subjects = (await jetstream.stream_info(self.name)).config.subjects or []
+        return subject_rejected(error, subject, self.name, subjects) or self._translated(error)
 
-    def _problem(self, error: Exception) -> PermanentError | TransientError:
-        if isinstance(error, (PermanentError, TransientError)):
-            return error
-        name = type(error).__name__
-        text = str(error).lower()
-        # "Authorization Violation", "User Authentication Expired" and the like.
-        if (
-            isinstance(error, nats.errors.AuthorizationError)
-            or "authorization" in text
-            or "authentication" in text
-        ):
-            return PermanentError("nats: the server does not accept the user, password, token or credentials")
-        if isinstance(error, js.APIError) and error.code is not None and error.code < 500:
-            return PermanentError(f"nats: stream {self.name!r}: {error.description} ({error.err_code})")
-        if (told := tls.problem("nats", error)) is not None:
-            return told
-        if isinstance(error, nats.errors.BadSubjectError):
-            return PermanentError(
-                "nats: a change has a subject that NATS does not allow: see the option subject"
-            )
-        if isinstance(error, (js.ServiceUnavailableError, nats.errors.NoRespondersError)):
-            return TransientError(
-                f"nats: no JetStream answers for {self.name!r}: is it enabled on the server?"
-            )
-        if isinstance(error, TimeoutError):
-            return TransientError(f"nats: no answer from the server within {self._timeout:g} s")
-        return TransientError(f"nats: {name}")
+    def _translated(self, error: Exception) -> PermanentError | TransientError:
+        return translate(error, self.name, self._timeout)
 
 
 async def _close(client: Client) -> None:
-    """Close it, within a moment: after a TLS handshake that failed it would wait for ever."""
+    """Close a client; after a failed TLS handshake ``close`` would never return."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_MOMENT):
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
             await client.close()
-
-
-def _matches(pattern: str, subject: str) -> bool:
-    """Whether a stream that takes ``pattern`` takes ``subject``."""
-    wanted, tokens = pattern.split("."), subject.split(".")
-    for place, token in enumerate(wanted):
-        if token == ">":  # noqa: S105 - a wildcard
-            return len(tokens) > place
-        if place >= len(tokens) or token not in ("*", tokens[place]):
-            return False
-    return len(wanted) == len(tokens)

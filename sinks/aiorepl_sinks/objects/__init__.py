@@ -1,5 +1,6 @@
-"""Events in immutable objects, partitioned by table and date, under a manifest: what the s3 and parquet sinks share.
+"""What the sinks ``s3`` and ``parquet`` share: events in immutable objects, partitioned by table and date, under a manifest.
 
-``gathering`` is what is in the making, ``encodings`` what it is written as, ``manifest`` which objects count and who
-may write, ``store`` and ``folder`` where all that lies, ``sink`` the four calls.
+``buffer`` collects events into unfinished objects, ``encodings`` makes their bytes, ``spool`` keeps what does not fit into
+memory, ``store``, ``uploads`` and ``folder`` are where objects are written, ``manifest`` and ``manifest_writer`` say which
+objects count and who may write, and ``sink`` is the sink.
 """

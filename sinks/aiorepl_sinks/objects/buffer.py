@@ -1,7 +1,7 @@
-"""Events on their way into objects: which object each belongs to, and when an object is closed. Pure.
+"""Collects events into objects: which object an event belongs to, and when an object is closed. Pure.
 
-An object holds consecutive events of one partition. A transaction that comes in slices is gathered apart, and joins the
-others when its last slice has come: what is whole can be listed at any time, what is not must not be.
+An object contains consecutive events of one partition. A transaction that comes in slices is collected separately until its
+last slice, because an entry of the manifest must list whole transactions only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from aiorepl import LSN, Batch, Change, Message, RowChange, SchemaChange, Slice,
 Identity = tuple[LSN, int]
 """Commit LSN and ordinal."""
 
-# What a chunk takes beside its bytes.
-_CHUNK_BYTES: Final = 128
+# The overhead of a chunk in memory.
+_CHUNK_OVERHEAD: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where an event belongs: a table and the day of the commit in UTC; messages have neither."""
+    """A table, and the day of the commit in UTC. The partition of messages has neither."""
 
     schema: str | None = None
     table: str | None = None
@@ -31,11 +31,14 @@ class Partition:
 
 @dataclass(slots=True)
 class Piece:
-    """Consecutive events of one partition, encoded.
+    """Consecutive encoded events of one partition: an object, or a part of one.
 
-    :param shape: pieces of different shapes do not go into one object.
-    :param chunks: bytes, or where they lie in the spool.
-    :param size: how many they are.
+    :param shape: pieces of different shapes need separate objects.
+    :param chunks: bytes, or their extents in the spool.
+    :param size: the bytes of all chunks.
+    :ivar memory_bytes: what of it is in memory.
+    :ivar path: the object's name, once it has one.
+    :ivar written: the object's size in bytes, once it is written.
     """
 
     partition: Partition
@@ -45,31 +48,28 @@ class Piece:
     events: int
     first: Identity
     last: Identity
-    held: int = field(init=False)
-    """How much of it is in memory."""
+    memory_bytes: int = field(init=False)
     path: str = ""
-    """Of an object that is closed, its name once it has one."""
     written: int | None = None
-    """Of an object that was written, its size."""
 
     def __post_init__(self) -> None:
-        self.held = self.size + _CHUNK_BYTES * len(self.chunks)
+        self.memory_bytes = self.size + _CHUNK_OVERHEAD * len(self.chunks)
 
     def extend(self, other: Piece) -> None:
-        """Append what follows."""
+        """Append the events that follow."""
         self.chunks += other.chunks
         self.size += other.size
-        self.held += other.held
+        self.memory_bytes += other.memory_bytes
         self.events += other.events
         self.last = other.last
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stretch of a batch.
+    """Consecutive slices of a batch.
 
-    :param whole: whether these are whole transactions, or a part of one that is larger than a batch.
-    :param end_lsn: up to where everything is complete behind them; ``None`` while a transaction is under way.
+    :param whole: whether they are whole transactions, or slices of one that is larger than a batch.
+    :param end_lsn: the end LSN of the last complete transaction; ``None`` if the transaction continues.
     """
 
     whole: bool
@@ -78,9 +78,9 @@ class Step:
 
 
 def steps(batch: Batch) -> Iterator[Step]:
-    """The batch in stretches of whole transactions, and parts."""
+    """Split a batch into runs of whole transactions and slices of larger ones."""
     if batch.rejection is not None:
-        # Dead letters: whatever there is of a transaction is all that will come.
+        # Dead letters: the rest of a transaction does not follow.
         yield Step(True, batch.slices, batch.end_lsn)
         return
     units = ((whole, list(unit)) for whole, unit in map(_judged, batch.transactions()))
@@ -98,17 +98,17 @@ def _judged(unit: list[Slice]) -> tuple[bool, list[Slice]]:
 
 
 def partitioned(slices: Iterable[Slice]) -> dict[Partition, list[Change]]:
-    """The changes by where they belong, in order. A truncate is one for each of its tables."""
+    """Group changes by partition, in order. A truncate becomes one for each of its tables."""
     found: dict[Partition, list[Change]] = {}
     for part in slices:
-        # Tables by their description and not by name: hashing two names a row costs more than all the rest here.
-        here: dict[int, list[Change]] = {}
+        # By relation, not by name: hashing two names for each row would cost more than everything else here.
+        by_relation: dict[int, list[Change]] = {}
         for change in part.changes:
             if isinstance(change, (RowChange, SchemaChange)):
-                changes = here.get(id(change.relation))
+                changes = by_relation.get(id(change.relation))
                 if changes is None:
                     partition = Partition(change.schema, change.table, _date(part))
-                    changes = here[id(change.relation)] = found.setdefault(partition, [])
+                    changes = by_relation[id(change.relation)] = found.setdefault(partition, [])
                 changes.append(change)
             elif isinstance(change, Truncate):
                 for relation in change.relations:
@@ -122,7 +122,7 @@ def partitioned(slices: Iterable[Slice]) -> dict[Partition, list[Change]]:
 
 
 def identity(change: Change) -> Identity:
-    """What tells a change from all others, and sorts."""
+    """Return a change's identity, which sorts in commit order."""
     if change.transaction is not None:
         return change.transaction.commit_lsn, change.ordinal
     assert isinstance(change, Message)
@@ -135,7 +135,7 @@ def _date(part: Slice) -> str:
 
 
 class _Group:
-    """Objects that are listed together."""
+    """Unfinished objects, open or closed, that are listed together."""
 
     def __init__(self) -> None:
         self.open: dict[Partition, Piece] = {}
@@ -157,46 +157,47 @@ class _Group:
             self.size -= self.closed[-1].size
 
 
-class Gathering:
-    """Objects in the making.
+class ObjectBuffer:
+    """Unfinished objects.
 
-    :param object_bytes: an object is closed before it becomes larger than this.
-    :param open_bytes: the largest are closed early when all that are open together become larger than this.
+    :param object_bytes: the largest size of an object.
+    :param open_bytes: the largest size of all open objects together; beyond it the largest of them are closed.
     """
 
     def __init__(self, object_bytes: int, open_bytes: int) -> None:
         self._object_bytes = object_bytes
         self._open_bytes = open_bytes
-        self._whole, self._part = _Group(), _Group()
+        self._whole, self._slices = _Group(), _Group()
 
     def add(self, pieces: Iterable[Piece], *, whole: bool, ended: bool) -> None:
-        """Take in a step's pieces.
+        """Add a step's pieces.
 
-        :param ended: whether a transaction in parts is complete with them.
+        :param whole: as in ``Step``.
+        :param ended: whether these are the last slices of their transaction.
         """
-        group = self._whole if whole else self._part
+        group = self._whole if whole else self._slices
         for piece in pieces:
             group.add(piece, self._object_bytes)
-            self._relieve()
+            self._close_largest()
         if not whole and ended:
             self._join()
 
     @property
     def closed(self) -> list[Piece]:
-        """Closed objects that were not listed yet, in memory or written."""
-        return self._whole.closed + self._part.closed
+        """Closed objects that are not listed yet, written or not."""
+        return self._whole.closed + self._slices.closed
 
     @property
     def unwritten(self) -> list[Piece]:
-        """Objects that were not written yet."""
+        """Objects that are not written yet."""
         pieces = (
-            piece for group in (self._whole, self._part) for piece in (*group.closed, *group.open.values())
+            piece for group in (self._whole, self._slices) for piece in (*group.closed, *group.open.values())
         )
         return [piece for piece in pieces if piece.written is None]
 
     @property
     def whole(self) -> list[Piece]:
-        """What can be listed: closed objects of whole transactions, in order."""
+        """Closed objects of whole transactions, in order: those that can be listed."""
         return sorted(self._whole.closed, key=lambda piece: piece.first)
 
     def close(self) -> None:
@@ -205,20 +206,21 @@ class Gathering:
             self._whole.close(partition)
 
     def listed(self) -> None:
-        """``whole`` was: forget it."""
+        """Remove the objects of ``whole``, which were listed."""
         self._whole.closed = []
 
     def _join(self) -> None:
-        """The transaction in parts is whole."""
-        part, self._part = self._part, _Group()
-        for piece in part.closed:
+        """Add the slices' objects to the whole transactions."""
+        slices, self._slices = self._slices, _Group()
+        for piece in slices.closed:
             self._whole.close(piece.partition)
-        self._whole.closed += part.closed
-        for piece in part.open.values():
+        self._whole.closed += slices.closed
+        for piece in slices.open.values():
             self._whole.add(piece, self._object_bytes)
 
-    def _relieve(self) -> None:
-        while self._whole.size + self._part.size > self._open_bytes:
-            groups = [group for group in (self._whole, self._part) if group.open]
+    def _close_largest(self) -> None:
+        """Close the largest objects until the open ones are within their limit."""
+        while self._whole.size + self._slices.size > self._open_bytes:
+            groups = [group for group in (self._whole, self._slices) if group.open]
             group = max(groups, key=lambda group: group.size)
             group.close(max(group.open.values(), key=lambda piece: piece.size).partition)

@@ -1,4 +1,4 @@
-"""What an object is written as: JSON lines, or Parquet with the tables' own columns. Pure."""
+"""The encodings of objects: JSON lines, or Parquet with the tables' own columns. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from aiorepl.formats import named
 from aiorepl_sinks.objects.buffer import Partition, Piece, identity
 
 zstd: Any = None
-with contextlib.suppress(ImportError):  # the parquet extra does without
+with contextlib.suppress(ImportError):  # the parquet extra does not install it
     zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 _CODECS: Final = ("none", "gzip", "zstd", "snappy", "lz4", "brotli")
-_ROW_GROUP_BYTES_AT_LEAST: Final = 1024 * 1024
-# Of a column with more different values than fit in that no dictionary is made: it is memory and time, and hardly ever
-# less space.
+_MIN_ROW_GROUP_BYTES: Final = 1024 * 1024
+# Columns whose dictionary would be larger get none: it costs memory and time, and hardly ever saves space.
 _DICTIONARY_BYTES: Final = 16 * 1024
-# Smaller than Arrow's own, 1 MiB: of each column one is in memory, plain and compressed.
+# Smaller than Arrow's default, 1 MiB: one page of each column is in memory, both plain and compressed.
 _PAGE_BYTES: Final = 128 * 1024
 _BUFFER_BYTES: Final = 256 * 1024
 _POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
@@ -47,10 +46,10 @@ class _Uncompressed:
 
 
 def _zstd(size: int) -> _Compressor:
-    made: _Compressor = zstd.ZstdCompressor()
-    # It stands in front then, and there are readers that ask for it.
-    made.set_pledged_input_size(size)  # type: ignore[attr-defined]
-    return made
+    compressor: _Compressor = zstd.ZstdCompressor()
+    # The size is then in the frame's header, which some readers need.
+    compressor.set_pledged_input_size(size)  # type: ignore[attr-defined]
+    return compressor
 
 
 _COMPRESSORS: Final[Mapping[str, tuple[str, Callable[[int], _Compressor]]]] = {
@@ -61,38 +60,36 @@ _COMPRESSORS: Final[Mapping[str, tuple[str, Callable[[int], _Compressor]]]] = {
 
 
 class Encoding(ABC):
-    """How events become objects."""
+    """Turns changes into pieces of objects, and those into the objects' bytes."""
 
     suffix: str
-    """What the names of objects end in."""
+    """The end of objects' names."""
 
     @abstractmethod
     def at(self, position: Position) -> None:
-        """The source, before the first event."""
+        """Set the source, before the first event."""
 
     @abstractmethod
     def pieces(self, partition: Partition, changes: Sequence[Change]) -> Iterator[Piece]:
-        """Changes of one partition, encoded.
+        """Encode changes of one partition.
 
-        :raises DataError: when a column's bytes are not what its type says.
+        :raises DataError: if a column's bytes are invalid for its type.
         """
 
     @abstractmethod
     def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
-        """An object's bytes, bit by bit: the same for the same chunks.
+        """Yield an object's bytes in parts; they are the same for the same chunks.
 
-        :param chunks: those of the piece, wherever they were.
+        :param chunks: the piece's chunks, read from the spool if they were there.
         """
 
 
 class JsonLinesEncoding(Encoding):
-    """Events of any format of JSON, one a line."""
+    """One event per line, in any JSON format."""
 
     def __init__(self, format: str | Mapping[str, Any], values: str, compression: str) -> None:  # noqa: A002
         if compression not in _COMPRESSORS:
-            raise ConfigurationError(
-                f"JSON lines have no compression {compression!r}: it is none, gzip or zstd"
-            )
+            raise ConfigurationError(f"compression of JSON lines is none, gzip or zstd, not {compression!r}")
         if compression == "zstd" and zstd is None:
             raise ConfigurationError("compression zstd needs backports.zstd: pip install 'aiorepl[s3]'")
         ending, self._compressor = _COMPRESSORS[compression]
@@ -100,7 +97,7 @@ class JsonLinesEncoding(Encoding):
         self._named = partial(named, format, values=values)
         self._format = self._named()
         if "json" not in self._format.content_type:
-            raise ConfigurationError("objects hold JSON, one event a line: choose another format")
+            raise ConfigurationError("objects contain JSON, one event per line: set a JSON format")
 
     def at(self, position: Position) -> None:
         self._format = self._named(position=position)
@@ -122,26 +119,26 @@ class JsonLinesEncoding(Encoding):
 
 
 class ParquetEncoding(Encoding):
-    """Rows in columns of their own; ``aiorepl.formats.arrow.table`` says which types they have.
+    """One row per change, in typed columns (``aiorepl.formats.arrow.table``).
 
-    :param row_group_bytes: begin a new row group before this much is in one, as it is in memory.
+    :param row_group_bytes: the largest size of a row group, in memory and uncompressed.
     """
 
     suffix = ".parquet"
 
     def __init__(self, compression: str, row_group_bytes: int) -> None:
         try:
-            with _plain_memory():
+            with _system_allocator():
                 self._arrow = import_module("aiorepl.formats.arrow.table")
         except ImportError:
             raise ConfigurationError("Parquet needs pyarrow: pip install 'aiorepl[parquet]'") from None
         if compression not in _CODECS:
             raise ConfigurationError(
-                f"Parquet has no compression {compression!r}: it is {', '.join(_CODECS)}"
+                f"compression of Parquet is one of {', '.join(_CODECS)}, not {compression!r}"
             )
         self._compression = compression
-        self._row_group_bytes = max(row_group_bytes, _ROW_GROUP_BYTES_AT_LEAST)
-        # By oid, the layout that was seen last and what it makes.
+        self._row_group_bytes = max(row_group_bytes, _MIN_ROW_GROUP_BYTES)
+        # By table oid, the last layout and its Arrow table.
         self._tables: dict[int, tuple[Any, Any]] = {}
 
     def at(self, position: Position) -> None:
@@ -151,7 +148,7 @@ class ParquetEncoding(Encoding):
         for table, run in self._runs(changes):
             batch = self._arrow.message_batch(run) if table is None else table.batch(run)
             first, last = identity(run[0]), identity(run[-1])
-            # As a message: then it is as large as it is said to be, in memory and in the spool.
+            # An IPC message has the same size in memory and in the spool.
             message = memoryview(batch.serialize())
             yield Piece(partition, batch.schema, [message], len(message), len(run), first, last)
 
@@ -159,16 +156,16 @@ class ParquetEncoding(Encoding):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        written, pool = _Written(), pa.default_memory_pool()
+        sink, pool = _PartsFile(), pa.default_memory_pool()
         options: dict[str, Any] = {
             "compression": self._compression,
             "dictionary_pagesize_limit": _DICTIONARY_BYTES,
             "data_page_size": _PAGE_BYTES,
         }
         if piece.size > self._row_group_bytes:
-            pool.release_unused()  # what was gathered is in the spool now
-        # Gathered on Arrow's side: each call of ours waits until it is this thread's turn to run Python.
-        out = pa.BufferedOutputStream(pa.PythonFile(written, "w"), _BUFFER_BYTES)
+            pool.release_unused()  # the piece's chunks are in the spool now
+        # Buffered by Arrow, because each call of the Python file waits for the GIL.
+        out = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _BUFFER_BYTES)
         with pq.ParquetWriter(out, piece.shape, **options) as writer:
             batches: list[Any] = []
             size = 0
@@ -176,17 +173,17 @@ class ParquetEncoding(Encoding):
                 if batches and size + len(chunk) > self._row_group_bytes:
                     writer.write_table(pa.Table.from_batches(batches))
                     batches, size = [], 0
-                    yield from written.taken()
+                    yield from sink.take()
                     pool.release_unused()
                 batches.append(pa.ipc.read_record_batch(pa.py_buffer(chunk), piece.shape))
                 size += len(chunk)
             if batches:
                 writer.write_table(pa.Table.from_batches(batches))
         out.flush()
-        yield from written.taken()
+        yield from sink.take()
 
     def _runs(self, changes: Sequence[Change]) -> Iterator[tuple[Any, list[Change]]]:
-        """The changes, as long as the table stays the same; of messages it is ``None``."""
+        """Split changes into runs of one Arrow table each; the table of messages is ``None``."""
         table: Any = None
         layout: Any = None
         run: list[Change] = []
@@ -195,7 +192,7 @@ class ParquetEncoding(Encoding):
                 run.append(change)
                 continue
             if isinstance(change, SchemaChange):
-                continue  # it is in the schema
+                continue  # the file's schema shows it
             found = self._table(change)
             if run and found is not table:
                 yield table, run
@@ -207,7 +204,7 @@ class ParquetEncoding(Encoding):
             yield table, run
 
     def _table(self, change: Change) -> Any:
-        """The table as it was at the time; it is known from its rows alone, so a truncate may come before."""
+        """Return the Arrow table of a change. Only rows have a layout, so a truncate may come before it is known."""
         if isinstance(change, RowChange):
             known = self._tables.get(change.relation.oid)
             if known is None or known[0] is not change.layout:
@@ -224,9 +221,11 @@ class ParquetEncoding(Encoding):
 
 
 @contextlib.contextmanager
-def _plain_memory() -> Iterator[None]:
-    """Have Arrow, if it is imported here, take its memory as Python does: what it brings along keeps several times what
-    we ever use at once. Whoever has imported it before, or has set its variable, has chosen.
+def _system_allocator() -> Iterator[None]:
+    """Make Arrow use the system's allocator, if it is first imported here.
+
+    Its own allocator keeps several times the memory that is in use. A user who has imported Arrow before, or has set its
+    environment variable, has chosen another one.
     """
     if _POOL in os.environ:
         yield
@@ -238,8 +237,8 @@ def _plain_memory() -> Iterator[None]:
         del os.environ[_POOL]
 
 
-class _Written(io.RawIOBase):
-    """A file that is taken away as it is written."""
+class _PartsFile(io.RawIOBase):
+    """A file in memory; ``take`` removes what was written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +251,7 @@ class _Written(io.RawIOBase):
         self._parts.append(bytes(data))
         return len(data)
 
-    def taken(self) -> list[bytes]:
-        """What was written since this was asked last."""
-        taken, self._parts = self._parts, []
-        return taken
+    def take(self) -> list[bytes]:
+        """Return what was written since the previous call."""
+        parts, self._parts = self._parts, []
+        return parts

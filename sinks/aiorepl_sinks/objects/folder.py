@@ -1,4 +1,4 @@
-"""A local folder as a store: what has its name is whole and fsynced, what is being written is hidden."""
+"""A local folder as a store: named files are complete and fsynced, unfinished ones are hidden."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiorepl.durable import NewFile, make_folder, remove_partials, storage_error
 
 
 class Folder:
-    """Files below a folder, which is made when something is written.
+    """Files below a folder, which is created by the first write.
 
     :param path: the folder.
     """
@@ -34,19 +34,19 @@ class Folder:
             return True
 
     def read(self, name: str) -> bytes | None:
-        with self._mapped("reading"):
+        with self._translated("reading"):
             try:
                 return (self._path / name).read_bytes()
             except FileNotFoundError:
                 return None
 
     def names(self, prefix: str, after: str = "") -> list[str]:
-        with self._mapped("listing"):
+        with self._translated("listing"):
             found = (f"{prefix}{path.name}" for path in (self._path / prefix).glob("[!.]*"))
             return sorted(name for name in found if name > after)
 
     def delete(self, names: Sequence[str]) -> None:
-        with self._mapped("deleting"):
+        with self._translated("deleting"):
             for name in names:
                 target = self._path / name
                 target.unlink(missing_ok=True)
@@ -54,7 +54,7 @@ class Folder:
                     sync_folder(target.parent)
 
     def abort(self, names: Iterable[str]) -> None:
-        with self._mapped("deleting"):
+        with self._translated("deleting"):
             for name in names:
                 target = self._path / name
                 if target.parent.exists():
@@ -62,9 +62,9 @@ class Folder:
 
     @contextlib.contextmanager
     def _written(self, name: str, data: Iterable[bytes]) -> Iterator[NewFile]:
-        """A file beside the target with the data, fsynced; the caller gives it its name."""
+        """Write the data to a hidden file beside the target and fsync it; the caller gives it its name."""
         target = self._path / name
-        with self._mapped("writing"):
+        with self._translated("writing"):
             make_folder(target.parent)
             new = NewFile(target)
             try:
@@ -76,7 +76,7 @@ class Folder:
             sync_folder(target.parent)
 
     @contextlib.contextmanager
-    def _mapped(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

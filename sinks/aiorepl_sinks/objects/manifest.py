@@ -1,21 +1,23 @@
-"""Which objects count, up to where the stream is in them, and who may write. Pure.
+"""The manifest: which objects count, the position, and who may write. Pure.
 
-Under ``_aiorepl/manifest/`` are the entries, numbered without a gap, each created under the condition that its number is
-free: of two writers one loses, and stops. An entry lists the objects of one flush and holds the position behind them;
-once it is there they are never touched again. A writer begins with an entry without objects, its *claim*: from then on
-no writer before it can add one, so what those left unlisted can be deleted. The claim's number is the writer's *epoch*,
-and stands in the names of its objects, which the writer numbers: no object ever overwrites another.
+``_aiorepl/manifest/`` contains the entries, numbered without a gap. Each is created by a conditional write, so of two writers
+with the same number one fails, and stops. An entry lists the objects of one flush and holds the position after them; these
+objects never change afterwards. A writer begins with an entry without objects, its *claim*: earlier writers cannot add
+entries any more, so the objects that they have not listed can be deleted. The claim's number is the writer's *epoch*. It is in
+the names of the writer's objects, with a count, so no object overwrites another.
 
-Each file has a checksum of its other fields, and is read only if that is right. A number that is missing is an error.
+``_aiorepl/writers/`` contains one file for each writer. Before an object appears, its writer adds the name to its file, so that
+the next writer can delete it if it was never listed. While the stream is idle the writer keeps its position in this file
+instead of adding entries.
 
-Under ``_aiorepl/writers/`` each writer notes, before an object appears, which ones are not listed yet: whoever comes
-next deletes them. There it also keeps the position while nothing happens, so that an idle stream makes no entries.
+Each file has a checksum of its other fields, which is verified on reading. A missing number is an error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, Final
@@ -30,9 +32,9 @@ from aiorepl_sinks.objects.buffer import Identity, Partition, Piece
 ENTRIES: Final = "_aiorepl/manifest/"
 WRITERS: Final = "_aiorepl/writers/"
 FORMAT: Final = 2
-# The top-level folders that are reserved for other files than tables' objects.
+# Top-level folders that do not hold tables' objects.
 _RESERVED: Final = {"_aiorepl", "messages"}
-# Characters that no quoted name contains.
+# Characters that a percent-encoded name does not contain.
 _SEPARATOR: Final = re.compile(r"[^\w%-]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 LAYOUT: Final = "schema={schema}/table={table}/date={date}"
@@ -40,10 +42,10 @@ LAYOUT: Final = "schema={schema}/table={table}/date={date}"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One number of the manifest.
+    """An entry of the manifest.
 
-    :param writer: what tells the writer from all others, also from one that claims the same number at the same time.
-    :param position: everything up to there is in this entry and those before it.
+    :param writer: the writer's random name, which differs even from one that claims the same number at the same time.
+    :param position: this entry and its predecessors list everything up to it.
     """
 
     sequence: int
@@ -54,16 +56,16 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Where it is kept."""
+        """The file's name."""
         return entry_name(self.sequence)
 
     @property
     def paths(self) -> set[str]:
-        """The names of its objects."""
+        """The names of the listed objects."""
         return {listed["path"] for listed in self.objects}
 
     def to_json(self) -> bytes:
-        """As it is kept."""
+        """Encode the file's content."""
         return _dump(
             {
                 "format": FORMAT,
@@ -77,12 +79,13 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Entry:
-        """Read what ``to_json`` wrote.
+        """Decode what ``to_json`` made.
 
-        :raises PermanentError: when it is damaged, or of another format.
+        :param where: the file's name, for messages.
+        :raises PermanentError: if it is damaged, or in another format.
         """
         fields = _load(data, where)
-        with _Reading(where):
+        with _decoding(where):
             return cls(
                 int(fields["sequence"]),
                 int(fields["epoch"]),
@@ -94,11 +97,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What a writer notes of itself.
+    """A writer's file.
 
-    :param entries: the number of the next entry it will make: it knows of all before.
-    :param unlisted: names of objects that may be there, and stand in no entry before that one.
-    :param position: up to where nothing is behind the last entry.
+    :param entries: the number of the next entry; the writer knows all earlier ones.
+    :param unlisted: names of objects that may exist and that no earlier entry lists.
+    :param position: a position after the last entry's, if there are no events in between.
     """
 
     writer: str
@@ -108,11 +111,11 @@ class Writer:
 
     @property
     def name(self) -> str:
-        """Where it is kept."""
+        """The file's name."""
         return f"{WRITERS}{self.writer}.json"
 
     def to_json(self) -> bytes:
-        """As it is kept."""
+        """Encode the file's content."""
         return _dump(
             {
                 "format": FORMAT,
@@ -125,12 +128,13 @@ class Writer:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Writer:
-        """Read what ``to_json`` wrote.
+        """Decode what ``to_json`` made.
 
-        :raises PermanentError: when it is damaged, or of another format.
+        :param where: the file's name, for messages.
+        :raises PermanentError: if it is damaged, or in another format.
         """
         fields = _load(data, where)
-        with _Reading(where):
+        with _decoding(where):
             position = fields["position"]
             return cls(
                 str(fields["writer"]),
@@ -141,29 +145,29 @@ class Writer:
 
 
 def entry_name(sequence: int) -> str:
-    """Where an entry is kept. Names sort by number."""
+    """Return the name of an entry's file. Names sort by number."""
     return f"{ENTRIES}{sequence:016d}.json"
 
 
 def entry_number(name: str) -> int:
-    """The number of the entry that is kept under ``name``; 0 if it is no such name."""
+    """Return the number of the entry in the file ``name``; 0 for another file."""
     number = name.removeprefix(ENTRIES).removesuffix(".json")
     return int(number) if number.isdecimal() and name == entry_name(int(number)) else 0
 
 
-def held(last: Entry, writers: Sequence[Writer]) -> Position:
-    """The position that the target holds: the last entry's, or what its writer noted behind it."""
+def stored_position(last: Entry, writers: Sequence[Writer]) -> Position:
+    """Return the position that the target holds: the last entry's, or a later one in its writer's file."""
     position = last.position
     for writer in writers:
-        noted = writer.position
+        idle = writer.position
         same = writer.writer == last.writer and writer.entries == last.sequence + 1
-        if same and noted is not None and noted.lsn > position.lsn:
-            position = noted
+        if same and idle is not None and idle.lsn > position.lsn:
+            position = idle
     return position
 
 
 def listing(piece: Piece) -> dict[str, Any]:
-    """A written object as an entry lists it."""
+    """Return an object's fields in its entry."""
     partition = piece.partition
     return {
         "path": piece.path,
@@ -178,9 +182,9 @@ def listing(piece: Piece) -> dict[str, Any]:
 
 
 class Layout:
-    """Where objects are, by a template of ``{schema}``, ``{table}`` and, if wanted, ``{date}``.
+    """The names of objects, from a template with ``{schema}``, ``{table}`` and optionally ``{date}``.
 
-    :raises ConfigurationError: for a template that could mix tables, or lead elsewhere.
+    :raises ConfigurationError: for a template that could mix tables, or that leaves the prefix.
     """
 
     def __init__(self, template: str) -> None:
@@ -191,21 +195,21 @@ class Layout:
         names = {name for _, name, _, _ in fields}
         if not {"schema", "table"} <= names <= {"schema", "table", "date"}:
             raise ConfigurationError(
-                "layout has {schema} and {table} in it, may have {date}, and no other fields"
+                "layout contains {schema} and {table}, optionally {date}, and no other fields"
             )
         if any(form or conversion for _, _, form, conversion in fields):
             raise ConfigurationError(
-                "a field in layout has a format or conversion: write it plainly, like {schema}, without : or !"
+                "layout contains a field with a format or conversion: write it as {schema}, without : or !"
             )
         if any(not _SEPARATOR.search(before) for before, _, _, _ in fields[1:]):
             raise ConfigurationError(
-                "layout could put two tables into one folder: between two fields there is a character that no name has, such "
-                "as / or ="
+                "layout could put two tables into one folder: separate its fields by a character that names do not contain, "
+                "such as / or ="
             )
         parts = template.split("/")
         if _CONTROL.search(template) or {"", ".", ".."} & set(parts):
             raise ConfigurationError(
-                "layout is a path like schema={schema}/table={table}, without empty parts, . and .."
+                "layout is a path such as schema={schema}/table={table}, without empty parts, . and .."
             )
         if parts[0].casefold() in _RESERVED:
             raise ConfigurationError(
@@ -214,12 +218,13 @@ class Layout:
         self._template = template
 
     def path(self, piece: Piece, epoch: int, number: int, suffix: str) -> str:
-        """An object's name. Names of a partition sort in the order of the stream.
+        """Return an object's name. Names of one partition sort in commit order.
 
-        A schema change has the identity of the row behind it, and may be in an object before that row's: so the first event
-        and the epoch do not name one object.
+        First event and epoch are not unique: a schema change has the identity of the row after it, and may be in an earlier
+        object than that row.
 
-        :param number: counts the objects of this writer.
+        :param number: the writer's count of objects.
+        :param suffix: the encoding's.
         """
         lsn, ordinal = piece.first
         name = f"{lsn:016X}-{ordinal:010d}-{epoch:08d}-{number:08d}"
@@ -238,7 +243,7 @@ class Layout:
 
 
 def _quoted(name: str) -> str:
-    """A name as a part of a path: letters and digits of all scripts as they are, the rest percent-encoded."""
+    """Percent-encode a name, except letters and digits of all scripts."""
     encoded = (letter if letter.isalnum() or letter in "_-" else quote(letter, safe="") for letter in name)
     return "".join(encoded).replace(".", "%2E")
 
@@ -257,11 +262,11 @@ def _load(data: bytes, where: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         fields = None
     if not isinstance(fields, dict):
-        raise damaged(where, "it is no JSON object")
+        raise damaged(where, "it is not a JSON object")
     if fields.get("format") != FORMAT:
         raise PermanentError(
-            f"{where} has format {fields.get('format')}; this version reads format {FORMAT}: give the sink a prefix of its own "
-            "and load its tables again, or go on with the version that wrote it"
+            f"{where} has format {fields.get('format')}, but this version reads format {FORMAT}: give the sink a new prefix "
+            "and load its tables again, or use the version that wrote it"
         )
     if fields.pop("checksum", None) != _checksum(fields):
         raise damaged(where, "its checksum does not match")
@@ -269,27 +274,22 @@ def _load(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _checksum(fields: dict[str, Any]) -> str:
-    """CRC-32 of the fields as they are written, without this one."""
+    """Return the CRC-32 of the encoded fields, without the checksum itself."""
     return f"{crc32(orjson.dumps(fields)):08x}"
 
 
-def damaged(where: str, found: str) -> PermanentError:
-    """What is raised for a part of the manifest that cannot be believed."""
+def damaged(where: str, problem: str) -> PermanentError:
+    """Make the error for a damaged file of the manifest."""
     return PermanentError(
-        f"{where} is damaged: {found}: restore it as it was, from a copy or the bucket's versions, or give the sink a prefix of "
-        "its own and load its tables again"
+        f"{where} is damaged: {problem}: restore it from a copy or the bucket's versions, or give the sink a new prefix and "
+        "load its tables again"
     )
 
 
-class _Reading:
-    """What is missing or malformed, as PermanentError."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (KeyError, TypeError, ValueError)):
-            raise damaged(self._where, f"{type(error).__name__} while reading it") from None
+@contextmanager
+def _decoding(where: str) -> Iterator[None]:
+    """Turn missing or malformed fields into PermanentError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(where, f"{type(error).__name__} while reading it") from None

@@ -1,4 +1,4 @@
-"""One writer of a manifest: what it found, its claim, its notes, its entries. ``manifest`` says what these are for."""
+"""A writer of the manifest (see ``manifest``): reads its end, claims it, and adds entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiorepl_sinks.objects.manifest import (
     damaged,
     entry_name,
     entry_number,
-    held,
+    stored_position,
 )
 from aiorepl_sinks.objects.store import Store
 
@@ -25,31 +25,32 @@ _log = logging.getLogger("aiorepl.sink")
 
 
 class ManifestWriter:
-    """Writes entries, after ``claim``. Any call that raised TransientError may be made again.
+    """Reads the manifest's end at once, and adds entries after ``claim``. A call that raised TransientError may be repeated.
 
-    :param store: where the manifest is; it is read at once.
+    :param store: the store that holds the manifest.
+    :ivar position: up to where everything is durable; ``None`` for a new manifest.
+    :ivar epoch: the number of the claim; ``None`` before it.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # Told from all others, also from the one that this process was before a restart.
+        # Unique, also among the writers of this process before a restart.
         self._name = secrets.token_hex(8)
         others = self._writers()
         self._last = self._newest(others)
-        self.position: Position | None = None if self._last is None else held(self._last, others)
-        """Up to where everything is durable; ``None`` where nobody has written yet."""
+        self.position: Position | None = None if self._last is None else stored_position(self._last, others)
         self.epoch: int | None = None
-        """The number of the claim."""
         self._cleaned = False
-        # Names of objects that may be there and are not listed; and the entry that was tried and may be there, too.
+        # Names of objects that may exist and are not listed.
         self._unlisted: set[str] = set()
-        self._tried: Entry | None = None
+        # An entry that may exist although its creation has failed.
+        self._attempted: Entry | None = None
 
     def claim(self, position: Position) -> None:
-        """Keep writers before from adding entries, and delete what they left unlisted. Nothing if that is done.
+        """Stop earlier writers from adding entries, and delete their unlisted objects. Does nothing the second time.
 
-        :param position: where the stream begins for us.
-        :raises PermanentError: when somebody has written since we looked.
+        :param position: where this writer's stream begins.
+        :raises PermanentError: another writer has added an entry since this one read the manifest.
         """
         if self.epoch is None:
             self.position = position
@@ -57,39 +58,43 @@ class ManifestWriter:
             self._create(Entry(sequence, sequence, self._name, position))
             self.epoch = sequence
         if not self._cleaned:
-            # Not those of who came after us, if we were asleep: theirs have objects that count.
+            # Not later writers, if this process was suspended: their objects count.
             others = [writer for writer in self._writers() if writer.entries <= self.epoch]
-            # First, for it is what the next one looks for to find the end of the manifest.
-            self._put_note(self._unlisted, position)
+            # Before the others' files are deleted, because the next writer finds the manifest's end by these files.
+            self._put_file(self._unlisted, position)
             self._clean(others, self.epoch)
             self._cleaned = True
 
     def announce(self, paths: Iterable[str]) -> None:
-        """Note the names of objects that are about to appear."""
+        """Record the names of objects before they are written."""
         unlisted = self._unlisted.union(paths)
         if unlisted != self._unlisted:
-            self._put_note(unlisted, self.position)
+            self._put_file(unlisted, self.position)
             self._unlisted = unlisted
 
     def add(self, objects: Sequence[dict[str, Any]], position: Position) -> None:
-        """List objects: they are there, and everything up to ``position`` is in them and those listed before.
+        """Add an entry.
 
-        :raises PermanentError: when another writer has claimed the manifest.
+        :param objects: the entry's objects, which exist.
+        :param position: these objects and those listed before contain everything up to it.
+        :raises PermanentError: another writer has claimed the manifest.
         """
         assert self.epoch is not None
-        self._tried = self._tried or Entry(self._next, self.epoch, self._name, position, tuple(objects))
-        self._create(self._tried)
-        self._unlisted -= self._tried.paths
-        self.position, self._tried = position, None
+        self._attempted = self._attempted or Entry(
+            self._next, self.epoch, self._name, position, tuple(objects)
+        )
+        self._create(self._attempted)
+        self._unlisted -= self._attempted.paths
+        self.position, self._attempted = position, None
 
     def pass_over(self, position: Position) -> None:
-        """Note that there is nothing up to ``position``."""
-        self._put_note(self._unlisted, position)
+        """Move the position without an entry, because there are no events up to it."""
+        self._put_file(self._unlisted, position)
         self.position = position
 
     def abandon(self) -> None:
-        """Delete the objects that will not be listed, if that can be done."""
-        if self._unlisted and self._tried is None:
+        """Try to delete the objects that will not be listed."""
+        if self._unlisted and self._attempted is None:
             with contextlib.suppress(AioreplError):
                 self._store.abort(self._unlisted)
                 self._store.delete(sorted(self._unlisted))
@@ -99,19 +104,19 @@ class ManifestWriter:
     def _next(self) -> int:
         return 1 if self._last is None else self._last.sequence + 1
 
-    def _put_note(self, unlisted: set[str], position: Position | None) -> None:
-        note = Writer(self._name, self._next, tuple(sorted(unlisted)), position)
-        self._store.put(note.name, [note.to_json()])
+    def _put_file(self, unlisted: set[str], position: Position | None) -> None:
+        file = Writer(self._name, self._next, tuple(sorted(unlisted)), position)
+        self._store.put(file.name, [file.to_json()])
 
     def _create(self, entry: Entry) -> None:
         if not self._store.create(entry.name, entry.to_json()):
-            # It may be ours, if only the answer was lost.
+            # It is this writer's own if only the answer was lost.
             found = self._entry(entry.sequence)
             if found is None or found.writer != self._name:
-                self._tried = None
+                self._attempted = None
                 raise PermanentError(
-                    f"{self._store.url}: another process writes there, or another sink of this one (it made entry "
-                    f"{entry.sequence} of the manifest): let one of them go on, and give the other a prefix of its own"
+                    f"{self._store.url}: another process or sink writes there (it has created entry {entry.sequence} of the "
+                    "manifest): stop one of them, or give it a prefix of its own"
                 )
         self._last = entry
 
@@ -121,8 +126,8 @@ class ManifestWriter:
             listed = {path for entry in later if entry is not None for path in entry.paths}
             left = [path for path in writer.unlisted if path not in listed]
             if left:
-                _log.info("%s: deleting %d objects that were not finished", self._store.url, len(left))
-                # In this order: one that is under way cannot appear any more when the names are deleted.
+                _log.info("%s: deleting %d unlisted objects", self._store.url, len(left))
+                # Abort first: an upload in progress could complete after its name is deleted.
                 self._store.abort(left)
                 self._store.delete(left)
         self._store.delete([writer.name for writer in others])
@@ -135,7 +140,7 @@ class ManifestWriter:
         ]
 
     def _newest(self, writers: Sequence[Writer]) -> Entry | None:
-        """The last entry. Writers say how many there were, so that a long manifest is not listed."""
+        """Return the last entry. It is found by the writers' files, without listing a long manifest."""
         if writers:
             number = max(writer.entries - 1 for writer in writers)
         else:

@@ -1,12 +1,12 @@
-"""The four calls of a sink that writes objects under a manifest.
+"""A sink that writes objects under a manifest.
 
-``write`` gathers, in memory and then in the spool, and writes the objects that became full; ``flush`` writes the others
-and then one entry of the manifest. In front of the first object goes a note of its name, so that whoever comes after a
-crash can delete it: every event is in the manifest once, and where the folders are merely listed it is there once, too.
+``write`` collects events, in memory and then in the spool, and writes the objects that are full. ``flush`` writes the others
+and then one entry of the manifest. Before an object is written its name is recorded, so that the next writer can delete it
+after a crash: readers of the manifest and readers that list the folders both see each event once.
 
-An object is compressed while it goes up, in parts, which nobody keeps: if one of them is refused the object is begun
-again, from what was gathered. So an outage costs time and no event, however long it is; memory depends on neither the
-size nor the number of objects; and each is one stream of one compressor, with row groups of one size.
+An object is compressed while it is uploaded, and its parts are not kept. If a part fails, the object is encoded again from the
+collected events. So an outage of any length loses no event, memory does not depend on the size or the number of objects, and
+each object is one compressed stream with row groups of one size.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import Batch, ConfigurationError, Position, SinkContext, SyncSink
-from aiorepl_sinks.objects.buffer import Gathering, Piece, Step, partitioned, steps
+from aiorepl_sinks.objects.buffer import ObjectBuffer, Piece, Step, partitioned, steps
 from aiorepl_sinks.objects.encodings import Encoding
 from aiorepl_sinks.objects.manifest import Layout, listing
 from aiorepl_sinks.objects.manifest_writer import ManifestWriter
 from aiorepl_sinks.objects.spool import Extent, Spool
 from aiorepl_sinks.objects.store import Store
 
-# Small objects are written several at once, for each waits for answers; large ones one by one, for each takes memory.
-_AT_ONCE: Final = 8
-_SMALL: Final = 1024 * 1024
+# Small objects are written concurrently, because each mostly waits; large ones one by one, because each takes memory.
+_CONCURRENT_WRITES: Final = 8
+_SMALL_BYTES: Final = 1024 * 1024
 
 
 class ObjectSink(SyncSink):
-    """What the s3 and the parquet sink are.
+    """Base class of the sinks ``s3`` and ``parquet``.
 
-    :param store: where the objects go.
-    :param encoding: what they are written as.
+    :param store: where objects are written.
+    :param encoding: how they are encoded.
+    :param layout: a template for objects' names.
+    :param object_bytes: the largest size of an object, before compression.
+    :param memory_bytes: the memory for unfinished objects.
+    :param spill_bytes: the largest size of all unfinished objects together.
+    :param spill_dir: the spool's folder.
     """
 
     flush_seconds = 60.0
@@ -51,104 +56,110 @@ class ObjectSink(SyncSink):
         spill_dir: str | Path | None,
     ) -> None:
         if not 0 < object_bytes <= spill_bytes:
-            raise ConfigurationError("object_bytes has to be at most spill_bytes: objects are gathered there")
+            raise ConfigurationError(
+                "object_bytes is above 0 and at most spill_bytes: unfinished objects are kept in the spool"
+            )
         if memory_bytes < 0:
-            raise ConfigurationError("memory_bytes is 0, or more")
+            raise ConfigurationError("memory_bytes is 0 or more")
         self._store = store
         self._encoding = encoding
         self._layout = Layout(layout)
         self._sizes = object_bytes, spill_bytes
-        self._gathering = Gathering(*self._sizes)
+        self._buffer = ObjectBuffer(*self._sizes)
         self._memory_bytes = memory_bytes
         self._spool = Spool(None if spill_dir is None else Path(spill_dir))
         self._manifest: ManifestWriter | None = None
-        self._named = 0
+        self._object_count = 0
         self._source: Position | None = None
         self._position: Position | None = None
 
     def open(self, context: SinkContext) -> Position | None:
-        """Find out up to where the stream is there. Nothing is written before the first batch has come: then this
-        process has the slot, and a second one that was started by mistake has not stopped the first.
+        """Return the manifest's position.
+
+        Nothing is written before the first batch, which comes once this process has the slot: so a second process that was
+        started by mistake does not stop the first.
         """
         manifest = ManifestWriter(self._store)
         if manifest.position is not None:
             manifest.position.require_same_source(context.position, self._store.url)
-        self._manifest, self._gathering = manifest, Gathering(*self._sizes)
+        self._manifest, self._buffer = manifest, ObjectBuffer(*self._sizes)
         self._spool.close()
-        self._named = 0
+        self._object_count = 0
         self._source = context.position
         self._position = manifest.position or context.position
         self._encoding.at(context.position)
         return self._position
 
     def write(self, batch: Batch) -> None:
-        """Gather the batch's events, and move the position."""
+        """Collect the batch's events, and move the position."""
         assert self._source is not None
         assert self._position is not None
-        self._gather(list(steps(batch)))
+        self._collect(list(steps(batch)))
         if (end_lsn := batch.end_lsn) is not None:
             self._position = self._source.at(max(self._position.lsn, end_lsn))
 
     def replay(self, batch: Batch) -> None:
-        """Gather the events of a dead letter. The position stays where it is."""
-        self._gather([Step(True, batch.slices, batch.end_lsn)])
+        """Collect a dead letter's events; the position does not change."""
+        self._collect([Step(True, batch.slices, batch.end_lsn)])
 
     def flush(self) -> None:
-        """Write all objects of whole transactions, then the entry that lists them; or the position alone."""
+        """Write all objects of whole transactions and the entry that lists them, or only the position."""
         if self._manifest is None or self._manifest.epoch is None or self._position is None:
             return
-        self._gathering.close()
+        self._buffer.close()
         self._write_closed(self._manifest)
-        if whole := self._gathering.whole:
+        if whole := self._buffer.whole:
             self._manifest.add([listing(piece) for piece in whole], self._position)
-            self._gathering.listed()
+            self._buffer.listed()
         elif self._position != self._manifest.position:
             self._manifest.pass_over(self._position)
 
     def close(self) -> None:
-        """Delete what was written of transactions that were not complete; it comes again."""
+        """Delete the objects of incomplete transactions, which are delivered again."""
         self._spool.close()
         if self._manifest is not None:
             self._manifest.abandon()
 
-    def _gather(self, fresh: Sequence[Step]) -> None:
-        """Gather events. Full objects are written first, so that an error leaves no events half gathered."""
+    def _collect(self, steps_of_batch: Sequence[Step]) -> None:
+        """Collect events. Full objects are written first, so a failed call has collected none of them."""
         assert self._manifest is not None
         assert self._position is not None
         self._manifest.claim(self._position)
         self._write_closed(self._manifest)
-        self._relieve(self._memory_bytes)
+        self._spill_pieces(self._memory_bytes)
         encoded = []
-        for step in fresh:
-            found = partitioned(step.slices).items()
-            pieces = (self._encoding.pieces(partition, changes) for partition, changes in found)
-            encoded.append((step, [piece for some in pieces for piece in some]))
+        for step in steps_of_batch:
+            partitions = partitioned(step.slices).items()
+            pieces = (self._encoding.pieces(partition, changes) for partition, changes in partitions)
+            encoded.append((step, [piece for each in pieces for piece in each]))
         for step, pieces_of_step in encoded:
-            self._gathering.add(pieces_of_step, whole=step.whole, ended=step.end_lsn is not None)
+            self._buffer.add(pieces_of_step, whole=step.whole, ended=step.end_lsn is not None)
 
     def _write_closed(self, manifest: ManifestWriter) -> None:
-        """Write the objects that are closed, once their names are noted."""
+        """Record the names of closed objects, and write them."""
         assert manifest.epoch is not None
         unwritten = []
-        for piece in self._gathering.closed:
+        for piece in self._buffer.closed:
             if piece.written is None:
                 if not piece.path:
-                    self._named += 1
-                    piece.path = self._layout.path(piece, manifest.epoch, self._named, self._encoding.suffix)
+                    self._object_count += 1
+                    piece.path = self._layout.path(
+                        piece, manifest.epoch, self._object_count, self._encoding.suffix
+                    )
                 unwritten.append(piece)
         if not unwritten:
             return
         manifest.announce(piece.path for piece in unwritten)
-        small = [piece for piece in unwritten if piece.size <= _SMALL]
+        small = [piece for piece in unwritten if piece.size <= _SMALL_BYTES]
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                # All are tried; what was written is not written again when the others are.
+            with ThreadPoolExecutor(_CONCURRENT_WRITES) as pool:
+                # All are attempted; the next call writes only those that failed.
                 writing = [pool.submit(self._write_object, piece) for piece in small]
             for done in writing:
                 done.result()
             if len(small) < len(unwritten):
-                # What is gathered makes room for what is compressed.
-                self._relieve(0)
+                # Free memory for the compressor.
+                self._spill_pieces(0)
             for piece in unwritten:
                 if piece.written is None:
                     self._write_object(piece)
@@ -156,10 +167,10 @@ class ObjectSink(SyncSink):
             for piece in unwritten:
                 if piece.written is not None:
                     self._spool.free(chunk for chunk in piece.chunks if isinstance(chunk, Extent))
-                    piece.chunks, piece.held = [], 0
+                    piece.chunks, piece.memory_bytes = [], 0
 
     def _write_object(self, piece: Piece) -> None:
-        """Threads of several objects may be here; the spool's blocks are not freed before all are done."""
+        """Write one object. Several threads may be here, so the caller frees the spool's blocks."""
         data = self._encoding.finish(piece, self._chunks(piece))
         piece.written = self._store.put(piece.path, data)
 
@@ -170,20 +181,21 @@ class ObjectSink(SyncSink):
             else:
                 yield chunk
 
-    def _relieve(self, memory_bytes: int) -> None:
-        """If more than this is in memory, move the largest to the spool, until half of it is left."""
-        pieces = self._gathering.unwritten
-        held = sum(piece.held for piece in pieces)
-        if held <= memory_bytes:
+    def _spill_pieces(self, memory_bytes: int) -> None:
+        """If more than this is in memory, move the largest pieces to the spool until half of it is left."""
+        pieces = self._buffer.unwritten
+        memory = sum(piece.memory_bytes for piece in pieces)
+        if memory <= memory_bytes:
             return
-        for piece in sorted(pieces, key=lambda piece: piece.held, reverse=True):
-            if held <= memory_bytes // 2:
+        for piece in sorted(pieces, key=lambda piece: piece.memory_bytes, reverse=True):
+            if memory <= memory_bytes // 2:
                 return
-            held -= piece.held
+            memory -= piece.memory_bytes
             _spill(piece, self._spool)
 
 
 def _spill(piece: Piece, spool: Spool) -> None:
+    """Move a piece's chunks to the spool."""
     chunks, at = piece.chunks, 0
     while at < len(chunks):
         end = at
@@ -192,4 +204,4 @@ def _spill(piece: Piece, spool: Spool) -> None:
         if end > at:
             chunks[at:end] = [spool.write(chunks[at:end])]
         at += 1
-    piece.held = 0
+    piece.memory_bytes = 0

@@ -1,7 +1,7 @@
-"""What unfinished objects hold beyond their memory, in a file without a name.
+"""Keeps the parts of unfinished objects that do not fit into memory, in an unnamed temporary file.
 
-The file is open and already deleted, so nothing is left behind by any way in which the process ends. Its blocks are used
-again as soon as the object that they belong to is written: it never grows beyond what was unfinished at one time.
+The file is deleted as soon as it is open, so no end of the process leaves it behind. Its blocks are reused once the object
+that they belong to is written, so the file is at most as large as the objects that were unfinished at one time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Final
 from aiorepl import PermanentError, TransientError
 from aiorepl.durable import reason, transient
 
-_BLOCK: Final = 64 * 1024
-# Left free for others on the same disk.
-_RESERVE: Final = 64 * 1024 * 1024
+_BLOCK_BYTES: Final = 64 * 1024
+# Left free on the disk for other programs.
+_RESERVE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
     """Consecutive chunks of one object, in the file.
 
-    :param blocks: their numbers, in order; the last one is filled in part.
-    :param sizes: of the chunks.
+    :param blocks: the numbers of the blocks, in order; the last one is partly filled.
+    :param sizes: the chunks' sizes in bytes.
     """
 
     blocks: array[int]
@@ -38,9 +38,11 @@ class Extent:
 
 
 class Spool:
-    """Chunks of bytes, in and out. Threads may read while nobody writes. Closed when nobody holds it any more.
+    """Chunks of bytes in a temporary file. Threads may read at the same time, but not during a write.
 
-    :param folder: where the file's blocks come from; the system's temporary folder unless given.
+    The file is closed when the object is garbage collected.
+
+    :param folder: the file's folder; ``None`` for the system's temporary folder.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -51,17 +53,17 @@ class Spool:
         self._free: list[int] = []
 
     def write(self, chunks: Sequence[Any]) -> Extent:
-        """Keep chunks.
+        """Write chunks.
 
-        :raises TransientError: the disk is full, or nearly: nothing was kept.
-        :raises PermanentError: it cannot be written.
+        :raises TransientError: the disk is nearly full, and nothing was written.
+        :raises PermanentError: the file cannot be written.
         """
         sizes = array("I", map(len, chunks))
-        blocks = array("L", self._take(-(-sum(sizes) // _BLOCK)))
+        blocks = array("L", self._allocate(-(-sum(sizes) // _BLOCK_BYTES)))
         try:
             file = self._opened(sum(sizes))
             for number, block in zip(blocks, _in_blocks(chunks), strict=True):
-                view, at = memoryview(block), number * _BLOCK
+                view, at = memoryview(block), number * _BLOCK_BYTES
                 while view:
                     written = os.pwrite(file, view, at)
                     view, at = view[written:], at + written
@@ -69,49 +71,50 @@ class Spool:
             self._free += blocks
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise TransientError(
-                    self._says("is full: make room there, or give the sink another")
+                    self._message("is full: make room there, or set another folder with spill_dir")
                 ) from None
             if transient(error):
-                raise TransientError(self._says(f"cannot be written: {reason(error)}")) from None
-            raise PermanentError(self._says(f"cannot be written: {reason(error)}"), fatal=True) from None
+                raise TransientError(self._message(f"cannot be written: {reason(error)}")) from None
+            raise PermanentError(self._message(f"cannot be written: {reason(error)}"), fatal=True) from None
         return Extent(blocks, sizes)
 
     def read(self, extent: Extent) -> Iterator[memoryview]:
-        """The chunks, one after the other.
+        """Yield the chunks of an extent.
 
-        :raises PermanentError: the disk does not give back what it was given.
+        :raises PermanentError: the file cannot be read, or is shorter than what was written.
         """
         blocks, at = extent.blocks, 0
         for size in extent.sizes:
-            # What is large has memory of its own, which goes back when nobody needs it: the allocator would keep some.
-            chunk = left = memoryview(mmap(-1, size) if size > _BLOCK else bytearray(size))
+            # A large chunk is mapped, so that its memory is returned to the system; the allocator would keep some.
+            chunk = left = memoryview(mmap(-1, size) if size > _BLOCK_BYTES else bytearray(size))
             while left:
-                first, begin = divmod(at, _BLOCK)
-                # As far as the blocks lie in a row.
-                last, count = first, _BLOCK - begin
+                first, begin = divmod(at, _BLOCK_BYTES)
+                # Read as many blocks as are adjacent in the file.
+                last, count = first, _BLOCK_BYTES - begin
                 while count < len(left) and blocks[last + 1] == blocks[last] + 1:
-                    last, count = last + 1, count + _BLOCK
-                read = self._read(left[:count], blocks[first] * _BLOCK + begin)
+                    last, count = last + 1, count + _BLOCK_BYTES
+                read = self._read(left[:count], blocks[first] * _BLOCK_BYTES + begin)
                 at, left = at + read, left[read:]
             yield chunk
 
     def free(self, extents: Iterable[Extent]) -> None:
-        """Nobody needs these any more."""
+        """Release the blocks of extents."""
         for extent in extents:
             self._free += extent.blocks
 
     def close(self) -> None:
-        """Nobody needs any of it any more."""
+        """Delete the file."""
         if self._finalizer is not None:
             self._finalizer()
         self._file, self._finalizer, self._blocks, self._free = None, None, 0, []
 
-    def _take(self, count: int) -> list[int]:
-        taken = sorted(self._free.pop() for _ in range(min(count, len(self._free))))
-        more = count - len(taken)
-        taken += range(self._blocks, self._blocks + more)
+    def _allocate(self, count: int) -> list[int]:
+        """Return the numbers of free blocks, reused ones first."""
+        blocks = sorted(self._free.pop() for _ in range(min(count, len(self._free))))
+        more = count - len(blocks)
+        blocks += range(self._blocks, self._blocks + more)
         self._blocks += more
-        return taken
+        return blocks
 
     def _opened(self, size: int) -> int:
         if self._file is None:
@@ -119,7 +122,7 @@ class Spool:
                 self._file = os.dup(file.fileno())
             self._finalizer = weakref.finalize(self, os.close, self._file)
         disk = os.fstatvfs(self._file)
-        if disk.f_bavail * disk.f_frsize < _RESERVE + size:
+        if disk.f_bavail * disk.f_frsize < _RESERVE_BYTES + size:
             raise OSError(errno.ENOSPC, "")
         return self._file
 
@@ -128,13 +131,13 @@ class Spool:
         try:
             read = os.preadv(self._file, [into], at)
         except OSError as error:
-            raise PermanentError(self._says(f"cannot be read: {reason(error)}"), fatal=True) from None
+            raise PermanentError(self._message(f"cannot be read: {reason(error)}"), fatal=True) from None
         if not read:
-            raise PermanentError(self._says("is shorter than what was written to it"), fatal=True)
+            raise PermanentError(self._message("is shorter than what was written to it"), fatal=True)
         return read
 
-    def _says(self, what: str) -> str:
-        return f"the spool in {self._folder or tempfile.gettempdir()} {what}"
+    def _message(self, problem: str) -> str:
+        return f"the spool in {self._folder or tempfile.gettempdir()} {problem}"
 
 
 def _in_blocks(chunks: Iterable[Any]) -> Iterator[bytearray]:
@@ -142,10 +145,10 @@ def _in_blocks(chunks: Iterable[Any]) -> Iterator[bytearray]:
     for chunk in chunks:
         view = memoryview(chunk)
         while view:
-            taken = view[: _BLOCK - len(block)]
-            block += taken
-            view = view[len(taken) :]
-            if len(block) == _BLOCK:
+            part = view[: _BLOCK_BYTES - len(block)]
+            block += part
+            view = view[len(part) :]
+            if len(block) == _BLOCK_BYTES:
                 yield block
                 block = bytearray()
     if block:

@@ -1,8 +1,9 @@
-"""Multipart uploads that nobody will complete, of S3: found, and aborted.
+"""Aborts multipart uploads that nobody will complete, in S3 and compatible stores.
 
-obstore knows neither request. But it signs URLs, with the credentials it found wherever they were, and what these two
-requests say stands behind a question mark: it is given to obstore as the end of an endpoint. Behind an endpoint comes a
-slash and a name; ``x-id`` stands last and takes the slash, for S3 and its likes do not look at it.
+obstore has no call for ListMultipartUploads and AbortMultipartUpload. But it signs URLs with the credentials that it has
+found, and the parameters of both requests are in the query. So the query is passed to obstore as the end of an endpoint.
+obstore appends a slash and a name to the endpoint; the parameter ``x-id`` comes last and takes the slash, because the stores
+ignore its value.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
-_SECONDS: Final = 30
-_VALID: Final = timedelta(minutes=5)
+_TIMEOUT: Final = 30
+_URL_VALIDITY: Final = timedelta(minutes=5)
 _ENDPOINTS: Final = {"endpoint", "endpoint_url", "virtual_hosted_style_request"}
 
 
 class Uploads:
-    """The uploads of a bucket.
+    """The multipart uploads below a prefix.
 
-    :param make: makes an obstore store, of a URL and a configuration.
-    :param url: where the sink's names are.
+    :param make: makes an obstore store from a URL and a configuration.
+    :param url: the URL of the prefix.
+    :param config: the store's configuration.
     """
 
     def __init__(
@@ -41,23 +43,23 @@ class Uploads:
         self._config = config
 
     def abort(self, names: Collection[str]) -> int:
-        """Abort those to these names; how many there were."""
+        """Abort the uploads of objects with these names; return their number."""
         keys = {f"{self._prefix}{name}" for name in names}
-        found = [(key, upload) for key, upload in self._begun() if key in keys]
+        found = [(key, upload) for key, upload in self._list() if key in keys]
         for key, upload in found:
             try:
-                self._ask("DELETE", key, {"uploadId": upload})
+                self._request("DELETE", key, {"uploadId": upload})
             except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.NOT_FOUND:  # it is gone already
+                if error.code != HTTPStatus.NOT_FOUND:  # aborted or completed meanwhile
                     raise
         return len(found)
 
-    def _begun(self) -> Iterator[tuple[str, str]]:
-        """All uploads below our prefix: the keys, and what they are known by."""
+    def _list(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the upload ID of each upload below the prefix."""
         marker: dict[str, str] = {}
         while True:
-            answer = self._ask("GET", "", {"uploads": "", "prefix": self._prefix, **marker})
-            page = ET.fromstring(answer)  # noqa: S314 - of the store that the data is in
+            body = self._request("GET", "", {"uploads": "", "prefix": self._prefix, **marker})
+            page = ET.fromstring(body)  # noqa: S314 - from the store that holds the data
             for upload in page.iterfind("{*}Upload"):
                 yield upload.findtext("{*}Key", ""), upload.findtext("{*}UploadId", "")
             if page.findtext("{*}IsTruncated") != "true":
@@ -67,21 +69,23 @@ class Uploads:
                 "upload-id-marker": page.findtext("{*}NextUploadIdMarker", ""),
             }
 
-    def _ask(self, method: str, key: str, query: Mapping[str, str]) -> bytes:
-        """Send a request with a query."""
-        place, _, _ = self._sign(self._make(self._bucket, self._config), "GET", key).partition("?")
+    def _request(self, method: str, key: str, query: Mapping[str, str]) -> bytes:
+        """Send a signed request with a query; return the response's body."""
+        endpoint, _, _ = self._sign(self._make(self._bucket, self._config), "GET", key).partition("?")
         config: dict[str, Any] = {
             name: value
             for name, value in self._config.items()
             if name.lower().removeprefix("aws_") not in _ENDPOINTS
         }
-        config["endpoint"] = f"{place.rstrip('/')}?{urlencode(query, quote_via=quote, safe='')}&x-id={method}"
-        config["virtual_hosted_style_request"] = "true"  # else the bucket's name comes behind it
+        config["endpoint"] = (
+            f"{endpoint.rstrip('/')}?{urlencode(query, quote_via=quote, safe='')}&x-id={method}"
+        )
+        config["virtual_hosted_style_request"] = "true"  # otherwise the bucket's name is appended
         url = self._sign(self._make(self._bucket, config), method, "")
         request = urllib.request.Request(url, method=method)  # noqa: S310 - the user's own endpoint
-        with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310
-            answer: bytes = response.read()
-        return answer
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+            body: bytes = response.read()
+        return body
 
     def _sign(self, store: Any, method: Any, path: str) -> str:
-        return self._signed(store, method, path, _VALID)
+        return self._signed(store, method, path, _URL_VALIDITY)

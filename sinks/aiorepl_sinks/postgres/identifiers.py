@@ -1,4 +1,4 @@
-"""Names of tables: quoting them, and which table of the target is which of the source. Pure."""
+"""Quoting of identifiers, and the mapping of the source's tables to the target's. Pure."""
 
 from __future__ import annotations
 
@@ -14,49 +14,50 @@ Name = tuple[str, str]
 
 
 def quoted(name: str) -> str:
-    """An identifier, whatever is in it."""
+    """Quote an identifier (``quote_ident``)."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def qualified(name: Name) -> str:
-    """Schema and table as SQL has them."""
+    """Quote a schema-qualified name."""
     return f"{quoted(name[0])}.{quoted(name[1])}"
 
 
-class TableNames:
-    """Where the tables of the source are on the target: under their own names, unless said otherwise.
+class TableMapping:
+    """Maps the source's tables to the target's; tables that are not mentioned keep their names.
 
     :param tables: ``{"public.orders": "copy.orders"}``, or all tables of a schema: ``{"public.*": "copy.*"}``. A name with
-        dots or spaces goes in double quotes. A table that is named itself goes where that says, whatever its schema does.
-    :raises ConfigurationError: for anything else.
+        dots or spaces is in double quotes. A table's own entry takes precedence over its schema's.
+    :raises ConfigurationError: for an invalid name or combination.
     """
 
     def __init__(self, tables: Mapping[str, str]) -> None:
-        self._tables = {_parsed(source): _parsed(target) for source, target in tables.items()}
+        self._tables = {_parse(source): _parse(target) for source, target in tables.items()}
         for source, target in self._tables.items():
             if (source[1] == "*") != (target[1] == "*"):
                 raise ConfigurationError(
-                    f"tables: {'.'.join(source)} = {'.'.join(target)}: write table = table, or schema.* = schema.*"
+                    f"postgres: tables: {'.'.join(source)} = {'.'.join(target)}: map a table to a table, or schema.* to schema.*"
                 )
 
     def target(self, relation: Relation) -> Name:
-        """Where the changes of a table go."""
-        found = self._tables.get((relation.schema, relation.name))
-        if found is not None:
-            return found
+        """Return the target's table for a relation."""
+        own = self._tables.get((relation.schema, relation.name))
+        if own is not None:
+            return own
         schema, _ = self._tables.get((relation.schema, "*"), (relation.schema, "*"))
         return schema, relation.name
 
 
-def _parsed(written: str) -> Name:
+def _parse(text: str) -> Name:
+    """Parse ``schema.table`` with optional double quotes."""
     parts = []
     at = 0
-    while match := _PART.match(written, at):
+    while match := _PART.match(text, at):
         parts.append(match[2] if match[1] is None else match[1].replace('""', '"'))
         at = match.end()
-        if written[at : at + 1] != ".":
+        if text[at : at + 1] != ".":
             break
         at += 1
-    if at != len(written) or len(parts) != 2 or parts[0] == "*":
-        raise ConfigurationError(f"tables: {written!r} is neither schema.table nor schema.*")
+    if at != len(text) or len(parts) != 2 or parts[0] == "*":
+        raise ConfigurationError(f"postgres: tables: {text!r} is neither schema.table nor schema.*")
     return parts[0], parts[1]

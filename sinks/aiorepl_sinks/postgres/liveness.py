@@ -1,7 +1,7 @@
-"""A target that does not answer: told from one that takes long, and its connection given up.
+"""Distinguishes a slow target from one that no longer answers, and closes the connection to the latter.
 
-Keepalives find a host that is gone. A proxy in between, or a server that stands still, keeps the connection open and says
-nothing. So where an answer takes long the target is asked on another connection what the first one's backend does.
+Keepalives detect a lost host. A proxy or a frozen server keeps the connection open without answering. So if an answer takes
+long, the sink looks up the state of the connection's backend over another connection.
 """
 
 from __future__ import annotations
@@ -20,95 +20,97 @@ from aiorepl_sinks.postgres.errors import ERRORS
 _log = logging.getLogger("aiorepl.sink")
 
 
-class Doing(NamedTuple):
-    """What a backend does: its state, since when, and what it waits for."""
+class BackendState(NamedTuple):
+    """A backend's row in pg_stat_activity: its state, since when, and its wait event."""
 
     state: str
     since: datetime
-    waits: str | None
+    wait_event: str | None
 
 
 class Liveness:
-    """Watches over calls on one connection, and terminates it if the target does not answer any more.
+    """Watches the calls on one connection, and terminates the connection if the target no longer answers.
 
     :param dsn: the target.
-    :param name: the sink's.
-    :param connection: the connection that is watched over.
-    :param backend: its process ID, and when that was started.
-    :param seconds: how long an answer may take before the target is asked.
-    :ivar lost: what is wrong, once the connection is given up.
+    :param name: the sink's name.
+    :param connection: the connection.
+    :param backend: its backend's process ID and start time.
+    :param timeout: seconds that an answer may take before the backend's state is looked up.
+    :ivar problem: why the connection was terminated; ``None`` before.
     """
 
     def __init__(
-        self, dsn: str, name: str, connection: Any, backend: tuple[int, datetime], seconds: float
+        self, dsn: str, name: str, connection: Any, backend: tuple[int, datetime], timeout: float
     ) -> None:
         self._dsn = dsn
         self._name = name
         self._connection = connection
         self._backend = backend
-        self._seconds = seconds
-        self.lost: str | None = None
+        self._timeout = timeout
+        self.problem: str | None = None
 
     @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Within it calls are made on the connection."""
+    async def watch(self) -> AsyncIterator[None]:
+        """Watch the calls that are made within."""
         loop = asyncio.get_running_loop()
-        watching: list[asyncio.Task[None]] = []
-        # Most calls are over long before: a timer costs less than a task.
-        timer = loop.call_later(self._seconds, lambda: watching.append(loop.create_task(self._watch())))
+        tasks: list[asyncio.Task[None]] = []
+        # Most calls take less than the timeout, and a timer costs less than a task.
+        timer = loop.call_later(self._timeout, lambda: tasks.append(loop.create_task(self._check())))
         try:
             yield
         finally:
             timer.cancel()
-            for task in watching:
+            for task in tasks:
                 task.cancel()
-                await asyncio.wait(watching)
+                await asyncio.wait(tasks)
 
-    async def _watch(self) -> None:
-        before: Doing | None = None
-        told = False
+    async def _check(self) -> None:
+        previous: BackendState | None = None
+        logged = False
         while True:
             try:
-                doing = await self._ask()
+                current = await self._look_up()
             except asyncpg.PostgresError:
-                await asyncio.sleep(self._seconds)  # it answers
+                await asyncio.sleep(self._timeout)  # the target answers
                 continue
             except (OSError, *ERRORS):
-                self._give_up(
-                    f"the target answers neither here nor on another connection, for {self._seconds:g} s each"
+                self._terminate(
+                    f"the target has not answered for {self._timeout:g} s, and not on another connection either"
                 )
                 return
-            if doing is None:
-                self._give_up("the target has ended the connection without a word")
+            if current is None:
+                self._terminate("the connection's backend no longer exists on the target")
                 return
-            if doing.state != "active" and doing == before:
-                self._give_up(f"the target is done, and its answer has not come for {self._seconds:g} s")
+            if current.state != "active" and current == previous:
+                self._terminate(
+                    f"the target has finished the call, but its answer has not arrived for {self._timeout:g} s"
+                )
                 return
-            if doing.state == "active" and not told:
-                told = True
+            if current.state == "active" and not logged:
+                logged = True
                 _log.warning(
-                    "sink %s: the target has been at a call for more than %g s%s",
+                    "sink %s: a call on the target has been running for more than %g s%s",
                     self._name,
-                    self._seconds,
-                    "" if doing.waits is None else f", waiting for {doing.waits}",
+                    self._timeout,
+                    "" if current.wait_event is None else f", waiting for {current.wait_event}",
                 )
-            before = doing
-            await asyncio.sleep(self._seconds)
+            previous = current
+            await asyncio.sleep(self._timeout)
 
-    async def _ask(self) -> Doing | None:
-        async with asyncio.timeout(self._seconds):
-            connection = await asyncpg.connect(self._dsn, timeout=self._seconds)
+    async def _look_up(self) -> BackendState | None:
+        async with asyncio.timeout(self._timeout):
+            connection = await asyncpg.connect(self._dsn, timeout=self._timeout)
             try:
                 row = await connection.fetchrow(
                     "SELECT coalesce(state, 'active') AS state, coalesce(state_change, backend_start) AS since, "
-                    "wait_event_type || ' ' || wait_event AS waits "
+                    "wait_event_type || ' ' || wait_event AS wait_event "
                     "FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_start = $2",
                     *self._backend,
                 )
             finally:
                 connection.terminate()
-        return None if row is None else Doing(*row)
+        return None if row is None else BackendState(*row)
 
-    def _give_up(self, problem: str) -> None:
-        self.lost = problem
+    def _terminate(self, problem: str) -> None:
+        self.problem = problem
         self._connection.terminate()

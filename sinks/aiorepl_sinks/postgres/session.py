@@ -1,4 +1,4 @@
-"""One connection to the target: opened, set up, and alone in what it does."""
+"""A connection to the target: its settings, its lock, and its replication origin."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError
-from aiorepl_sinks.postgres.errors import unreachable
+from aiorepl_sinks.postgres.errors import translate_connect
 from aiorepl_sinks.postgres.liveness import Liveness
 from aiorepl_sinks.postgres.state import MirrorState
 
-# The form of the source's texts, in the startup packet, where it beats ALTER DATABASE and ALTER ROLE.
+# The settings of the source's texts. In the startup packet they take precedence over ALTER DATABASE and ALTER ROLE.
 _TEXT: Final = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -26,36 +26,36 @@ _TEXT: Final = {
     "client_encoding": "UTF8",
     "xmloption": "content",
 }
-# Of these, those that the server knows.
+# Set as far as the server's version has them.
 _SESSION: Final = {
-    # Rows are always found by an index if there is one, also where statistics are old or a table was empty.
+    # Find rows by an index if there is one, even if statistics are out of date or the table was empty.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "jit": "off",
-    # A transaction in slices waits for the source.
+    # A transaction in slices stays open while the sink waits for the source.
     "statement_timeout": "0",
     "transaction_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
-    # Whoever is cut off shall not hold the lock for hours.
+    # A connection that was cut off must not hold the lock for hours.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-# The same for our side.
+# The same for the client's side.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-_LOCK_SECONDS: Final = 5
+_LOCK_TIMEOUT: Final = 5
 
 
-def fixed(settings: Mapping[str, str]) -> str | None:
-    """One of these parameters that is not to be chosen, if there is one."""
-    ours = {name.lower() for name in _TEXT}
-    return next((name for name in settings if name.lower() in ours), None)
+def reserved(settings: Mapping[str, str]) -> str | None:
+    """Return a parameter that the user may not set, if there is one."""
+    names = {name.lower() for name in _TEXT}
+    return next((name for name in settings if name.lower() in names), None)
 
 
-class KeptAlive(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
-    """A connection that notices a target which is gone without a word."""
+class KeepaliveConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
+    """A connection with TCP keepalives, which detect a lost host."""
 
     def __init__(self, protocol: Any, transport: Any, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
@@ -68,8 +68,8 @@ class KeptAlive(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typ
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
-    """What the user wants of a connection."""
+class ConnectionOptions:
+    """The options of the sink about its connection; see ``PostgresSink``."""
 
     dsn: str = field(repr=False)
     schema: str
@@ -81,11 +81,15 @@ class Choices:
 
 
 class Session:
-    """A connection that holds the lock of its sink and slot; ``position`` is what the target has."""
+    """A connection that holds the lock of its sink and slot.
 
-    def __init__(self, connection: Any, books: MirrorState, origin: str | None) -> None:
+    :ivar position: up to where the target has everything.
+    :ivar backend: the backend's process ID and start time.
+    """
+
+    def __init__(self, connection: Any, state: MirrorState, origin: str | None) -> None:
         self.connection = connection
-        self.books = books
+        self.state = state
         self.position = LSN(0)
         self._origin = origin
         self.backend: tuple[int, datetime] | None = None
@@ -93,66 +97,68 @@ class Session:
 
     @classmethod
     async def open(
-        cls, choices: Choices, context: SinkContext, predecessor: tuple[int, datetime] | None = None
+        cls, options: ConnectionOptions, context: SinkContext, predecessor: tuple[int, datetime] | None = None
     ) -> tuple[Session, Position]:
-        """Connect and find the position.
+        """Connect, and return the session and the target's position.
 
-        :param predecessor: our own backend whose connection was lost: it may still be at work.
-        :raises TransientError: the target is not there, or another process is at work as this sink.
-        :raises PermanentError: it cannot work like this.
+        :param predecessor: the backend of this sink's lost connection, which may still be running; it is terminated.
+        :raises TransientError: the target cannot be reached, or another connection holds the lock.
+        :raises PermanentError: the target's version or configuration does not allow the options.
         """
         try:
             connection = await asyncpg.connect(
-                choices.dsn,
-                connection_class=KeptAlive,
+                options.dsn,
+                connection_class=KeepaliveConnection,
                 server_settings={
                     **_TEXT,
                     "application_name": f"aiorepl {context.name}"[:63],
-                    **({"session_replication_role": "replica"} if choices.replica else {}),
-                    **choices.settings,
+                    **({"session_replication_role": "replica"} if options.replica else {}),
+                    **options.settings,
                 },
                 statement_cache_size=1000,
                 max_cached_statement_lifetime=0,
                 max_cacheable_statement_size=0,
-                timeout=choices.timeout,
+                timeout=options.timeout,
             )
-        except Exception as error:  # noqa: BLE001 - every one is explained
-            raise unreachable(error) from None
-        session = cls(connection, MirrorState(connection, choices.schema, context), choices.origin)
+        except Exception as error:  # noqa: BLE001 - every error is translated
+            raise translate_connect(error) from None
+        session = cls(connection, MirrorState(connection, options.schema, context), options.origin)
         try:
-            async with asyncio.timeout(choices.timeout + _LOCK_SECONDS):
-                position = await session._set_up(choices, context, predecessor)
+            async with asyncio.timeout(options.timeout + _LOCK_TIMEOUT):
+                position = await session._set_up(options, context, predecessor)
         except TimeoutError:
             connection.terminate()
             raise TransientError(
-                f"postgres: the target lets us in and does not answer for {choices.timeout:g} s"
+                f"postgres: the target has accepted the connection, but has not answered for {options.timeout:g} s"
             ) from None
         except BaseException:
             connection.terminate()
             raise
         return session, position
 
-    async def mark_origin(self, lsn: LSN, moment: datetime) -> None:
-        """The transaction that commits next on this connection comes from there."""
+    async def mark_origin(self, lsn: LSN, commit_time: datetime) -> None:
+        """Set the origin of the connection's next commit (``pg_replication_origin_xact_setup``)."""
         if self._origin is not None:
             await self.connection.execute(
-                "SELECT pg_catalog.pg_replication_origin_xact_setup($1::text::pg_lsn, $2)", str(lsn), moment
+                "SELECT pg_catalog.pg_replication_origin_xact_setup($1::text::pg_lsn, $2)",
+                str(lsn),
+                commit_time,
             )
 
     async def _set_up(
-        self, choices: Choices, context: SinkContext, predecessor: tuple[int, datetime] | None
+        self, options: ConnectionOptions, context: SinkContext, predecessor: tuple[int, datetime] | None
     ) -> Position:
         connection = self.connection
         if connection.get_server_version().major < 13:
-            raise PermanentError("postgres: the target is older than PostgreSQL 13")
-        known = {name: value for name, value in _SESSION.items() if name not in choices.settings}
+            raise PermanentError("postgres: the target is older than PostgreSQL 13: upgrade it")
+        known = {name: value for name, value in _SESSION.items() if name not in options.settings}
         await connection.execute(
             "SELECT pg_catalog.set_config(s.name, s.value, false) FROM unnest($1::text[], $2::text[]) AS s(name, value) "
             "JOIN pg_catalog.pg_settings USING (name)",
             list(known),
             list(known.values()),
         )
-        # Durable means durable; what the server has beyond that (remote_apply) stays.
+        # A commit must be durable; stronger settings, such as remote_apply, stay.
         await connection.execute(
             "SELECT pg_catalog.set_config('synchronous_commit', 'on', false) "
             "WHERE current_setting('synchronous_commit') = 'off'"
@@ -163,11 +169,11 @@ class Session:
                 *predecessor,
             )
         await self._lock(context)
-        if choices.two_phase and await connection.fetchval("SHOW max_prepared_transactions") == "0":
+        if options.two_phase and await connection.fetchval("SHOW max_prepared_transactions") == "0":
             raise PermanentError(
                 "postgres: two_phase needs max_prepared_transactions above 0 on the target: raise it and restart that server"
             )
-        position = await self.books.open()
+        position = await self.state.open()
         self.position = position.lsn
         if self._origin is not None:
             await self._set_origin(self._origin)
@@ -177,19 +183,19 @@ class Session:
             )
         )
         self.backend = backend
-        self.liveness = Liveness(choices.dsn, context.name, connection, backend, choices.timeout)
+        self.liveness = Liveness(options.dsn, context.name, connection, backend, options.timeout)
         return position
 
     async def _lock(self, context: SinkContext) -> None:
-        """Be the only one that delivers as this sink: whom a network cut off may still be committing."""
-        who = f"aiorepl {context.name} {context.position.slot}"
+        """Take the advisory lock of this sink and slot, because a connection that was cut off may still commit."""
+        identity = f"aiorepl {context.name} {context.position.slot}"
         try:
-            await self.connection.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
-            await self.connection.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", who)
+            await self.connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}s'")
+            await self.connection.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", identity)
         except asyncpg.LockNotAvailableError:
             raise TransientError(
-                f"postgres: another connection delivers to the target as sink {context.name!r}: stop that process, or give "
-                "this sink another name"
+                f"postgres: another connection delivers to the target as sink {context.name!r}: stop its process, or give this "
+                "sink another name"
             ) from None
         await self.connection.execute("RESET lock_timeout")
 
@@ -207,5 +213,5 @@ class Session:
             ) from None
         except asyncpg.ObjectInUseError:
             raise TransientError(
-                f"postgres: replication origin {origin!r} is in use by another connection: give each sink one of its own"
+                f"postgres: another connection uses replication origin {origin!r}: give each sink its own"
             ) from None

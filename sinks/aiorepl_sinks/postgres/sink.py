@@ -19,39 +19,40 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
-from aiorepl_sinks.postgres.apply import StepFailed
-from aiorepl_sinks.postgres.errors import ERRORS, explained
-from aiorepl_sinks.postgres.identifiers import TableNames
-from aiorepl_sinks.postgres.session import Choices, Session, fixed
-from aiorepl_sinks.postgres.step_errors import reason, told
-from aiorepl_sinks.postgres.writer import Rules, Writer
+from aiorepl_sinks.postgres.applier import StepFailed
+from aiorepl_sinks.postgres.errors import ERRORS, translate
+from aiorepl_sinks.postgres.identifiers import TableMapping
+from aiorepl_sinks.postgres.session import ConnectionOptions, Session, reserved
+from aiorepl_sinks.postgres.step_errors import describe, reason
+from aiorepl_sinks.postgres.writer import ApplyOptions, Writer
 
-_CLOSE_SECONDS: Final = 5.0
+_CLOSE_TIMEOUT: Final = 5.0
 
 
 class PostgresSink(Sink):
     """Options:
 
-    :param dsn: the target, as asyncpg takes it (``postgresql://…``).
-    :param tables: where tables go that are not called the same there: ``{"public.orders": "copy.orders"}``,
+    :param dsn: the target, as a URL for asyncpg (``postgresql://…``).
+    :param tables: maps the source's tables to other names on the target: ``{"public.orders": "copy.orders"}``,
         ``{"shop.*": "mirror.*"}``.
-    :param mode: ``"upsert"`` (the default) writes inserts over rows that are there, and rows that were updated and are
-        not there; deletes of what is not there are passed over. So it can begin with tables that were filled before, and
-        catch up. ``"strict"`` stops at the first row that is not as it was on the source.
-    :param transactions: ``"batch"`` (the default) makes one transaction of all in a batch, ``"source"`` one of each of
-        the source's.
-    :param two_phase: prepare on the target what is prepared on the source, and decide it when it is decided there. Takes
-        effect when all sinks of a pipeline do, and the source has ``two_phase``.
-    :param replica: ``session_replication_role = replica``: triggers and foreign keys of the target do not fire. Wants a
-        superuser, or GRANT SET ON PARAMETER.
-    :param origin: the name of a replication origin that our transactions are marked with, so that others can tell them
-        from the target's own (``origin = none``). Made if it is missing.
-    :param messages: write logical decoding messages to the target's WAL, too.
-    :param cascade: TRUNCATE … CASCADE on the source empties also what refers to the tables on the target alone.
-    :param schema: where on the target our tables ``positions`` and ``prepared`` are; made if they are missing.
-    :param settings: parameters of the target's for our connection, such as ``{"lock_timeout": "10s"}``.
-    :param timeout: seconds that an answer may take before the target is asked on another connection whether it is at work; a
-        target that is not, or answers neither here nor there, counts as lost.
+    :param mode: ``"upsert"`` (default): an insert overwrites an existing row, an update of a missing row inserts it, and a
+        delete of a missing row does nothing. So the sink can begin with tables that were copied before, and catch up.
+        ``"strict"``: stop at the first row that differs from the source's.
+    :param transactions: ``"batch"`` (default): apply a batch in one transaction. ``"source"``: apply each of the source's
+        transactions in its own.
+    :param two_phase: prepare on the target what is prepared on the source, and commit or roll it back when the source does.
+        It takes effect if all sinks of the pipeline support it and the source has ``two_phase``.
+    :param replica: set ``session_replication_role = replica``, so that triggers and foreign keys of the target do not fire.
+        Needs a superuser, or GRANT SET ON PARAMETER.
+    :param origin: the name of a replication origin for the sink's transactions, so that subscribers of the target can leave
+        them out (``origin = none``). It is created if it does not exist.
+    :param messages: also write logical decoding messages to the target's WAL.
+    :param cascade: apply the source's TRUNCATE … CASCADE with CASCADE, so that it also truncates tables that refer to the
+        target's tables only there.
+    :param schema: the schema of the tables ``positions`` and ``prepared``; created if it does not exist.
+    :param settings: parameters of the target's session, such as ``{"lock_timeout": "10s"}``.
+    :param timeout: seconds that an answer may take before the sink checks, on another connection, whether the target is still
+        working. If not, the connection counts as lost.
     """
 
     def __init__(
@@ -71,32 +72,36 @@ class PostgresSink(Sink):
         timeout: float = 30.0,
     ) -> None:
         if mode not in ("upsert", "strict"):
-            raise ConfigurationError(f"mode {mode!r} does not exist: it is upsert or strict")
+            raise ConfigurationError(f"postgres: mode is upsert or strict, not {mode!r}")
         if transactions not in ("batch", "source"):
-            raise ConfigurationError(f"transactions {transactions!r} does not exist: it is batch or source")
+            raise ConfigurationError(f"postgres: transactions is batch or source, not {transactions!r}")
         settings = {name: str(value) for name, value in (settings or {}).items()}
-        if wrong := fixed(settings):
+        if name := reserved(settings):
             raise ConfigurationError(
-                f"settings: {wrong} has to be what the source's texts are written in: leave it out"
+                f"postgres: settings: the sink sets {name} as the source's texts need it: remove it"
             )
         self.supports_prepared = two_phase
-        self._choices = Choices(dsn, schema, replica, origin, settings, two_phase, timeout)
-        self._rules = Rules(TableNames(tables or {}), mode, transactions, replica, messages, cascade)
+        self._connection_options = ConnectionOptions(
+            dsn, schema, replica, origin, settings, two_phase, timeout
+        )
+        self._apply_options = ApplyOptions(
+            TableMapping(tables or {}), mode, transactions, replica, messages, cascade
+        )
         self._context: SinkContext | None = None
         self._writer: Writer | None = None
-        # What the target had, as far as any connection knew.
-        self._had = LSN(0)
+        # The latest position that any connection has committed.
+        self._last_position = LSN(0)
         self._backend: tuple[int, datetime] | None = None
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Connect, and return how far the target is; at first, where the stream begins."""
+        """Connect, and return the target's position; at first, the stream's beginning."""
         self._context = context
-        held = await self._connect(context)
-        self._had = held.lsn
-        return held
+        position = await self._connect(context)
+        self._last_position = position.lsn
+        return position
 
     async def write(self, batch: Batch) -> None:
-        """Apply the batch; durable on return, as far as its transactions are whole."""
+        """Apply the batch; its whole transactions are durable on return."""
         await self._apply(batch, replay=False)
 
     async def replay(self, batch: Batch) -> None:
@@ -110,25 +115,25 @@ class PostgresSink(Sink):
             return
         connection = writer.session.connection
         try:
-            await connection.close(timeout=_CLOSE_SECONDS)
+            await connection.close(timeout=_CLOSE_TIMEOUT)
         except ERRORS:
             connection.terminate()
 
     async def _apply(self, batch: Batch, *, replay: bool) -> None:
         context = self._context
-        assert context is not None, "open first"
+        assert context is not None, "write comes after open"
         if self._writer is None:
-            await self._connect_again(context)
+            await self._reconnect(context)
         writer = self._writer
         assert writer is not None
         liveness = writer.session.liveness
         try:
-            async with liveness.watching():
+            async with liveness.watch():
                 await self._write(writer, batch, replay=replay)
         except AioreplError as error:
-            if liveness.lost is None or (isinstance(error, TransientError) and error.rewind):
+            if liveness.problem is None or (isinstance(error, TransientError) and error.rewind):
                 raise
-            raise TransientError(f"postgres: {liveness.lost}") from None
+            raise TransientError(f"postgres: {liveness.problem}") from None
 
     async def _write(self, writer: Writer, batch: Batch, *, replay: bool) -> None:
         try:
@@ -148,45 +153,45 @@ class PostgresSink(Sink):
     async def _connect(self, context: SinkContext) -> Position:
         self._drop()
         try:
-            session, position = await Session.open(self._choices, context, self._backend)
+            session, position = await Session.open(self._connection_options, context, self._backend)
         except ERRORS as error:
-            raise explained(error, f"opening sink {context.name}") from None
+            raise translate(error, f"opening sink {context.name}") from None
         self._backend = session.backend
-        self._writer = Writer(session, context.name, self._rules)
+        self._writer = Writer(session, context.name, self._apply_options)
         return position
 
-    async def _connect_again(self, context: SinkContext) -> None:
-        held = await self._connect(context)
-        held.require_same_source(context.position, f"sink {context.name}")
-        if held.lsn < self._had:
-            # A standby took over that was behind, or a backup was restored: what lies between would be missing for good.
+    async def _reconnect(self, context: SinkContext) -> None:
+        position = await self._connect(context)
+        position.require_same_source(context.position, f"sink {context.name}")
+        if position.lsn < self._last_position:
+            # A standby without the latest commits was promoted, or a backup was restored: deliver them again.
             self._drop()
             raise TransientError(
-                f"postgres: the target had everything up to {self._had}, and now stands at {held.lsn}",
+                f"postgres: the target had everything up to {self._last_position}, but its position is now {position.lsn}",
                 rewind=True,
             )
 
     async def _failed(self, writer: Writer, failure: Exception) -> Exception:
-        """What to raise for a failure, after undoing what the call did."""
+        """Undo the failed call, and return the error to raise."""
         error, step = (failure.error, failure.step) if isinstance(failure, StepFailed) else (failure, None)
         await self._undo(writer)
         if step is None:
-            return explained(error, "a transaction")
-        known = None
+            return translate(error, "a transaction")
+        details = None
         if isinstance(error, asyncpg.PostgresError) and self._writer is not None:
             try:
-                known = await reason(writer.session.connection, step, error.sqlstate or "")
+                details = await reason(writer.session.connection, step, error.sqlstate or "")
             except ERRORS:
                 self._drop()
-        return explained(error, told(step), known)
+        return translate(error, describe(step), details)
 
     async def _undo(self, writer: Writer) -> None:
-        """Undo the failed call, and no earlier one that wrote a part of the same transaction."""
+        """Undo the failed call, but no earlier one that wrote slices of the same transaction."""
         if writer.session.connection.is_closed():
             self._drop()
             return
         try:
-            if writer.separable:
+            if writer.has_savepoint:
                 await writer.undo()
             else:
                 await writer.abandon()
@@ -197,8 +202,8 @@ class PostgresSink(Sink):
             raise
 
     def _drop(self) -> None:
-        """Let go of a connection that is of no use any more: the next call makes another."""
+        """Terminate a connection that has failed; the next call makes another."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            self._had = max(self._had, writer.session.position)
+            self._last_position = max(self._last_position, writer.session.position)
             writer.session.connection.terminate()

@@ -1,7 +1,7 @@
-"""The SQL of one target. Pure: texts in, texts out.
+"""The SQL statements for one target table. Pure.
 
-Rows come as one array of text for each column, in the order of the places that a statement is made for, and are cast to
-the target's own types there. A statement stays the same for any number of rows, so it is prepared once.
+The parameters are one array of text for each column, in the order in which a statement lists the columns. The statement casts
+them to the target's types. It is the same for any number of rows, so it is prepared once.
 """
 
 from __future__ import annotations
@@ -15,57 +15,57 @@ from aiorepl_sinks.postgres.target import Target, TargetColumn
 
 @lru_cache(1024)
 def insert(target: Target, *, upsert: bool) -> str:
-    """Write whole rows; with ``upsert`` over those that are there under the same key."""
-    columns = [target.columns[place] for place in target.written]
+    """Insert whole rows; with ``upsert``, overwrite rows with the same key."""
+    columns = [target.columns[index] for index in target.written]
     if not columns:
         return f"INSERT INTO {qualified(target.name)} SELECT FROM pg_catalog.generate_series(1, $1::int4)"
     text = (
         f"INSERT INTO {qualified(target.name)} ({_names(columns)}) OVERRIDING SYSTEM VALUE "
-        f"SELECT {', '.join(column.cast(f's.n{column.place}') for column in columns)} "
+        f"SELECT {', '.join(column.cast(f's.n{column.index}') for column in columns)} "
         f"FROM {_rows('n', target.written)}"
     )
     if upsert and target.unique and target.key is not None:
-        key = [target.columns[place] for place in target.key]
-        rest = [column for column in columns if column.place not in target.key]
+        key = [target.columns[index] for index in target.key]
+        rest = [column for column in columns if column.index not in target.key]
         sets = ", ".join(f"{quoted(column.name)} = EXCLUDED.{quoted(column.name)}" for column in rest)
         text += f" ON CONFLICT ({_names(key)}) DO {f'UPDATE SET {sets}' if rest else 'NOTHING'}"
     return text
 
 
 @lru_cache(1024)
-def update(target: Target, places: tuple[int, ...]) -> str:
-    """Set the columns at ``places``; arrays of the key's values come first."""
+def update(target: Target, columns: tuple[int, ...]) -> str:
+    """Update columns of rows by key; the arrays of the key's values come first."""
     assert target.key is not None
     return (
-        f"UPDATE {target.table} AS t SET {_sets(target, places)} "
-        f"FROM {_rows('k', target.key, 'n', places)} WHERE {_same_key(target)}"
+        f"UPDATE {target.table} AS t SET {_sets(target, columns)} "
+        f"FROM {_rows('k', target.key, 'n', columns)} WHERE {_same_key(target)}"
     )
 
 
 @lru_cache(1024)
 def delete(target: Target) -> str:
-    """Delete by key."""
+    """Delete rows by key."""
     assert target.key is not None
     return f"DELETE FROM {target.table} AS t USING {_rows('k', target.key)} WHERE {_same_key(target)}"
 
 
 @lru_cache(1024)
-def update_whole(target: Target, places: tuple[int, ...]) -> str:
-    """Set the columns at ``places`` in one row each that looks like the old row, whose columns come first."""
+def update_by_row(target: Target, columns: tuple[int, ...]) -> str:
+    """Update columns of one row for each old row with the same values; the arrays of the old rows come first."""
     return (
         _matched(
             target,
-            ", ".join(f"s.n{place}" for place in places),
-            _rows("o", target.written, "n", places, numbered=True),
+            ", ".join(f"s.n{index}" for index in columns),
+            _rows("o", target.written, "n", columns, numbered=True),
         )
-        + f" UPDATE {target.table} AS t SET {_sets(target, places)} "
+        + f" UPDATE {target.table} AS t SET {_sets(target, columns)} "
         "FROM f JOIN s USING (r, n) WHERE t.tableoid = f.o AND t.ctid = f.c"
     )
 
 
 @lru_cache(1024)
-def delete_whole(target: Target) -> str:
-    """Delete one row for each old row that looks like it."""
+def delete_by_row(target: Target) -> str:
+    """Delete one row for each old row with the same values."""
     return (
         _matched(target, "", _rows("o", target.written, numbered=True))
         + f" DELETE FROM {target.table} AS t USING f JOIN s USING (r, n) WHERE t.tableoid = f.o AND t.ctid = f.c"
@@ -73,7 +73,7 @@ def delete_whole(target: Target) -> str:
 
 
 def truncate(tables: Sequence[Target], *, restart_identity: bool, cascade: bool) -> str:
-    """Empty tables together."""
+    """Truncate tables in one statement."""
     return (
         f"TRUNCATE {', '.join(target.table for target in tables)} "
         f"{'RESTART' if restart_identity else 'CONTINUE'} IDENTITY {'CASCADE' if cascade else 'RESTRICT'}"
@@ -81,15 +81,15 @@ def truncate(tables: Sequence[Target], *, restart_identity: bool, cascade: bool)
 
 
 def _matched(target: Target, new: str, rows: str) -> str:
-    """Old rows (s) and the rows they are (f): the n-th of those that are the same is the n-th there.
+    """Match old rows (s) with rows of the table (f): the n-th of several equal old rows with the n-th equal row.
 
-    Compared as text, which all types have and not all have an equality; as one array, so that a scan of the table is
-    enough for all of them.
+    Rows are compared as text, because not all types have an equality operator, and as one array, so that a single scan of the
+    table finds all of them.
     """
-    columns = [target.columns[place] for place in target.written]
-    # A text that the target's type prints otherwise (1 as 1.00) has to be printed by it to be found.
+    columns = [target.columns[index] for index in target.written]
+    # The target's type may print a value differently (1 as 1.00), so old values go through it as well.
     sent = ", ".join(
-        f"CASE WHEN s.o{column.place} IS NOT NULL THEN concat({column.cast(f's.o{column.place}')}::{column.declared}) END"
+        f"CASE WHEN s.o{column.index} IS NOT NULL THEN concat({column.cast(f's.o{column.index}')}::{column.declared}) END"
         for column in columns
     )
     stored = ", ".join(
@@ -105,15 +105,15 @@ def _matched(target: Target, new: str, rows: str) -> str:
     )
 
 
-def _sets(target: Target, places: Sequence[int]) -> str:
-    columns = (target.columns[place] for place in places)
-    return ", ".join(f"{quoted(column.name)} = {column.cast(f's.n{column.place}')}" for column in columns)
+def _sets(target: Target, columns: Sequence[int]) -> str:
+    chosen = (target.columns[index] for index in columns)
+    return ", ".join(f"{quoted(column.name)} = {column.cast(f's.n{column.index}')}" for column in chosen)
 
 
 def _same_key(target: Target) -> str:
-    columns = (target.columns[place] for place in target.key or ())
+    columns = (target.columns[index] for index in target.key or ())
     return " AND ".join(
-        f"t.{quoted(column.name)} = {column.cast(f's.k{column.place}')}" for column in columns
+        f"t.{quoted(column.name)} = {column.cast(f's.k{column.index}')}" for column in columns
     )
 
 
@@ -122,13 +122,17 @@ def _names(columns: Sequence[TargetColumn]) -> str:
 
 
 def _rows(*groups: str | Sequence[int], numbered: bool = False) -> str:
-    """Arrays as rows: pairs of a letter and places, whose columns are called by both, and ``i`` if they are numbered."""
+    """Unnest arrays into rows.
+
+    :param groups: pairs of a letter and column indexes; the two form a column's name.
+    :param numbered: add the row's number as column ``i``.
+    """
     names = [
-        f"{letter}{place}"
-        for letter, places in zip(groups[::2], groups[1::2], strict=True)
-        for place in places
+        f"{letter}{index}"
+        for letter, columns in zip(groups[::2], groups[1::2], strict=True)
+        for index in columns
     ]
-    # Not pg_catalog.unnest: of several arrays it is syntax more than a function.
+    # Not pg_catalog.unnest: with several arrays, unnest is special syntax.
     arrays = f"unnest({', '.join(f'${number}::text[]' for number in range(1, len(names) + 1))})"
     if numbered:
         return f"{arrays} WITH ORDINALITY AS s({', '.join([*names, 'i'])})"

@@ -1,4 +1,4 @@
-"""Why a step was refused, where SQLSTATE does not tell enough: which column it was, without quoting its values."""
+"""Finds out more about a failed step than SQLSTATE says: the column, without quoting its values."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl_sinks.postgres.identifiers import quoted
-from aiorepl_sinks.postgres.plan import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.rows import arrays
+from aiorepl_sinks.postgres.steps import AnyStep, Step, TruncateStep
 
 _VALUES: Final = "22"
 
 
-def told(step: AnyStep) -> str:
-    """What a step is about, in words."""
+def describe(step: AnyStep) -> str:
+    """Describe a step, for messages."""
     if isinstance(step, Step):
         rows = "1 row" if len(step) == 1 else f"{len(step)} rows"
         return f"{step.kind} of {rows} of {step.target}"
@@ -24,26 +24,27 @@ def told(step: AnyStep) -> str:
 
 
 async def reason(connection: Any, step: AnyStep, sqlstate: str) -> str | None:
-    """More than the SQLSTATE says, in words, if there is more. Asked outside of the transaction that failed."""
+    """Return the reason for a failure if more is known than SQLSTATE; call it after the transaction is rolled back."""
     if isinstance(step, TruncateStep) and sqlstate == "0A000":
         return (
-            "a table refers to them that was not emptied with them on the source, or is not published: empty it first, or "
-            "set cascade = true if the source said CASCADE"
+            "another table on the target refers to them, and the source did not truncate it, or does not publish it: truncate "
+            "it first, or set cascade = true if the source used CASCADE"
         )
     if isinstance(step, Step) and sqlstate.startswith(_VALUES):
-        return await _misfit(connection, step)
+        return await _unfit_column(connection, step)
     return None
 
 
-async def _misfit(connection: Any, step: Step) -> str | None:
+async def _unfit_column(connection: Any, step: Step) -> str | None:
+    """Find the first column with a value that does not fit its type."""
     if not step.rows:
         return None
-    # pg_input_is_valid knows lengths as well.
-    checks = connection.get_server_version().major >= 16
-    for place in step.places or step.target.written:
-        column = step.target.columns[place]
-        (values,) = arrays([[row[place]] for row in step.rows], 1)
-        if checks:
+    # pg_input_is_valid also checks lengths.
+    has_check = connection.get_server_version().major >= 16
+    for index in step.columns or step.target.written:
+        column = step.target.columns[index]
+        (values,) = arrays([[row[index]] for row in step.rows], 1)
+        if has_check:
             sql = "SELECT bool_and(pg_catalog.pg_input_is_valid(v, $2)) FROM unnest($1::text[]) AS s(v) WHERE v IS NOT NULL"
             fits = await connection.fetchval(sql, values, column.declared) is not False
         else:
@@ -54,6 +55,7 @@ async def _misfit(connection: Any, step: Step) -> str | None:
 
 
 async def _casts(connection: Any, cast: str, values: list[str | None]) -> bool:
+    """Whether all values can be cast."""
     try:
         await connection.execute(f"SELECT count({cast}) FROM unnest($1::text[]) AS s(v)", values)
     except asyncpg.DataError:

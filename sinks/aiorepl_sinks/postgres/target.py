@@ -1,4 +1,4 @@
-"""A table of the target as the changes of one relation need it, compared with the relation before the first of them."""
+"""The target's table for a relation: looked up in the catalog, and compared with the relation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiorepl import PermanentError, Relation
 from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
 
-# A partitioned table's triggers, constraints and indexes may be its partitions' own, so all of them are looked at.
+# Partitions may have triggers, constraints and indexes of their own, so all of them are looked up.
 _TABLE: Final = """
 WITH RECURSIVE whole(oid) AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
@@ -25,7 +25,7 @@ SELECT c.relkind::text AS kind, c.relrowsecurity AS secured,
     WHERE tgrelid IN (SELECT oid FROM whole) AND NOT tgisinternal) AS triggers
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
 """
-# Casts are to the base type without its length: what is too long is then an error, and not cut off.
+# Values are cast to the base type without its length, so a value that is too long is an error and not truncated.
 _COLUMNS: Final = """
 SELECT a.attname::text AS name, pg_catalog.format_type(base.oid, -1) AS type,
   pg_catalog.format_type(a.atttypid, a.atttypmod) AS declared, a.attgenerated <> '' AS generated
@@ -46,48 +46,49 @@ WITH RECURSIVE whole(oid) AS (
 )
 SELECT i.indrelid = format('%I.%I', $1::text, $2::text)::regclass AS own, i.indisprimary AS primary,
   i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AS usable,
-  ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
-    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.place <= i.indnkeyatts) AS columns
+  ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY AS k(attnum, number)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.number <= i.indnkeyatts) AS columns
 FROM pg_index i WHERE i.indrelid IN (SELECT oid FROM whole) AND (i.indisunique OR i.indisexclusion) AND i.indisvalid
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column that the source sends.
+    """A column of the target that the source sends.
 
-    :param place: where it stands in the source's rows.
-    :param type: what a text is cast to: the type without length, a domain's base type.
-    :param declared: the type as it was declared.
-    :param generated: the target computes it itself: it is not written.
+    :param index: the column's index in the source's rows.
+    :param type: the type that values are cast to: without length, and the base type of a domain.
+    :param declared: the declared type.
+    :param generated: whether the target computes the column, so that it is not written.
     """
 
     name: str
-    place: int
+    index: int
     type: str
     declared: str
     generated: bool = False
 
     def cast(self, text: str) -> str:
-        """An expression for the value that ``text``, an expression of type text, stands for."""
-        if (
-            self.type == "regclass"
-        ):  # the cast has other ideas than the input function of what is no table: "-"
+        """Return an expression that converts ``text``, an expression of type text, to the column's type."""
+        if self.type == "regclass":
+            # Unlike the input function, the cast rejects "-", the text of no table.
             return f"pg_catalog.regclassin({text}::cstring)"
         return f"{text}::{self.type}"
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A table of the target, for one description of its source.
+    """A table of the target, for one relation.
 
-    :param columns: those that the source sends, in its order.
-    :param key: the places of the columns that tell its rows apart; ``None``: only the whole row does.
-    :param unique: whether an index guarantees it, which ON CONFLICT can use.
-    :param commutes: whether nothing but the last state of each row can be seen once the transaction has committed: no
-        other unique index, no foreign key, trigger, rule, or column of the target's own. Then the order of changes to
-        different rows, and what comes between the first and the last of one row, makes no difference.
+    :param name: schema and table.
+    :param columns: the columns that the source sends, in its order.
+    :param key: the indexes of the key's columns; ``None``: only a whole row identifies itself.
+    :param unique: whether a unique index on the key exists that ON CONFLICT can use.
+    :param commutes: whether only the last state of each row is visible after the transaction: the table has no other unique
+        index, no foreign key, trigger or rule, and no column that the source does not send. Then the order of changes to
+        different rows, and the states between the first and the last of one row, make no difference.
     :param copies: whether COPY can write to it.
+    :param only: whether UPDATE, DELETE and TRUNCATE need ONLY; not for a partitioned table.
     """
 
     name: Name
@@ -100,12 +101,12 @@ class Target:
 
     @cached_property
     def written(self) -> tuple[int, ...]:
-        """The places of the columns that are written."""
-        return tuple(column.place for column in self.columns if not column.generated)
+        """The indexes of the columns that are written."""
+        return tuple(column.index for column in self.columns if not column.generated)
 
     @property
     def table(self) -> str:
-        """The table as UPDATE, DELETE and TRUNCATE have it: without what inherits from it, which is published itself."""
+        """The table for UPDATE, DELETE and TRUNCATE: with ONLY, because tables that inherit from it are published themselves."""
         return f"ONLY {qualified(self.name)}" if self.only else qualified(self.name)
 
     def __str__(self) -> str:
@@ -113,47 +114,49 @@ class Target:
 
 
 async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool, replica: bool) -> Target:
-    """Look the target's table up and compare it.
+    """Look up the target's table, and check that the changes of ``relation`` can be applied to it.
 
-    :param upsert: rows must be found by their key.
-    :param replica: triggers and foreign keys do not fire.
-    :raises PermanentError: when the changes of ``relation`` do not fit.
+    :param upsert: whether rows need a unique index on their key.
+    :param replica: whether triggers and foreign keys do not fire.
+    :raises PermanentError: if the table is missing, lacks columns or a unique index, or may not be used.
     """
-    told = ".".join(name)
+    shown = ".".join(name)
     table = await connection.fetchrow(_TABLE, *name)
     if table is None:
         raise PermanentError(
-            f"postgres: the target has no table {told} for {relation}: create it, name another with tables, or leave it "
-            "out of the publication or by a selection"
+            f"postgres: the target has no table {shown} for {relation}: create it, map it to another with the option tables, or "
+            "remove it from the publication or by a selection"
         )
     if not table["visible"]:
         raise PermanentError(
-            f"postgres: the sink's role may not use the schema of {told}: GRANT USAGE ON SCHEMA {quoted(name[0])} TO "
+            f"postgres: the sink's role may not use the schema of {shown}: GRANT USAGE ON SCHEMA {quoted(name[0])} TO "
             f"{quoted(table['role'])}"
         )
     if table["kind"] not in ("r", "p"):
-        raise PermanentError(f"postgres: {told} on the target is not a table: name one with tables")
+        raise PermanentError(
+            f"postgres: {shown} on the target is not a table: map it to one with the option tables"
+        )
     found = {row["name"]: row for row in await connection.fetch(_COLUMNS, *name)}
     missing = [column for column in relation.names if column not in found]
     if missing:
         raise PermanentError(
-            f"postgres: {told} on the target lacks {', '.join(map(quoted, missing))} of {relation}: ALTER TABLE … ADD "
-            "COLUMN there, or drop it by a selection; then start again"
+            f"postgres: {shown} on the target lacks {', '.join(map(quoted, missing))} of {relation}: ALTER TABLE … ADD "
+            "COLUMN there, or remove it by a selection; then start again"
         )
     columns = tuple(
         TargetColumn(
-            column, place, found[column]["type"], found[column]["declared"], found[column]["generated"]
+            column, number, found[column]["type"], found[column]["declared"], found[column]["generated"]
         )
-        for place, column in enumerate(relation.names)
+        for number, column in enumerate(relation.names)
     )
     indexes = await connection.fetch(_INDEXES, *name)
     key = _key(relation, indexes)
-    names = None if key is None else {relation.names[place] for place in key}
+    names = None if key is None else {relation.names[number] for number in key}
     unique = any(index["own"] and index["usable"] and set(index["columns"]) == names for index in indexes)
     if upsert and names is not None and not unique:
-        listed = ", ".join(quoted(relation.names[place]) for place in key or ())
+        listed = ", ".join(quoted(relation.names[number]) for number in key or ())
         raise PermanentError(
-            f"postgres: {told} on the target has no unique index on the key of {relation} that ON CONFLICT could use: "
+            f"postgres: {shown} on the target has no unique index on the key of {relation} that ON CONFLICT could use: "
             f'CREATE UNIQUE INDEX ON {qualified(name)} ({listed}), or choose mode = "strict"'
         )
     firing = {"R", "A"} if replica else {"O", "A"}
@@ -173,10 +176,10 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
 
 
 def _key(relation: Relation, indexes: list[Any]) -> tuple[int, ...] | None:
-    """The replica identity; where the source has none, the target's primary key will do."""
+    """Return the indexes of the replica identity's columns; without one, of the target's primary key."""
     if relation.key:
         return relation.key
     for index in indexes:
         if index["own"] and index["primary"] and set(index["columns"]) <= set(relation.names):
-            return tuple(place for place, column in enumerate(relation.names) if column in index["columns"])
+            return tuple(number for number, column in enumerate(relation.names) if column in index["columns"])
     return None

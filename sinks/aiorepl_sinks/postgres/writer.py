@@ -1,7 +1,7 @@
-"""Slices into transactions of the target, on one session; the sink gives it a batch and undoes what failed.
+"""Writes slices in transactions of the target, on one session.
 
-Committed with the data, the position says what the target has: a slice that lies before it is passed over, so a batch may
-be written again whatever became of the first attempt.
+The position is committed with the data. Slices before it are skipped, so a batch may be written again whatever the result of the
+first attempt was.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from aiorepl import (
     TransientError,
     Truncate,
 )
-from aiorepl_sinks.postgres.apply import Applier
-from aiorepl_sinks.postgres.identifiers import TableNames
-from aiorepl_sinks.postgres.plan import Plan
+from aiorepl_sinks.postgres.applier import Applier
+from aiorepl_sinks.postgres.identifiers import TableMapping
 from aiorepl_sinks.postgres.session import Session
+from aiorepl_sinks.postgres.step_builder import StepBuilder
 from aiorepl_sinks.postgres.target import Target, find
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How the user wants changes to be applied."""
+class ApplyOptions:
+    """The options of the sink about applying changes; see ``PostgresSink``."""
 
-    names: TableNames
+    tables: TableMapping
     mode: Literal["upsert", "strict"]
     transactions: Literal["batch", "source"]
     replica: bool
@@ -47,135 +47,138 @@ class Rules:
 class Writer:
     """Writes batches on one session.
 
-    :ivar under_way: the commit LSN of the transaction of the source whose beginning is in the open transaction.
-    :ivar separable: whether what this call did can be undone alone: a savepoint stands before it.
+    :param name: the sink's name.
+    :ivar incomplete: the commit LSN of the source's transaction whose first slices are in the open transaction.
+    :ivar has_savepoint: whether the open transaction has a savepoint before the current call.
     """
 
-    def __init__(self, session: Session, name: str, rules: Rules) -> None:
+    def __init__(self, session: Session, name: str, options: ApplyOptions) -> None:
         self.session = session
-        self.under_way: LSN | None = None
-        self.separable = False
-        self._rules = rules
-        self._applier = Applier(session.connection, name, strict=rules.mode == "strict")
-        self._plan = Plan(compact=rules.mode == "upsert")
+        self.incomplete: LSN | None = None
+        self.has_savepoint = False
+        self._options = options
+        self._applier = Applier(session.connection, name, strict=options.mode == "strict")
+        self._steps = StepBuilder(compact=options.mode == "upsert")
         self._targets: dict[Relation, Target] = {}
-        self._begun = False
-        self._before: LSN | None = None
-        # Where the open transaction will bring the target, and when that was committed.
-        self._reached: LSN | None = None
-        self._moment: datetime | None = None
-        # A prepared transaction that is on the target already, and comes again.
-        self._passing: LSN | None = None
+        self._in_transaction = False
+        self._incomplete_before: LSN | None = None
+        # The position that the open transaction will commit, and the commit time on the source.
+        self._end_lsn: LSN | None = None
+        self._commit_time: datetime | None = None
+        # The commit LSN of a transaction whose slices are skipped: it is already prepared on the target.
+        self._skipped: LSN | None = None
 
     async def write(self, parts: Sequence[Slice]) -> None:
-        """Apply a batch: committed on return, unless its last transaction goes on in the next."""
-        self._before = self.under_way
-        if self._begun:
+        """Apply a batch. It is committed on return, unless its last transaction continues in the next batch."""
+        self._incomplete_before = self.incomplete
+        if self._in_transaction:
             await self.session.connection.execute("SAVEPOINT aiorepl_call")
-            self.separable = True
+            self.has_savepoint = True
         for part in parts:
-            await self._part(part)
-        if self.under_way is None:
+            await self._write_slice(part)
+        if self.incomplete is None:
             await self._commit()
             return
         await self._apply()
         await self._begin()
-        if self.separable:
+        if self.has_savepoint:
             await self.session.connection.execute("RELEASE SAVEPOINT aiorepl_call")
-            self.separable = False
+            self.has_savepoint = False
 
     async def replay(self, parts: Sequence[Slice]) -> None:
-        """Apply a dead letter, whose changes lie before the position, in a transaction that does not move it.
+        """Apply a dead letter in a transaction that does not move the position.
 
-        :raises PermanentError: a part of a large transaction is in the open transaction.
+        :raises PermanentError: the open transaction contains slices of a large transaction.
         """
-        if self._begun:
-            raise PermanentError("postgres: a large transaction is there in part: replay once it is complete")
+        if self._in_transaction:
+            raise PermanentError(
+                "postgres: the first slices of a large transaction are being applied: replay once it is complete"
+            )
         for part in parts:
-            await self._gather(part)
+            await self._collect(part)
         await self._commit()
 
     async def undo(self) -> None:
-        """Be as before the failed call, of a transaction that goes on."""
+        """Undo the failed call, and keep the slices of earlier calls."""
         await self.session.connection.execute(
             "ROLLBACK TO SAVEPOINT aiorepl_call; RELEASE SAVEPOINT aiorepl_call"
         )
         self._forget()
-        self.under_way, self._begun = self._before, True
+        self.incomplete, self._in_transaction = self._incomplete_before, True
 
     async def abandon(self) -> None:
-        """Roll the open transaction back, with all that came of it in earlier calls."""
+        """Roll back the open transaction, with the slices of earlier calls."""
         if self.session.connection.is_in_transaction():
             await self.session.connection.execute("ROLLBACK")
         self._forget()
-        self.under_way, self._begun = None, False
+        self.incomplete, self._in_transaction = None, False
 
     def _forget(self) -> None:
-        self.separable = False
-        self._plan = Plan(compact=self._rules.mode == "upsert")
-        # Whoever mends a table and tries again is to be believed.
+        self.has_savepoint = False
+        self._steps = StepBuilder(compact=self._options.mode == "upsert")
+        # Look the tables up again: the user may have altered one of them.
         self._targets.clear()
-        self._reached = self._moment = self._passing = None
+        self._end_lsn = self._commit_time = self._skipped = None
 
-    async def _part(self, part: Slice) -> None:
+    async def _write_slice(self, part: Slice) -> None:
         header, position = part.transaction, self.session.position
         if header is None:
             if part.end_lsn is None or part.end_lsn > position:
-                await self._gather(part)
-                self._reached = part.end_lsn or self._reached
+                await self._collect(part)
+                self._end_lsn = part.end_lsn or self._end_lsn
             return
         if header.commit_lsn < position:
             return
-        if not part.first and self.under_way != header.commit_lsn and self._passing != header.commit_lsn:
+        if not part.first and self.incomplete != header.commit_lsn and self._skipped != header.commit_lsn:
             raise TransientError(
-                f"postgres: the connection to the target was lost in the middle of the transaction at {header.commit_lsn}, "
-                "which is larger than a batch: what was applied of it is rolled back",
+                f"postgres: the connection to the target was lost within the large transaction at {header.commit_lsn}: its "
+                "applied slices are rolled back",
                 rewind=True,
             )
         if header.prepared:
-            await self._prepared(part, header)
+            await self._write_prepared(part, header)
             return
-        await self._gather(part)
-        self.under_way = None if part.last else header.commit_lsn
+        await self._collect(part)
+        self.incomplete = None if part.last else header.commit_lsn
         if part.last:
-            self._reached, self._moment = part.end_lsn, header.commit_time
-            if self._rules.transactions == "source":
+            self._end_lsn, self._commit_time = part.end_lsn, header.commit_time
+            if self._options.transactions == "source":
                 await self._commit()
 
-    async def _gather(self, part: Slice) -> None:
+    async def _collect(self, part: Slice) -> None:
         for change in part.changes:
             if isinstance(change, RowChange):
                 relation = change.layout.relation
                 target = self._targets.get(relation) or await self._find(relation)
-                self._plan.row(target, change)
+                self._steps.row(target, change)
             elif isinstance(change, Truncate):
                 targets = [self._targets.get(one) or await self._find(one) for one in change.relations]
-                cascade = change.cascade and self._rules.cascade
-                self._plan.truncate(tuple(targets), change, cascade=cascade)
-            elif isinstance(change, Message) and self._rules.messages:
-                self._plan.emit(change.prefix, change.content)
+                cascade = change.cascade and self._options.cascade
+                self._steps.truncate(tuple(targets), change, cascade=cascade)
+            elif isinstance(change, Message) and self._options.messages:
+                self._steps.emit(change.prefix, change.content)
 
     async def _find(self, relation: Relation) -> Target:
-        rules = self._rules
+        options = self._options
         target = self._targets[relation] = await find(
             self.session.connection,
-            rules.names.target(relation),
+            options.tables.target(relation),
             relation,
-            upsert=rules.mode == "upsert",
-            replica=rules.replica,
+            upsert=options.mode == "upsert",
+            replica=options.replica,
         )
         return target
 
     async def _begin(self) -> None:
-        if not self._begun:
-            # What could wait for the commit on the source may have.
+        if not self._in_transaction:
+            # Constraints that were deferred on the source may be violated until the commit.
             await self.session.connection.execute(
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED"
             )
-            self._begun = True
+            self._in_transaction = True
 
     async def _apply(self) -> None:
-        steps = self._plan.take()
+        steps = self._steps.take()
         if steps:
             await self._begin()
         for step in steps:
@@ -183,67 +186,66 @@ class Writer:
 
     async def _commit(self) -> None:
         await self._apply()
-        reached = self._reached
-        if reached is not None:
-            # Of a mark alone nothing but the position is written: a statement is a transaction.
-            await self.session.books.advance(self.session.position, reached)
-        if self._begun:
-            if reached is not None and self._moment is not None:
-                await self.session.mark_origin(reached, self._moment)
+        end_lsn = self._end_lsn
+        if end_lsn is not None:
+            # Without changes this statement is the whole transaction.
+            await self.session.state.advance(self.session.position, end_lsn)
+        if self._in_transaction:
+            if end_lsn is not None and self._commit_time is not None:
+                await self.session.mark_origin(end_lsn, self._commit_time)
             await self.session.connection.execute("COMMIT")
-        if reached is not None:
-            self.session.position = reached
-        self._begun = self.separable = False
-        self._reached = self._moment = None
+        if end_lsn is not None:
+            self.session.position = end_lsn
+        self._in_transaction = self.has_savepoint = False
+        self._end_lsn = self._commit_time = None
 
-    # Two-phase commit. PREPARE and what decides it are no part of the transactions that move the position, so each may
-    # be done and the position behind it. Then it comes again, and is found done.
+    # Two-phase commit. PREPARE, COMMIT PREPARED and ROLLBACK PREPARED are not part of the transaction that moves the position,
+    # so each may be done while the position is still before it. Then it is delivered again, and found done.
 
-    async def _prepared(self, part: Slice, header: Transaction) -> None:
+    async def _write_prepared(self, part: Slice, header: Transaction) -> None:
         message = part.two_phase
         if isinstance(message, (CommitPrepared, RollbackPrepared)):
             await self._commit()
-            await self._decide(header, part.end_lsn, commits=isinstance(message, CommitPrepared))
+            await self._finish_prepared(header, part.end_lsn, commits=isinstance(message, CommitPrepared))
             return
-        xid, prepare_lsn, books = header.xid, header.commit_lsn, self.session.books
+        xid, prepare_lsn, state = header.xid, header.commit_lsn, self.session.state
         if part.first:
             await self._commit()
-            if await books.begin_prepared(xid, prepare_lsn):
-                self._passing = header.commit_lsn
-        if self._passing != header.commit_lsn:
-            await self._gather(part)
-            self.under_way = header.commit_lsn
+            if await state.is_prepared(xid, prepare_lsn):
+                self._skipped = header.commit_lsn
+        if self._skipped != header.commit_lsn:
+            await self._collect(part)
+            self.incomplete = header.commit_lsn
             if not part.last:
                 return
             await self._apply()
             await self._begin()
-            await books.note(xid, prepare_lsn, header.gid or "", committed=True)
+            await state.record(xid, prepare_lsn, header.gid or "", committed=True)
             await self.session.mark_origin(part.end_lsn or header.commit_lsn, header.commit_time)
-            await self.session.connection.execute(f"PREPARE TRANSACTION '{books.gid(xid, prepare_lsn)}'")
-            self._begun = self.separable = False
-            self.under_way = None
+            await self.session.connection.execute(f"PREPARE TRANSACTION '{state.gid(xid, prepare_lsn)}'")
+            self._in_transaction = self.has_savepoint = False
+            self.incomplete = None
         if part.last:
             await self._begin()
-            await books.note(xid, prepare_lsn, header.gid or "", committed=False)
-            self._reached, self._passing = part.end_lsn, None
+            await state.record(xid, prepare_lsn, header.gid or "", committed=False)
+            self._end_lsn, self._skipped = part.end_lsn, None
             await self._commit()
 
-    async def _decide(self, header: Transaction, end_lsn: LSN | None, *, commits: bool) -> None:
-        xid, books, connection = header.xid, self.session.books, self.session.connection
-        found = await books.find(xid)
+    async def _finish_prepared(self, header: Transaction, end_lsn: LSN | None, *, commits: bool) -> None:
+        xid, state, connection = header.xid, self.session.state, self.session.connection
+        found = await state.find(xid)
         if found is None:
-            pass  # decided, and the position was not moved
+            pass  # done before, but the position was not moved
         elif found.open:
             if commits:
                 await self.session.mark_origin(end_lsn or header.commit_lsn, header.commit_time)
             await connection.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED '{found.gid}'")
-        elif (commits and found.noted and not found.committed) or (not commits and found.committed):
-            done, ought = ("rolled back", "committed") if commits else ("committed", "rolled back")
+        elif (commits and found.recorded and not found.committed) or (not commits and found.committed):
+            done, on_source = ("rolled back", "committed") if commits else ("committed", "rolled back")
             raise PermanentError(
-                f"postgres: {found.gid} was {done} on the target by somebody else, and was {ought} on the source: load "
-                "its tables again"
+                f"postgres: {found.gid} was {done} by hand on the target, but {on_source} on the source: load its tables again"
             )
         await self._begin()
-        await books.forget(xid)
-        self._reached = end_lsn
+        await state.delete(xid)
+        self._end_lsn = end_lsn
         await self._commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import Final
 
@@ -11,41 +12,63 @@ from redis import exceptions as errors
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks import tls
 
+# An error's code is the first word of its message. Until Redis 6.2 a failed script reports the error of the command that
+# failed within it at the end of a message of its own, behind ": -".
+_CODE: Final = re.compile(r"(?:^|: -)([A-Z]+)\b")
+_ACCESS_DENIED: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
+# ACL errors within a script, until Redis 6.2 and since 7; they have no code.
+_ACCESS_DENIED_IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
+_TRANSIENT: Final = {
+    *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),
+    *("UNBLOCKED", "NOMASTERLINK"),
+}
+# The client removes the code of these from the message.
+_CODES: Final[dict[type[errors.RedisError], str]] = {
+    errors.OutOfMemoryError: "OOM",
+    errors.ReadOnlyError: "READONLY",
+    errors.BusyLoadingError: "LOADING",
+    errors.TryAgainError: "TRYAGAIN",
+    errors.MasterDownError: "MASTERDOWN",
+    errors.ClusterDownError: "CLUSTERDOWN",
+}
+_ADVICE: Final = {
+    "OOM": ": it has reached maxmemory: raise it, or limit the streams with max_length",
+    "MISCONF": ": it cannot write to its disk: see its log",
+    "NOREPLICAS": ": it has fewer replicas than min-replicas-to-write",
+    "READONLY": ": it is a replica: connect to the master",
+}
 
-def problem(error: errors.RedisError) -> PermanentError | TransientError:
-    """Translate an error. Some of Redis' messages quote arguments, so only their first word is kept."""
-    code = str(error).partition(" ")[0]
+
+def translate(error: errors.RedisError) -> PermanentError | TransientError:
+    """Translate an error. Redis' messages may quote arguments, so only the code of the error is kept.
+
+    Redis denies the first write of a script or none of them, so a script that failed with a transient code has written
+    nothing.
+    """
+    code = _CODES.get(type(error)) or (found[1] if (found := _CODE.search(str(error))) else "")
     # The client wraps errors that occur while it connects.
-    told: tuple[BaseException | None, ...] = (error, error.__cause__, error.__context__)
-    refused = any(isinstance(one, (errors.AuthenticationError, errors.NoPermissionError)) for one in told)
-    if refused or code in _REFUSALS or any(words in str(error) for words in _REFUSALS_IN_SCRIPTS):
+    chain: tuple[BaseException | None, ...] = (error, error.__cause__, error.__context__)
+    denied = any(isinstance(each, (errors.AuthenticationError, errors.NoPermissionError)) for each in chain)
+    if denied or code in _ACCESS_DENIED or any(text in str(error) for text in _ACCESS_DENIED_IN_SCRIPT):
         return PermanentError(
             "redis: user or password is wrong, or the user may not run EVALSHA, SCRIPT, HGET, HGETALL, HSET, INFO, TYPE, "
             "WAIT, XADD, XINFO and XTRIM on these keys"
         )
-    if (told_by_tls := tls.problem("redis", error)) is not None:
-        return told_by_tls
-    if code in _PASSING:
-        return TransientError(f"redis: the server says {code}")
+    if (tls_error := tls.translate("redis", error)) is not None:
+        return tls_error
+    if code in _TRANSIENT:
+        return TransientError(f"redis: the server replied {code}{_ADVICE.get(code, '')}")
     if isinstance(error, (errors.ConnectionError, errors.TimeoutError)):
-        reasons = (_reason(one) for one in told if isinstance(one, OSError) and one.errno)
+        reasons = (_reason(each) for each in chain if isinstance(each, OSError) and each.errno)
         return TransientError(f"redis: no answer from the server ({next(reasons, type(error).__name__)})")
     if code in ("MOVED", "CROSSSLOT") or isinstance(error, errors.MovedError):
         return PermanentError(
-            "redis: this is a node of a Redis Cluster, where one script cannot reach all streams"
+            "redis: the server is a node of a Redis Cluster, where one script cannot reach all streams: use a server that "
+            "is not clustered"
         )
-    return PermanentError(f"redis: {type(error).__name__}")
+    return PermanentError(f"redis: {type(error).__name__}{f' ({code})' if code else ''}")
 
 
 def _reason(error: OSError) -> str | None:
-    """The operating system's text for the error; asyncio's text contains the address."""
+    """Return the operating system's text for the error; asyncio's text contains the address."""
     return error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-
-
-_REFUSALS: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
-# ACL errors inside a script, up to Redis 6.2 and from 7 on; they do not begin with an error code.
-_REFUSALS_IN_SCRIPTS: Final = ("The user executing the script can't", "ACL failure in script")
-_PASSING: Final = {
-    *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),
-    *("UNBLOCKED", "NOMASTERLINK", "-READONLY"),
-}

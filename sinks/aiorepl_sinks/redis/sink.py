@@ -27,40 +27,45 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.cancellation import cancellable
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks import tls
-from aiorepl_sinks.cancellation import cancellable
-from aiorepl_sinks.redis.errors import problem
+from aiorepl_sinks.redis.errors import translate
 from aiorepl_sinks.redis.scripts import APPEND, REPLAY
 
 _log = logging.getLogger("aiorepl.sinks.redis")
 
-# Scripts stop Redis while they run: a few milliseconds at this size.
-_AT_ONCE: Final = 1000
-_AT_ONCE_BYTES: Final = 1024 * 1024
+# Redis serves nobody else while a script runs: a few milliseconds at this size.
+_SCRIPT_CHANGES: Final = 1000
+_SCRIPT_BYTES: Final = 1024 * 1024
+_URL_OPTIONS: Final = {"client_name", "db", "password", "username"}
+
+Entry = tuple[str, str, list[bytes]]
+"""The stream's key, the entry's ID, and its fields: names and values in turn."""
 
 
 class RedisSink(Sink):
     """Options:
 
-    :param url: ``redis://host:6379/0``, ``rediss://`` for TLS, ``unix://`` for a socket; may hold user and password.
-    :param stream: the key of the stream of each change, a template (``aiorepl.formats.routing``). A truncate goes to
-        the stream of each of its tables.
+    :param url: ``redis://host:6379/0``, ``rediss://`` for TLS or ``unix://`` for a socket; may contain user and password.
+    :param stream: a template for the key of each change's stream (``aiorepl.formats.routing``). A truncate is added to the
+        stream of each of its tables.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
-    :param max_length: keep about so many entries in each stream, and drop older ones; all, unless given.
-    :param max_event_bytes: a larger event is refused. Redis takes no more than its ``proto-max-bulk-len``, 512 MB.
-    :param replicas: after each batch, wait until so many replicas have it.
+    :param max_length: the approximate number of entries to keep in each stream; older ones are deleted. ``None``: all.
+    :param max_event_bytes: reject larger events. Redis' own limit is ``proto-max-bulk-len``, 512 MiB.
+    :param replicas: after each batch, wait until this many replicas have it (WAIT).
     :param timeout: seconds to wait for an answer before the connection counts as lost.
-    :param username: instead of the URL's.
-    :param password: instead of the URL's.
-    :param ca: a file of certificates to trust instead of the system's.
-    :param certificate: a file with the client's certificate, for servers that ask for one; ``key`` is its key's file,
-        ``key_password`` opens that.
-    :param position_key: the hash that holds the position; ``{slot}`` and ``{name}``, the sink's, are filled in.
+    :param username: takes precedence over the URL's.
+    :param password: takes precedence over the URL's.
+    :param ca: a PEM file with the CAs to trust instead of the system's.
+    :param certificate: a PEM file with the client's certificate, for servers that require one.
+    :param key: a PEM file with its private key.
+    :param key_password: decrypts the private key.
+    :param position_key: the key of the hash that holds the position; ``{slot}`` and ``{name}`` (the sink's) are replaced.
     """
 
     def __init__(
@@ -90,136 +95,150 @@ class RedisSink(Sink):
         self._encrypted = url.startswith("rediss://")
         if ca is not None or certificate is not None or key is not None:
             if not self._encrypted:
-                raise ConfigurationError("redis: ca, certificate and key want a URL of rediss://")
-            # The client reads the files when it connects: here only what is wrong with them is told.
+                raise ConfigurationError("redis: ca, certificate and key need a rediss:// URL")
+            # The client reads the files when it connects; this only reports errors in them at once.
             tls.context("redis", ca, certificate, key, key_password)
             files = {"ca_certs": ca, "certfile": certificate, "keyfile": key, "password": key_password}
             options |= {f"ssl_{name}": value for name, value in files.items() if value is not None}
-        _require_plain(url)
+        _check_query(url)
         if self._encrypted:
             options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         try:
-            # The engine tries again, and says so; the client would do it unseen.
+            # The engine retries and logs that; the client would retry silently.
             pool = client.ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
         except ValueError:
             raise ConfigurationError(
-                "redis: url reads like redis://host:6379/0, rediss:// or unix://"
+                "redis: url is not of the form redis://host:6379/0, rediss:// or unix://"
             ) from None
         self._redis = client.Redis.from_pool(pool)
-        self._append = self._redis.register_script(APPEND)
-        self._replayed = self._redis.register_script(REPLAY)
+        self._append_script = self._redis.register_script(APPEND)
+        self._replay_script = self._redis.register_script(REPLAY)
         self._route: RoutingKey = Routing(stream)
         self._events = Events(format, values=values)
         self._max_length = max_length
         self._max_event_bytes = max_event_bytes
         self._replicas = replicas
         self._timeout = timeout
-        self._key = position_key
+        self._position_key = position_key
         self._source: Position | None = None
-        self._last = ""
-        self._reached = 0
-        # Events of schema changes, by the oid of the table, until its next row.
-        self._pending: dict[int, list[bytes]] = {}
+        # The ID of the last change that Redis has, and the LSN of the position.
+        self._last_id = ""
+        self._position_lsn = 0
+        # By table oid, the events of schema changes until the table's next row.
+        self._schema_events: dict[int, list[bytes]] = {}
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Read where the streams stand."""
-        self._key = self._key.replace("{slot}", context.position.slot).replace("{name}", context.name)
+        """Connect, and return the position from the hash."""
+        self._position_key = self._position_key.replace("{slot}", context.position.slot).replace(
+            "{name}", context.name
+        )
         self._route = context.routing_key or self._route
         self._source = context.position
         self._events.open(context.position)
         try:
-            held = await cancellable(self._redis.hgetall(self._key))
+            stored = await cancellable(self._redis.hgetall(self._position_key))
             persistence = await cancellable(self._redis.info("persistence"))
+            memory = await cancellable(self._redis.info("memory"))
         except errors.RedisError as error:
-            told = problem(error)
-            if self._encrypted and type(told) is TransientError and type(error) is errors.ConnectionError:
-                told = TransientError(
-                    f"{told}: no server there, or it wants a certificate that it knows: see the options certificate and key"
+            translated = translate(error)
+            if (
+                self._encrypted
+                and type(translated) is TransientError
+                and type(error) is errors.ConnectionError
+            ):
+                translated = TransientError(
+                    f"{translated}: no server listens there, or it requires a client certificate that it trusts: see the "
+                    "options certificate and key"
                 )
-            raise told from None
+            raise translated from None
         if not persistence.get("aof_enabled"):
-            _log.warning("redis: appendonly is off: what a restart of Redis loses will not come again")
-        kept = {_text(name): _text(value) for name, value in held.items()}
-        self._last = kept.get("last", "")
-        self._pending = {}
-        try:
-            position = (
-                Position.from_json(orjson.loads(kept["position"])) if "position" in kept else context.position
+            _log.warning("redis: appendonly is off: entries that a restart of Redis loses are not sent again")
+        if memory.get("maxmemory") and str(memory.get("maxmemory_policy")).startswith("allkeys"):
+            _log.warning(
+                "redis: maxmemory-policy %s may evict streams and the position: set noeviction",
+                memory["maxmemory_policy"],
             )
-        except ValueError:
-            raise PermanentError(
-                f"redis: {self._key} holds no position of ours: name another with position_key"
-            ) from None
-        self._reached = position.lsn
+        fields = {_text(name): _text(value) for name, value in stored.items()}
+        self._last_id = fields.get("last", "")
+        self._schema_events = {}
+        position = context.position
+        if "position" in fields:
+            try:
+                position = Position.from_json(orjson.loads(fields["position"]))
+            except ValueError:
+                raise PermanentError(
+                    f"redis: {self._position_key} does not hold a position of aiorepl: set another key with position_key"
+                ) from None
+        self._position_lsn = position.lsn
         return position
 
     async def write(self, batch: Batch) -> None:
-        """Add the entries that are not there yet, and move the position."""
-        changes, pending = self._entries(batch)
+        """Add the entries that are not in Redis yet, and move the position."""
+        changes, schema_events = self._entries(batch)
         end_lsn, position = batch.end_lsn, b""
         if end_lsn is not None and self._source is not None:
             position = orjson.dumps(self._source.at(end_lsn).to_json())
         try:
             while True:
-                changes = [each for each in changes if _number(each[0]) > _number(self._last)]
+                changes = [each for each in changes if _parse_id(each[0]) > _parse_id(self._last_id)]
                 chunk = list(_chunk(changes))
-                whole = len(chunk) == len(changes)
-                if await self._run(chunk, position if whole else b"") and whole:
+                complete = len(chunk) == len(changes)
+                if await self._append(chunk, position if complete else b"") and complete:
                     break
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise problem(error) from None
-        self._pending = pending
+            raise translate(error) from None
+        self._schema_events = schema_events
         if end_lsn is not None:
-            self._reached = end_lsn
+            self._position_lsn = end_lsn
 
     async def replay(self, batch: Batch) -> None:
-        """Append the entries to the stream under new IDs; the position does not change."""
+        """Add a dead letter's entries under new IDs; the position does not change."""
         changes, _ = self._entries(batch)
         try:
             while chunk := list(_chunk(changes)):
-                await self._replay([entry for _, entries in chunk for entry in entries])
+                await self._append_replayed([entry for _, entries in chunk for entry in entries])
                 changes = changes[len(chunk) :]
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise problem(error) from None
+            raise translate(error) from None
 
     async def close(self) -> None:
         """Disconnect."""
         await self._redis.aclose()
 
     def _entries(self, batch: Batch) -> tuple[list[tuple[str, list[Entry]]], dict[int, list[bytes]]]:
-        """The entries of each change, and the schema change events that still wait for a row of their table."""
+        """Return the ID and the entries of each change, and the schema change events still without a row."""
         changes: list[tuple[str, list[Entry]]] = []
-        pending = dict(self._pending)
+        schema_events = dict(self._schema_events)
         for change in batch.changes:
             if isinstance(change, SchemaChange):
-                # It has the ordinal of the row behind it, and no ID is free between that and the one before.
+                # It has the ordinal of the row after it, and there is no free ID between that and the previous one.
                 events = [event for _, event, _ in self._events.of(change)]
                 oid = change.relation.oid
-                pending[oid] = pending.get(oid, []) + events
+                schema_events[oid] = schema_events.get(oid, []) + events
             else:
-                told = pending.pop(change.relation.oid, []) if isinstance(change, RowChange) else []
+                events = schema_events.pop(change.relation.oid, []) if isinstance(change, RowChange) else []
                 names = (b"schema" if number == 1 else b"schema-%d" % number for number in count(1))
-                schema = [field for pair in zip(names, told, strict=False) for field in pair]
-                changes.append((_identity(change), self._entries_of(change, schema)))
-        return changes, pending
+                fields = [field for pair in zip(names, events, strict=False) for field in pair]
+                changes.append((_identity(change), self._entries_of(change, fields)))
+        return changes, schema_events
 
-    def _entries_of(self, change: Change, schema: list[bytes]) -> list[Entry]:
-        """The entries of a change; several if it goes to several streams, or is several events in this format."""
+    def _entries_of(self, change: Change, schema_fields: list[bytes]) -> list[Entry]:
+        """Return a change's entries: one for each of its streams and each event that the format makes of it."""
         entries = []
-        lsn, ordinal = _number(_identity(change))
+        lsn, ordinal = _parse_id(_identity(change))
         parts: Counter[str] = Counter()
         for part, value, _ in self._events.of(change):
             if len(value) > self._max_event_bytes:
-                # The batch is refused whole, because the position must not pass a refused change.
+                # The batch is rejected as a whole, because the position must not pass a rejected change.
                 raise PermanentError(
-                    f"redis: {change!r} is {len(value)} bytes as an event, more than max_event_bytes"
+                    f"redis: the event of {change!r} has {len(value)} bytes, more than max_event_bytes: raise it"
                 )
             key = self._events.format.key(part)
-            fields = [*schema, *((b"key", key) if key is not None else ()), b"value", value]
+            fields = [*schema_fields, *((b"key", key) if key is not None else ()), b"value", value]
             for stream in dict.fromkeys(self._route(part)):
                 number = ordinal if not self._splits else (ordinal << 16) + parts[stream]
                 parts[stream] += 1
@@ -228,110 +247,111 @@ class RedisSink(Sink):
 
     @property
     def _splits(self) -> bool:
+        """Whether the format may make several events of one change."""
         return type(self._events.format).split is not Format.split
 
-    async def _run(self, changes: Sequence[tuple[str, list[Entry]]], position: bytes) -> bool:
-        """Have the script run; whether it has added these."""
+    async def _append(self, changes: Sequence[tuple[str, list[Entry]]], position: bytes) -> bool:
+        """Run the append script; return ``False`` if Redis already has some of the changes: try again with the rest."""
         entries = list(chain.from_iterable(entries for _, entries in changes))
-        streams = _numbered(entries)
-        last = changes[-1][0] if changes else self._last
-        arguments: list[Any] = [self._last, last, position, self._max_length or ""]
+        indexes = _stream_indexes(entries)
+        last = changes[-1][0] if changes else self._last_id
+        arguments: list[Any] = [self._last_id, last, position, self._max_length or ""]
         for stream, identity, fields in entries:
-            arguments += [streams[stream], identity, len(fields), *fields]
-        said, *rest = map(_text, await cancellable(self._append([self._key, *streams], arguments)))
-        if said == "done":
-            self._last = last
+            arguments += [indexes[stream], identity, len(fields), *fields]
+        keys = [self._position_key, *indexes]
+        reply, *details = map(_text, await cancellable(self._append_script(keys, arguments)))
+        if reply == "done":
+            self._last_id = last
             return True
-        if said == "elsewhere":
-            if _number(rest[0]) < _number(self._last):
-                raise TransientError("redis: it has lost what it had taken", rewind=True)
-            self._last = rest[0]
+        if reply == "moved":
+            if _parse_id(details[0]) < _parse_id(self._last_id):
+                raise TransientError(
+                    "redis: the server has lost entries that it had acknowledged", rewind=True
+                )
+            self._last_id = details[0]
             return False
-        if said == "foreign":
+        if reply == "foreign":
             raise PermanentError(
-                f"redis: stream {rest[0]} has entries beyond the position in {self._key}: somebody else writes to it, or "
-                "it is of another source; give these changes a stream of their own"
+                f"redis: stream {details[0]} has entries beyond the position in {self._position_key}: it has another writer "
+                "or another source: set a stream of its own with the option stream"
             )
-        raise _no_stream(rest[0])
+        raise _not_a_stream(details[0])
 
-    async def _replay(self, entries: Sequence[Entry]) -> None:
-        """Run the script that appends replayed entries.
+    async def _append_replayed(self, entries: Sequence[Entry]) -> None:
+        """Run the script that adds replayed entries.
 
         Complete transactions have commit LSNs below the position, and later ones have not. So an ID right before the
         position sorts after all existing entries and before all later ones.
         """
-        streams = _numbered(entries)
-        arguments: list[Any] = [max(self._reached, 1) - 1, self._max_length or ""]
+        indexes = _stream_indexes(entries)
+        arguments: list[Any] = [max(self._position_lsn, 1) - 1, self._max_length or ""]
         for stream, _, fields in entries:
-            arguments += [streams[stream], len(fields), *fields]
-        said, *rest = map(_text, await cancellable(self._replayed([self._key, *streams], arguments)))
-        if said == "ahead":
+            arguments += [indexes[stream], len(fields), *fields]
+        keys = [self._position_key, *indexes]
+        reply, *details = map(_text, await cancellable(self._replay_script(keys, arguments)))
+        if reply == "ahead":
             raise PermanentError(
-                f"redis: stream {rest[0]} has entries beyond the position in {self._key}: a large transaction is there in "
-                "part, so run the pipeline until it is complete, stop it, and replay; or somebody else writes to the stream"
+                f"redis: stream {details[0]} has entries beyond the position in {self._position_key}: it holds a part of a "
+                "large transaction (run the pipeline until it is complete, stop it, and replay again), or another writer's "
+                "entries"
             )
-        if said != "done":
-            raise _no_stream(rest[0])
+        if reply != "done":
+            raise _not_a_stream(details[0])
 
     async def _wait(self) -> None:
-        # The script moves the position in any case, so this connection has written something to wait for.
-        milliseconds = int(self._timeout * 500)  # it has to answer before the connection counts as lost
-        reached = await cancellable(self._redis.wait(self._replicas, milliseconds))
-        if reached < self._replicas:
-            raise TransientError(f"redis: {reached} of {self._replicas} replicas have the batch")
+        """Wait until the replicas have what this connection wrote: the script always writes the position."""
+        milliseconds = int(self._timeout * 500)  # Redis has to answer before the connection counts as lost
+        acknowledged = await cancellable(self._redis.wait(self._replicas, milliseconds))
+        if acknowledged < self._replicas:
+            raise TransientError(f"redis: {acknowledged} of {self._replicas} replicas have the batch")
 
 
-def _require_plain(url: str) -> None:
-    """Check that the URL has only the allowed options.
+def _check_query(url: str) -> None:
+    """Require that the URL has only the allowed options.
 
     The client accepts any option in the URL, ``ssl_cert_reqs=none`` included, and prefers it to its keyword arguments.
     """
     try:
-        given = set(parse_qs(urlsplit(url).query, keep_blank_values=True))
+        options = set(parse_qs(urlsplit(url).query, keep_blank_values=True))
     except ValueError:
-        given = set()
-    if given - _URL_OPTIONS:
+        options = set()
+    if options - _URL_OPTIONS:
         # The option is not named: it may be the rest of a password that contains a question mark.
         raise ConfigurationError(
-            f"redis: url has other options than {', '.join(sorted(_URL_OPTIONS))}: leave them out; certificates are always "
+            f"redis: url has other options than {', '.join(sorted(_URL_OPTIONS))}: remove them; certificates are always "
             "verified, see the options ca, certificate and key"
         )
 
 
-_URL_OPTIONS: Final = {"client_name", "db", "password", "username"}
-
-Entry = tuple[str, str, list[bytes]]
-"""The stream's key, the entry's ID, and its fields: names and values in turn."""
-
-
-def _numbered(entries: Sequence[Entry]) -> dict[str, int]:
+def _stream_indexes(entries: Sequence[Entry]) -> dict[str, int]:
     """Map each stream of the entries to its index in the script's KEYS."""
     return {stream: number for number, stream in enumerate(dict.fromkeys(entry[0] for entry in entries), 1)}
 
 
-def _no_stream(key: str) -> PermanentError:
-    return PermanentError(f"redis: {key} exists and is not a stream: name another with the option stream")
+def _not_a_stream(key: str) -> PermanentError:
+    return PermanentError(f"redis: key {key} is not a stream: set another with the option stream")
 
 
 def _chunk(changes: Sequence[tuple[str, list[Entry]]]) -> Iterator[tuple[str, list[Entry]]]:
-    """As many as one script is given."""
+    """Yield the first changes, as many as one script takes, and at least one."""
     size = 0
     for number, (identity, entries) in enumerate(changes):
         size += sum(len(field) for _, _, fields in entries for field in fields)
-        if number and (number >= _AT_ONCE or size > _AT_ONCE_BYTES):
+        if number and (number >= _SCRIPT_CHANGES or size > _SCRIPT_BYTES):
             return
         yield identity, entries
 
 
 def _identity(change: Change) -> str:
-    """As an entry's ID: the change's commit LSN, as a number, and its ordinal."""
+    """Return a change's identity as an entry ID: its commit LSN as a number, and its ordinal."""
     if change.transaction is None:
-        # A message between transactions: a commit record may begin at the very LSN where it ends.
+        # A message outside transactions: a commit record may begin at the very LSN where it ends.
         return f"{commit_lsn(change) - 1}-0"
     return f"{int(change.transaction.commit_lsn)}-{change.ordinal}"
 
 
-def _number(identity: str) -> tuple[int, int]:
+def _parse_id(identity: str) -> tuple[int, int]:
+    """Parse an entry ID; the empty one precedes all others."""
     lsn, _, ordinal = identity.partition("-")
     return (int(lsn), int(ordinal)) if lsn else (0, 0)
 

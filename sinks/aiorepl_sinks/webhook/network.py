@@ -1,7 +1,7 @@
-"""How the webhook sink reaches its receiver: the connections, and which addresses they may lead to.
+"""The connections of the sink ``webhook``: the receiver's URL, the connection pool, and which addresses are allowed.
 
-The pool is the one beneath httpx2's client. The client itself would log URLs with their queries, keep the receiver's
-cookies, follow redirects where it is told to, and take proxies and passwords from its surroundings.
+The pool is the one that httpx2's client uses. The client itself would log URLs with their queries, keep cookies, follow
+redirects, and take proxies and passwords from the environment.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import httpx2
 from aiorepl import ConfigurationError
 from aiorepl_sinks import tls
 
-# Shorter than the five seconds after which many servers close a connection, so that they seldom close ours just now.
+# Many servers close a connection after five idle seconds; close it first, or a request meets a closed connection.
 _IDLE_SECONDS: Final = 4.0
-# From IANA's registries of special-purpose addresses; what ``ipaddress`` calls global depends on the version of Python.
+# From IANA's registries of special-purpose addresses. ``is_global`` of ``ipaddress`` differs between versions of Python.
 _IPV4_NOT_PUBLIC: Final = tuple(
     map(
         IPv4Network,
@@ -44,10 +44,10 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go.
+    """The receiver.
 
     :param host: the value of the Host header.
-    :param shown: what may be shown of the URL.
+    :param shown: the URL without its secret parts, for messages.
     """
 
     url: httpcore2.URL = field(repr=False)
@@ -55,19 +55,19 @@ class Target:
     shown: str
 
 
-def target(url: str) -> Target:
-    """Read a URL.
+def parse_url(url: str) -> Target:
+    """Parse the receiver's URL.
 
-    :raises ConfigurationError: when nothing can be sent to it; shows nothing of it.
+    :raises ConfigurationError: if it is invalid; the message does not quote it.
     """
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
-        raise ConfigurationError("url cannot be read: it is https://host/path") from None
+        raise ConfigurationError("webhook: url is invalid: it is https://host/path") from None
     if parsed.scheme not in ("https", "http") or not parsed.host:
-        raise ConfigurationError("url is not one of HTTP: it is https://host/path")
+        raise ConfigurationError("webhook: url is not an HTTP URL: it is https://host/path")
     if parsed.userinfo:
-        raise ConfigurationError("url has a user or password in it: use bearer, or headers")
+        raise ConfigurationError("webhook: url contains a user or password: use bearer or headers instead")
     raw = httpcore2.URL(
         scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
     )
@@ -75,7 +75,7 @@ def target(url: str) -> Target:
 
 
 def shown(url: str) -> str:
-    """A URL without user, password, query and fragment."""
+    """Return a URL without user, password, query and fragment."""
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -84,17 +84,17 @@ def shown(url: str) -> str:
     return f"{parsed.scheme}://{host}{parsed.path}" if host else parsed.path
 
 
-class PrivateAddress(Exception):
-    """The receiver's name leads to no public address."""
+class PrivateAddressError(Exception):
+    """The receiver's name resolves to no public address."""
 
 
 class Network(httpcore2.AsyncNetworkBackend):
-    """Connects to public addresses alone, or to any.
+    """Connects to any address, or to public addresses only.
 
-    A name is resolved here and the address that was checked is the one connected to, so a name that leads elsewhere a
-    moment later gains nothing.
+    It resolves the name itself and connects to the address that it has checked, so a DNS answer that changes in between has
+    no effect.
 
-    :param private: whether addresses that are not public are good, too.
+    :param private: whether to connect to addresses that are not public.
     """
 
     def __init__(self, *, private: bool) -> None:
@@ -111,13 +111,13 @@ class Network(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to the first address that answers.
 
-        :raises PrivateAddress: there is none that is public.
+        :raises PrivateAddressError: no address is public.
         """
         addresses = [host]
         if not self._private:
             addresses = list(filter(is_public, await _resolve(host, port, timeout)))
             if not addresses:
-                raise PrivateAddress
+                raise PrivateAddressError
         for number, address in enumerate(addresses, 1):
             try:
                 return _Stream(
@@ -130,7 +130,7 @@ class Network(httpcore2.AsyncNetworkBackend):
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection that is closed when its TLS handshake is cancelled, which the library's own is not."""
+    """A connection that closes when its TLS handshake is cancelled; the library's own leaks."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -171,23 +171,24 @@ async def _resolve(host: str, port: int, timeout: float | None) -> list[str]:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one of the public internet, and does not stand for an IPv4 address that is not."""
+    """Whether an address is public, and does not map to an IPv4 address that is not."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
-        carried = address.ipv4_mapped
-        if carried is None and address in _NAT64:
-            carried = IPv4Address(int(address) & 0xFFFFFFFF)
-        if carried is None:
-            # Everything else of IPv6 is local, mapped, reserved, or of a use that is still to be found.
+        mapped = address.ipv4_mapped
+        if mapped is None and address in _NAT64:
+            mapped = IPv4Address(int(address) & 0xFFFFFFFF)
+        if mapped is None:
+            # All other IPv6 networks are local or reserved.
             return address in _IPV6 and not any(address in network for network in _IPV6_NOT_PUBLIC)
-        address = carried
+        address = mapped
     return not any(address in network for network in _IPV4_NOT_PUBLIC)
 
 
-def trust(ca: str | Path | None) -> ssl.SSLContext:
-    """Whose certificates are believed: the system's authorities, or those in a file and no others.
+def tls_context(ca: str | Path | None) -> ssl.SSLContext:
+    """Make the TLS context.
 
-    :raises ConfigurationError: when the file cannot be read, or holds none.
+    :param ca: a PEM file with the CAs to trust instead of the system's.
+    :raises ConfigurationError: if the file is missing or invalid.
     """
     return httpx2.create_ssl_context() if ca is None else tls.context("webhook", str(ca), None, None, None)
 
@@ -195,10 +196,10 @@ def trust(ca: str | Path | None) -> ssl.SSLContext:
 def pool(
     context: ssl.SSLContext, *, connections: int, http2: bool, private: bool
 ) -> httpcore2.AsyncConnectionPool:
-    """Connections that are kept and used again.
+    """Make a connection pool.
 
-    :param connections: how many there are at most.
-    :param private: whether they may lead to addresses that are not public.
+    :param connections: the largest number of open connections.
+    :param private: whether to connect to addresses that are not public.
     """
     return httpcore2.AsyncConnectionPool(
         ssl_context=context,
@@ -210,25 +211,25 @@ def pool(
 
 
 def reason(error: BaseException) -> str:
-    """Why a request had no answer, in words of our own: those of the libraries may quote what was received."""
+    """Return why a request has no response. Messages of the libraries may quote the response, so they are not used."""
     found = error
     while (deeper := found.__cause__ or found.__context__) is not None:
         found = deeper
         if isinstance(found, ssl.SSLCertVerificationError):
-            return f"its certificate is not good: {found.verify_message}"
+            return f"its certificate is invalid: {found.verify_message}"
         if isinstance(found, ssl.SSLError):
-            # Its errno is not the system's, but OpenSSL's.
+            # Its errno is OpenSSL's, not the operating system's.
             return f"TLS failed: {found.reason or type(found).__name__}"
         if isinstance(found, socket.gaierror):
-            return f"its name leads nowhere: {found.strerror}"
+            return f"its name cannot be resolved: {found.strerror}"
         if isinstance(found, OSError) and found.errno:
             return os.strerror(found.errno)
-    words: dict[type[BaseException], str] = {
-        httpcore2.ConnectTimeout: "no connection in time",
-        httpcore2.WriteTimeout: "it takes nothing more",
-        httpcore2.ReadTimeout: "no answer in time",
-        httpcore2.PoolTimeout: "no connection is free",
+    reasons: dict[type[BaseException], str] = {
+        httpcore2.ConnectTimeout: "connecting timed out",
+        httpcore2.WriteTimeout: "it stopped reading the request",
+        httpcore2.ReadTimeout: "no response in time",
+        httpcore2.PoolTimeout: "no connection became free",
         httpcore2.ConnectError: "cannot connect",
-        httpcore2.RemoteProtocolError: "it ended the connection, or its answer is not HTTP",
+        httpcore2.RemoteProtocolError: "it closed the connection, or its response is not HTTP",
     }
-    return words.get(type(error), "the connection was lost")
+    return reasons.get(type(error), "the connection was lost")

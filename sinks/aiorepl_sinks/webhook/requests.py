@@ -1,7 +1,7 @@
-"""What the webhook sink sends, and what an answer means. Pure: no socket, no clock but one passed in.
+"""Requests of the sink ``webhook``: their IDs, signatures and headers, and what a response's status means. Pure.
 
-A request carries consecutive events of one batch, and a name that says which ones: the same events have the same name
-in every process, other events never have it. Signatures are those of https://www.standardwebhooks.com.
+A request contains consecutive events of one batch. Its ID is derived from these events: the same events have the same ID in
+every process, and other events never have it. Signatures follow https://www.standardwebhooks.com.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from aiorepl import Change, ConfigurationError, Message, SinkContext
 
 _PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
-_LONGEST_PAUSE: Final = 3600.0
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
-# What says how a request is to be read is the sink's to say.
-_OURS: Final = {
+_MAX_RETRY_AFTER: Final = 3600.0
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
+# Headers about the request itself are set by the sink.
+_RESERVED_HEADERS: Final = {
     *("host", "content-type", "content-length", "content-encoding", "transfer-encoding", "connection"),
     *("te", "upgrade", "expect", "trailer", "keep-alive", "proxy-connection"),
 }
@@ -33,10 +33,10 @@ _OURS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """An event and the change that it tells of.
+    """An event, and the change that it was made of.
 
-    :param identity: names it within its slot; letters, digits and underscores.
-    :param headers: what its request says of it, where it travels alone.
+    :param identity: identifies the event within its slot; letters, digits and underscores.
+    :param headers: the event's headers, for a request with this event alone.
     """
 
     change: Change
@@ -47,9 +47,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Consecutive events that travel together.
+    """Consecutive events, sent in one request.
 
-    :param size: the bytes of its body, before compression.
+    :param size: the bytes of the body, before compression.
     """
 
     events: Sequence[Event] = field(repr=False)
@@ -57,17 +57,16 @@ class Request:
 
     @property
     def changes(self) -> list[Change]:
-        """Those that the events tell of, each once: several events may tell of one."""
+        """The changes of the events, each once: a format may make several events of one change."""
         return list({id(event.change): event.change for event in self.events}.values())
 
 
 def identity(change: Change, part: int = 0) -> str:
-    """What names an event of a change: its LSN as 16 hexadecimal digits, and its ordinal.
+    """Return an event's identity: the change's LSN as 16 hexadecimal digits, and its ordinal.
 
-    What stands beside the rows is marked by a letter, since it has a row's LSN or ordinal: a message between
-    transactions, and how a table looks.
+    A message outside transactions and a schema change share a row's LSN or ordinal, so their identities have a letter.
 
-    :param part: which of the change's events it is, where a format makes several of one.
+    :param part: the index of the event, if the format makes several of the change.
     """
     rest = f"_{part}" if part else ""
     if change.transaction is None:
@@ -77,18 +76,18 @@ def identity(change: Change, part: int = 0) -> str:
     return f"{change.transaction.commit_lsn:016X}_{change.ordinal}{mark}{rest}"
 
 
-def source_of(context: SinkContext) -> str:
-    """What sets the names of one slot and sink apart from all others."""
+def source_digest(context: SinkContext) -> str:
+    """Return a digest that distinguishes the request IDs of this slot and sink from all others."""
     position = context.position
-    named = f"{position.system_identifier} {position.slot} {context.name}"
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
+    source = f"{position.system_identifier} {position.slot} {context.name}"
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def webhook_id(source: str, events: Sequence[Event]) -> str:
-    """The name of a request: its event's where it has one; else of its first, how many there are, and of all.
+    """Return a request's ID: of its only event, or of its first event, their number and a digest of all.
 
-    All of them count: which events lie between the first and the last depends on the user's choice of tables and on
-    how many batches are written at once, and a receiver that has seen the one set must not pass over the other.
+    The digest is needed because the events between the first and the last depend on the selection of tables and on the number
+    of concurrent batches; a receiver that has seen one set must not skip another.
     """
     first = events[0].identity
     if len(events) == 1:
@@ -97,31 +96,33 @@ def webhook_id(source: str, events: Sequence[Event]) -> str:
     return f"req_{source}_{first}_{len(events)}_{digest}"
 
 
-def cut(events: Iterable[Event], most_events: int, most_bytes: int) -> Iterator[Request]:
-    """Requests of as many events as may travel together, in order. One that is larger than may be travels alone."""
-    gathered: list[Event] = []
+def cut(events: Iterable[Event], max_events: int, max_bytes: int) -> Iterator[Request]:
+    """Cut events into requests, in order, each as large as the limits allow. A larger event is sent alone."""
+    together: list[Event] = []
     size = 1
     for event in events:
-        # With a comma or line end each, and the brackets around.
+        # Each event has a comma or a line end, and the body has brackets.
         length = len(event.data) + 1
-        if gathered and (len(gathered) >= most_events or size + length > most_bytes):
-            yield Request(gathered, size)
-            gathered, size = [], 1
-        gathered.append(event)
+        if together and (len(together) >= max_events or size + length > max_bytes):
+            yield Request(together, size)
+            together, size = [], 1
+        together.append(event)
         size += length
-    if gathered:
-        yield Request(gathered, size)
+    if together:
+        yield Request(together, size)
 
 
 def content_type(of_event: str, body: str) -> bytes:
-    """The media type of a body of events of that media type.
+    """Return a body's media type.
 
-    :raises ConfigurationError: when they cannot stand together in one.
+    :param of_event: the media type of an event.
+    :param body: the option ``body``.
+    :raises ConfigurationError: if a body cannot contain events of this type.
     """
     if body == "event":
         return of_event.encode()
     if of_event != "application/json" and not of_event.endswith("+json"):
-        raise ConfigurationError(f"events of this format are no JSON but {of_event}: set body = event")
+        raise ConfigurationError(f"webhook: events of this format are {of_event}, not JSON: set body = event")
     if body == "ndjson":
         return b"application/x-ndjson"
     if body == "json" and of_event == "application/cloudevents+json":
@@ -129,21 +130,21 @@ def content_type(of_event: str, body: str) -> bytes:
     return b"application/json"
 
 
-def halved(request: Request) -> tuple[Request, Request]:
-    """Two requests of the events of one that has several."""
+def halve(request: Request) -> tuple[Request, Request]:
+    """Split a request with several events into two."""
     middle = len(request.events) // 2
     parts = request.events[:middle], request.events[middle:]
     first, second = (Request(part, 1 + sum(len(event.data) + 1 for event in part)) for part in parts)
     return first, second
 
 
-def keys_of(secrets: Sequence[str]) -> list[bytes]:
-    """The keys behind secrets in the form of Standard Webhooks.
+def decode_secrets(secrets: Sequence[str]) -> list[bytes]:
+    """Decode secrets in the form of Standard Webhooks, ``whsec_…``.
 
-    :raises ConfigurationError: for one that is none; shows nothing of it.
+    :raises ConfigurationError: for an invalid secret; the message does not quote it.
     """
     if isinstance(secrets, str):
-        raise ConfigurationError("secrets are a list: put the one secret in brackets")
+        raise ConfigurationError("webhook: secrets is a list: put a single secret in brackets")
     return [_key(secret, number) for number, secret in enumerate(secrets, 1)]
 
 
@@ -155,69 +156,72 @@ def _key(secret: str, number: int) -> bytes:
         key = b""
     if encoded == secret or len(key) not in _SECRET_BYTES:
         raise ConfigurationError(
-            f"secret {number} is none of Standard Webhooks: whsec_ and the base64 of 24 to 64 random bytes, as "
-            '`echo "whsec_$(openssl rand -base64 32)"` makes one'
+            f"webhook: secret {number} is not in the form of Standard Webhooks: whsec_ and the base64 of 24 to 64 random "
+            'bytes: make one with `echo "whsec_$(openssl rand -base64 32)"`'
         )
     return key
 
 
-def signature(keys: Iterable[bytes], name: str, timestamp: int, body: bytes) -> str:
-    """The value of ``webhook-signature``: one signature for each key."""
-    head = f"{name}.{timestamp}.".encode()
+def signature(keys: Iterable[bytes], request_id: str, timestamp: int, body: bytes) -> str:
+    """Return the value of ``webhook-signature``: one signature for each key.
+
+    :param timestamp: seconds since 1970, the value of ``webhook-timestamp``.
+    """
+    head = f"{request_id}.{timestamp}.".encode()
     signatures = []
     for key in keys:
-        signed = hmac.new(key, head, hashlib.sha256)
-        signed.update(body)
-        signatures.append("v1," + base64.b64encode(signed.digest()).decode())
+        code = hmac.new(key, head, hashlib.sha256)
+        code.update(body)
+        signatures.append("v1," + base64.b64encode(code.digest()).decode())
     return " ".join(signatures)
 
 
 def header(name: str, value: str) -> tuple[bytes, bytes]:
-    """A header of the user's own.
+    """Encode a header that the user has set.
 
-    :raises ConfigurationError: for one that cannot be sent, or that is ours to send; shows nothing of the value.
+    :raises ConfigurationError: if it is invalid, or set by the sink; the message does not quote the value.
     """
     lower = name.lower()
-    if lower in _OURS or lower.startswith("webhook-"):
-        raise ConfigurationError(f"headers: {name} is set by the sink: leave it out")
-    if not _TOKEN.fullmatch(name):
-        raise ConfigurationError(f"headers: {name!r} is no name of a header")
-    if not _VALUE.fullmatch(value):
+    if lower in _RESERVED_HEADERS or lower.startswith("webhook-"):
+        raise ConfigurationError(f"webhook: headers: {name} is set by the sink: leave it out")
+    if not _HEADER_NAME.fullmatch(name):
+        raise ConfigurationError(f"webhook: headers: {name!r} is not a valid header name")
+    if not _HEADER_VALUE.fullmatch(value):
         raise ConfigurationError(
-            f"headers: the value of {name} cannot be sent: visible ASCII, spaces within, one line"
+            f"webhook: headers: the value of {name} is invalid: use one line of visible ASCII characters, with spaces only inside"
         )
     return lower.encode(), value.encode()
 
 
-class Verdict(Enum):
-    """What an answer's status means for what was sent."""
+class Outcome(Enum):
+    """What a response's status means for the request."""
 
     ACCEPTED = auto()
-    LATER = auto()
+    RETRY = auto()
     TOO_LARGE = auto()
-    REFUSED = auto()  # these events
-    UNWELCOME = auto()  # any events, as we send them
+    EVENTS_REJECTED = auto()
+    REQUEST_REJECTED = auto()  # whatever its events are
     GONE = auto()
 
 
-_LATER: Final = {408, 425, 429}
-# Credentials, path, method, headers: they would be no better with other events.
-_UNWELCOME: Final = {401, 402, 404, 405, 406, 407, 411, 415, 417, 421, 426, 428, 431}
+_RETRY: Final = {408, 425, 429}
+# About credentials, path, method or headers, which are the same for all events.
+_REQUEST_REJECTED: Final = {401, 402, 404, 405, 406, 407, 411, 415, 417, 421, 426, 428, 431}
 
 
-def verdict(status: int) -> Verdict:
-    """What a status means."""
+def outcome_of(status: int) -> Outcome:
+    """Return what a status means."""
     if 200 <= status < 300:
-        return Verdict.ACCEPTED
-    if status in _LATER or 500 <= status < 600:
-        return Verdict.LATER
-    if 300 <= status < 400 or status in _UNWELCOME:
-        return Verdict.UNWELCOME
-    return {410: Verdict.GONE, 413: Verdict.TOO_LARGE}.get(status, Verdict.REFUSED)
+        return Outcome.ACCEPTED
+    if status in _RETRY or 500 <= status < 600:
+        return Outcome.RETRY
+    if 300 <= status < 400 or status in _REQUEST_REJECTED:
+        return Outcome.REQUEST_REJECTED
+    return {410: Outcome.GONE, 413: Outcome.TOO_LARGE}.get(status, Outcome.EVENTS_REJECTED)
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """The pause in seconds that a Retry-After asks for, an hour at most; ``None`` where it says nothing.
+    """Return the wait that a Retry-After header asks for, in seconds and at most an hour; ``None`` for an invalid one.
 
     :param now: seconds since 1970.
     """
@@ -225,11 +229,11 @@ def retry_after(value: str | None, now: float) -> float | None:
         return None
     value = value.strip()
     if re.fullmatch(r"[0-9]+", value):
-        return min(float(value[:9]), _LONGEST_PAUSE)
+        return min(float(value[:9]), _MAX_RETRY_AFTER)
     try:
-        moment = parsedate_to_datetime(value)
-        # A date without a zone, as of old, is one of GMT.
-        aware: datetime = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return min(max(aware.timestamp() - now, 0.0), _LONGEST_PAUSE)
+        parsed = parsedate_to_datetime(value)
+        # The obsolete date formats have no zone; they are in GMT.
+        aware: datetime = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+        return min(max(aware.timestamp() - now, 0.0), _MAX_RETRY_AFTER)
     except (ValueError, OverflowError):
         return None

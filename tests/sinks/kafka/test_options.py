@@ -9,7 +9,7 @@ import pytest
 from aiorepl import ConfigurationError
 from aiorepl_sinks.kafka import KafkaSink
 from aiorepl_sinks.kafka.auth import Login
-from aiorepl_sinks.kafka.cluster import topic_name
+from aiorepl_sinks.kafka.topics import topic_name
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_topics_of_different_tables():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"bootstrap_servers": "a"}, "wants host:port"),
+        ({"bootstrap_servers": "a"}, "bootstrap_servers is host:port"),
         ({"compression": "brotli"}, "compression is one of gzip, snappy, lz4, zstd"),
-        ({"transactional_id": "mine"}, "transactional_id is for exactly_once"),
+        ({"transactional_id": "mine"}, "transactional_id needs exactly_once"),
         ({"binary": True}, "set format = cloudevents"),
-        ({"password": "s3cr3t"}, "want security_protocol SASL_SSL"),
-        ({"ca": "ca.pem"}, "want security_protocol SSL"),
+        ({"password": "s3cr3t"}, "need security_protocol SASL_SSL"),
+        ({"ca": "ca.pem"}, "need security_protocol SSL"),
     ],
 )
 def test_what_cannot_work(options, says):

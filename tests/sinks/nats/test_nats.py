@@ -117,7 +117,7 @@ async def test_a_huge_transaction(items, target, name):
     """Larger than any batch, streamed, with few messages under way at once: each row once, in order."""
     await items.execute("INSERT INTO items SELECT g, repeat('x', 100) FROM generate_series(1, 10000) g")
     await items.deliver(
-        sink(target, name, outstanding=100),
+        sink(target, name, max_pending=100),
         source={"streaming": "on"},
         batches=BatchPolicy(max_bytes=100_000),
         buffer_bytes=300_000,
@@ -295,7 +295,7 @@ async def test_cloudevents_in_binary_mode(source, target, name):
 
 def test_options_that_cannot_work():
     """A stream for all subjects, and a mode of another format."""
-    with pytest.raises(ConfigurationError, match="begin subject with a word"):
+    with pytest.raises(ConfigurationError, match="needs a subject that begins with a word"):
         NatsSink("S", subject="{table}", create_stream=True)
     with pytest.raises(ConfigurationError, match="format = cloudevents"):
         NatsSink("S", binary=True)

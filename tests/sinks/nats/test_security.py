@@ -172,7 +172,7 @@ async def test_credentials_are_read_again(source, refused, chartered, name, writ
     await ours.open(source.context)
     await ours.close()
     write("")
-    await refused(ours, source, PermanentError, "has no user JWT and seed in it")
+    await refused(ours, source, PermanentError, "contains no user JWT and seed")
 
 
 async def test_wrong_secrets(source, refused, secured, mutual, name, files, write, caplog):
@@ -223,7 +223,7 @@ async def test_a_server_that_pretends_to_know_no_tls(source, refused, name, file
     async with server:
         server.port = server.sockets[0].getsockname()[1]
         ours = sink(server, name, scheme, user="u", password=SECRET, **files(ca="ca.pem"))
-        await refused(ours, source, TransientError, "does not speak TLS there")
+        await refused(ours, source, TransientError, "does not speak TLS on this port")
     assert seen.startswith(b"\x16\x03")
     assert b"CONNECT" not in seen
 
@@ -232,13 +232,13 @@ async def test_a_server_that_pretends_to_know_no_tls(source, refused, name, file
     ("options", "says"),
     [
         ({"user": "u"}, "belong together"),
-        ({"user": "u", "password": SECRET, "token": SECRET}, "by one of them"),
+        ({"user": "u", "password": SECRET, "token": SECRET}, "set one of user and password"),
         ({"servers": "http://localhost:4222"}, "nats://host:4222"),
         ({"servers": f"nats://u:{SECRET}@localhost:port"}, "nats://host:4222"),
-        ({"servers": f"nats://u:{SECRET}@a:4222,nats://b:4222"}, "several of them a list"),
+        ({"servers": f"nats://u:{SECRET}@a:4222,nats://b:4222"}, "or a list of them"),
         ({"credentials": "/missing.creds"}, "credentials /missing.creds cannot be read: No such file"),
         ({"nkey": "/missing.nk"}, "nkey /missing.nk cannot be read: No such file"),
-        ({"key": "/missing.key"}, "of no use without certificate"),
+        ({"key": "/missing.key"}, "key needs certificate"),
     ],
 )
 def test_options_that_cannot_work(options, says):
@@ -256,7 +256,7 @@ def test_files_that_hold_something_else(write, text):
     """Are told when the sink is made, without what is in them."""
     for option in ("nkey", "credentials"):
         with pytest.raises(
-            ConfigurationError, match=f"{option} .* (no seed of an NKey|no user JWT)"
+            ConfigurationError, match=f"{option} .* contains (no seed of an NKey|no user JWT)"
         ) as raised:
             NatsSink("S", **{option: write(text)})
         assert "GARBAGE" not in str(raised.value)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from redis import exceptions as errors
 
 from aiorepl import (
     BatchPolicy,
@@ -16,10 +17,12 @@ from aiorepl import (
     Delivery,
     PermanentError,
     Pipeline,
+    RetryPolicy,
     SlotError,
     TransientError,
 )
 from aiorepl_sinks.redis import RedisSink
+from aiorepl_sinks.redis.errors import translate
 
 PAGE = (Path(__file__).parents[3] / "docs/sinks/redis.md").read_text()
 
@@ -275,7 +278,7 @@ async def test_entries_of_somebody_else(source, target):
         client.xadd("public.items", {"not": "ours"})
         sink = RedisSink(target.url)
         await sink.open(source.context)
-        with pytest.raises(PermanentError, match="somebody else writes to it"):
+        with pytest.raises(PermanentError, match="it has another writer"):
             await sink.write(source.batch([1]))
         await sink.close()
         assert 1 == client.xlen("public.items")
@@ -287,7 +290,7 @@ async def test_a_key_that_is_no_stream(source, target):
         client.set("public.items", "text")
     sink = RedisSink(target.url)
     await sink.open(source.context)
-    with pytest.raises(PermanentError, match=r"public\.items exists and is not a stream"):
+    with pytest.raises(PermanentError, match=r"key public\.items is not a stream"):
         await sink.write(source.batch([1]))
     await sink.close()
 
@@ -339,6 +342,67 @@ async def test_replicas_that_are_missing(source, target):
                 await writing
     await sink.close()
     assert [1] == ids(target)
+
+
+async def test_a_full_server(source, new_server):
+    """A write beyond ``maxmemory`` is transient and adds nothing; once there is memory, every change is there once."""
+    server = new_server("--maxmemory-policy", "noeviction")
+    sink = RedisSink(server.url)
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    large = source.batch(list(range(2, 1502)), note="x" * 500)  # two scripts
+    found, messages = set(), set()
+    with server.client() as client:
+        memory = client.info("memory")["used_memory"]
+        for limit in range(memory, memory + 5_000_000, 100_000):
+            client.config_set("maxmemory", limit)
+            try:
+                await sink.write(large)
+            except TransientError as error:
+                messages.add(str(error).partition(": raise")[0])
+                found.add(len(ids(server)))
+            else:
+                break
+        client.config_set("maxmemory", 0)
+    await sink.write(source.batch([1502]))
+    await sink.close()
+    assert {1, 1001} == found
+    assert {"redis: the server replied OOM: it has reached maxmemory"} == messages
+    assert list(range(1, 1503)) == ids(server)
+
+
+async def test_a_full_server_loses_nothing(items, new_server):
+    """A pipeline that skips rejected changes waits for memory instead, and delivers every change once."""
+    server = new_server("--maxmemory-policy", "noeviction")
+    with server.client() as client:
+        client.config_set("maxmemory", "100kb")
+    delivery = Delivery(
+        RedisSink(server.url), on_error="skip", retry=RetryPolicy(wait_initial=0.01, wait_max=0.05)
+    )
+    async with Pipeline(items.source(), {"sink": delivery}) as pipeline:
+        await items.execute(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(20)))
+        async with asyncio.timeout(90):
+            while not pipeline.statistics().sinks["sink"].retries:
+                await asyncio.sleep(0.01)
+            with server.client() as client:
+                client.config_set("maxmemory", 0)
+            while len(ids(server)) < 20:
+                await asyncio.sleep(0.01)
+    assert list(range(20)) == ids(server)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Error running script (call to f_0): @user_script:1: @user_script: 1: -NOREPLICAS Not enough good replicas",
+        "MISCONF Redis is configured to save RDB snapshots: s3cr3t",
+    ],
+)
+def test_codes_of_errors(message):
+    """A transient code counts within a script as well, and nothing else of the message is shown."""
+    error = translate(errors.ResponseError(message))
+    assert isinstance(error, TransientError)
+    assert "s3cr3t" not in str(error)
 
 
 @pytest.mark.parametrize("missing", [None, "XADD", "HGETALL"])

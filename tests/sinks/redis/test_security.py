@@ -138,7 +138,7 @@ async def test_plain_and_tls_confused(source, refused, port, files):
     async with server:
         url = f"rediss://u:{SECRET}@localhost:{server.sockets[0].getsockname()[1]}"
         await refused(
-            RedisSink(url, **files(ca="ca.pem")), source, TransientError, "does not speak TLS there"
+            RedisSink(url, **files(ca="ca.pem")), source, TransientError, "does not speak TLS on this port"
         )
 
 
@@ -165,10 +165,14 @@ async def test_a_user_who_may_not_write(source, guarded):
 @pytest.mark.parametrize(
     ("url", "names", "says"),
     [
-        ("redis://localhost", {"ca": "ca.pem"}, "want a URL of rediss://"),
+        ("redis://localhost", {"ca": "ca.pem"}, "need a rediss://"),
         ("rediss://localhost", {"ca": "missing.pem"}, "cannot be read: No such file"),
         ("rediss://localhost", {"ca": "client.key"}, "holds no certificate"),
-        ("rediss://localhost", {"certificate": "locked.pem", "key": "locked.key"}, "does not open the key"),
+        (
+            "rediss://localhost",
+            {"certificate": "locked.pem", "key": "locked.key"},
+            "does not decrypt the key",
+        ),
     ],
 )
 def test_options_that_cannot_work(files, url, names, says):

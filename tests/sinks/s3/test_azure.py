@@ -120,7 +120,7 @@ def test_two_writers(container, read, source):
     one.open(source.context)
     two.open(source.context)
     one.write(batch)
-    with pytest.raises(PermanentError, match=r"az://.*: another process writes there"):
+    with pytest.raises(PermanentError, match=r"az://.*: another process or sink writes there"):
         two.write(batch)
     two.close()
     one.flush()
@@ -151,7 +151,7 @@ def test_what_a_dead_writer_announced_and_never_wrote(container, read, life, sou
     [
         (
             {"url": "az://there-is-no-such-container/x"},
-            "404 ContainerNotFound: the container is not there: create",
+            "404 ContainerNotFound: the container does not exist: create",
         ),
         (
             {"config": {"account_key": SECRET}},

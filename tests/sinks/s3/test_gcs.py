@@ -204,7 +204,7 @@ def test_two_writers(bucket, sink, read, source):
     one.open(source.context)
     two.open(source.context)
     one.write(batch)
-    with pytest.raises(PermanentError, match=r"gs://.*: another process writes there"):
+    with pytest.raises(PermanentError, match=r"gs://.*: another process or sink writes there"):
         two.write(batch)
     two.close()
     one.flush()
@@ -234,7 +234,7 @@ def test_what_the_store_refuses(sink, source):
     stranger = key()
     for options, says in (
         ({"key": stranger}, "401 AuthenticationRequired: access was denied: check the credentials"),
-        ({"url": "gs://there-is-no-such-bucket/x"}, "404 NoSuchBucket: the bucket is not there: create it"),
+        ({"url": "gs://there-is-no-such-bucket/x"}, "404 NoSuchBucket: the bucket does not exist: create it"),
     ):
         refused_one = sink(**options)
         with pytest.raises(PermanentError, match=says) as refused:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from aiorepl import Batch, ConfigurationError, PermanentError, Rejection, SinkContext, TransientError
-from aiorepl_sinks.objects.store import _problem as problem
+from aiorepl_sinks.objects.store import translate
 from aiorepl_sinks.s3 import S3Sink
 
 if sys.version_info >= (3, 14):
@@ -97,7 +97,7 @@ def test_an_upload_that_fails_is_aborted(bucket, layer, read, source):
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
     layer.faults.append(read.Fault("PUT", "partNumber=2", status=400, code="RequestTimeout"))
-    with pytest.raises(PermanentError, match="the store says 400 RequestTimeout"):
+    with pytest.raises(PermanentError, match="the store replied 400 RequestTimeout"):
         sink.flush()
     assert [] == bucket.uploads()
     assert [] == read.data(bucket)
@@ -123,7 +123,7 @@ def test_a_store_that_stays_busy(bucket, layer, read, source):
     sink.write(source.batch([1, 2]))
     fault = read.Fault("PUT", "table%3Ditems|table=items", status=503, times=1000)
     layer.faults.append(fault)
-    with pytest.raises(TransientError, match="writing: the store says 503 SlowDown"):
+    with pytest.raises(TransientError, match="writing: the store replied 503 SlowDown"):
         sink.flush()
     assert 6 == fault.hits  # once, and five times again
     assert [] == read.data(bucket)
@@ -150,7 +150,9 @@ def test_two_writers(bucket, read, source):
     one.open(source.context)
     two.open(source.context)
     one.write(batch)
-    with pytest.raises(PermanentError, match=r"s3://.*: another process writes there.*a prefix of its own"):
+    with pytest.raises(
+        PermanentError, match=r"s3://.*: another process or sink writes there.*a prefix of its own"
+    ):
         two.write(batch)
     two.close()
     one.flush()
@@ -162,9 +164,9 @@ def test_two_writers(bucket, read, source):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"url": "s3://there-is-no-such-bucket/x"}, "404 NoSuchBucket: the bucket is not there: create it"),
+        ({"url": "s3://there-is-no-such-bucket/x"}, "404 NoSuchBucket: the bucket does not exist: create it"),
         ({"secret_access_key": f"{SECRET} wrong"}, "403 SignatureDoesNotMatch: the secret is wrong"),
-        ({"access_key_id": "who"}, "403 InvalidAccessKeyId: the access key is not known"),
+        ({"access_key_id": "who"}, "403 InvalidAccessKeyId: the store does not know the access key"),
     ],
     ids=["bucket", "secret", "key"],
 )
@@ -197,7 +199,7 @@ def test_nobody_there(source):
 def test_no_credentials(store, says):
     """What the store wants is named, when obstore has asked the machine for its role in vain."""
     asked = f"Generic {store} error: Error performing GET http://169.254.169.254/token - status code: 403"
-    told = problem("s3://bucket/x: listing", OSError(asked))
+    told = translate("s3://bucket/x: listing", OSError(asked))
     assert isinstance(told, TransientError)
     assert says in str(told)
 
@@ -205,21 +207,21 @@ def test_no_credentials(store, says):
 @pytest.mark.parametrize(
     ("url", "options", "says"),
     [
-        ("http://bucket/x", {}, "the URL is s3://bucket/prefix"),
-        ("s3:///x", {}, "the URL is s3://bucket/prefix"),
-        ("s3://a:b@bucket/x", {}, "holds no credentials"),
-        ("gs://bucket/x", {"access_key_id": SECRET}, "access_key_id: for s3:// alone; for gs:// use config"),
+        ("http://bucket/x", {}, "url is s3://bucket/prefix"),
+        ("s3:///x", {}, "url is s3://bucket/prefix"),
+        ("s3://a:b@bucket/x", {}, "contains credentials"),
+        ("gs://bucket/x", {"access_key_id": SECRET}, "access_key_id is for s3:// URLs: use config for gs://"),
         (
             "s3://bucket/x",
             {"config": {"no_such_thing": SECRET}},
-            "does not know for s3://: one of no_such_thing",
+            "does not support for s3://: one of no_such_thing",
         ),
-        ("s3://bucket/x", {"compression": "lzma"}, "no compression 'lzma'"),
-        ("s3://bucket/x", {"files": "avro"}, "no files of 'avro'"),
-        ("s3://bucket/x", {"files": "parquet", "format": "debezium"}, "leave out format"),
-        ("s3://bucket/x", {"format": "pretty"}, "choose another format"),
-        ("s3://bucket/x", {"layout": "{schema}"}, "layout has {schema} and {table}"),
-        ("s3://bucket/x", {"layout": "{table}{"}, "layout has {schema} and {table}"),
+        ("s3://bucket/x", {"compression": "lzma"}, "is none, gzip or zstd, not 'lzma'"),
+        ("s3://bucket/x", {"files": "avro"}, "files is jsonl or parquet, not 'avro'"),
+        ("s3://bucket/x", {"files": "parquet", "format": "debezium"}, "remove format"),
+        ("s3://bucket/x", {"format": "pretty"}, "set a JSON format"),
+        ("s3://bucket/x", {"layout": "{schema}"}, "layout contains {schema} and {table}"),
+        ("s3://bucket/x", {"layout": "{table}{"}, "layout contains {schema} and {table}"),
         ("s3://bucket/x", {"layout": "_aiorepl/{schema}/{table}"}, "begins with _aiorepl, which is reserved"),
         ("s3://bucket/x", {"layout": "Messages/{schema}/{table}"}, "begins with Messages, which is reserved"),
         ("s3://bucket/x", {"layout": "../{schema}/{table}"}, "without empty parts, . and .."),
@@ -230,9 +232,9 @@ def test_no_credentials(store, says):
         ("s3://bucket/x", {"layout": "x\\{schema}/{table}"}, "without empty parts"),
         ("s3://bucket/x", {"layout": "{schema}{table}"}, "two tables into one folder"),
         ("s3://bucket/x", {"layout": "{schema}-_{table}"}, "two tables into one folder"),
-        ("s3://bucket/x", {"layout": "{schema}/{table:.3}"}, "write it plainly"),
-        ("s3://bucket/x", {"layout": "{schema}/{table!r}"}, "write it plainly"),
-        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes has to be at most spill_bytes"),
+        ("s3://bucket/x", {"layout": "{schema}/{table:.3}"}, "write it as {schema}"),
+        ("s3://bucket/x", {"layout": "{schema}/{table!r}"}, "write it as {schema}"),
+        ("s3://bucket/x", {"object_bytes": 1 << 40}, "object_bytes is above 0 and at most spill_bytes"),
     ],
 )
 def test_mistakes(url, options, says):
@@ -283,7 +285,7 @@ def test_a_part_that_is_refused_for_long(bucket, layer, read, source):
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
     layer.faults.append(read.Fault("PUT", "partNumber=3&", status=503, times=1000))
     for _ in range(2):
-        with pytest.raises(TransientError, match="writing: the store says 503 SlowDown"):
+        with pytest.raises(TransientError, match="writing: the store replied 503 SlowDown"):
             sink.flush()
         assert [] == bucket.uploads()
         assert [] == read.data(bucket)
@@ -328,7 +330,7 @@ def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
     sink.close()
 
     (said,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"]
-    assert "uploads that were broken off may be left there, invisible (HTTPError)" in said
+    assert "unfinished multipart uploads may remain in the bucket (HTTPError)" in said
     assert "Signature" not in said
     assert 20 == len(read.lines(bucket, read.listed(bucket)))
 
@@ -341,7 +343,7 @@ def test_a_completion_whose_answer_was_lost(bucket, layer, moto, read, source):
     layer.faults.append(read.Fault("POST", "uploadId=", lost=True))
     if moto:  # which completes an upload a second time
         layer.faults.append(read.Fault("POST", "uploadId=", status=404, code="NoSuchUpload"))
-    with pytest.raises(TransientError, match="the store has no such upload any more"):
+    with pytest.raises(TransientError, match="the multipart upload no longer exists"):
         sink.flush()
     sink.flush()
     sink.close()

@@ -149,10 +149,10 @@ async def never_reads(reader, writer):
 @pytest.mark.parametrize(
     ("misbehave", "options", "problem"),
     [
-        (silent, {"read_seconds": 0.2}, "no answer in time"),
-        (silent, {"total_seconds": 0.2}, "no whole answer within 0.2 s"),
-        (drips, {"total_seconds": 0.3}, "no whole answer within 0.3 s"),
-        (never_reads, {"write_seconds": 0.2}, "it takes nothing more"),
+        (silent, {"read_timeout": 0.2}, "no response in time"),
+        (silent, {"request_timeout": 0.2}, "no complete response within 0.2 s"),
+        (drips, {"request_timeout": 0.3}, "no complete response within 0.3 s"),
+        (never_reads, {"write_timeout": 0.2}, "it stopped reading the request"),
     ],
 )
 async def test_slowness(source, raw_server, whole_request, misbehave, options, problem):
@@ -188,7 +188,7 @@ async def test_nobody_answers_to_the_name(source):
     sink = WebhookSink("http://nowhere.invalid/hook")
     await sink.open(source.context)
     with pytest.raises(
-        TransientError, match=r"^webhook: http://nowhere\.invalid/hook: its name leads nowhere: "
+        TransientError, match=r"^webhook: http://nowhere\.invalid/hook: its name cannot be resolved: "
     ):
         await sink.write(source.batch([1]))
     await sink.close()

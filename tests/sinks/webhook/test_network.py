@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks.webhook import WebhookSink
-from aiorepl_sinks.webhook.network import Network, PrivateAddress, is_public
+from aiorepl_sinks.webhook.network import Network, PrivateAddressError, is_public
 
 
 @pytest.mark.parametrize(("http2", "version"), [(False, "1.1"), (True, "2")])
@@ -62,7 +62,7 @@ async def test_an_unknown_authority(tls_receiver, source):
     """A certificate that nobody we believe has signed ends the attempt before a byte of a row is sent."""
     sink = WebhookSink(tls_receiver.url)
     await sink.open(source.context)
-    with pytest.raises(TransientError, match="its certificate is not good: unable to get local issuer"):
+    with pytest.raises(TransientError, match="its certificate is invalid: unable to get local issuer"):
         await sink.write(source.batch([1]))
     await sink.close()
     assert [] == tls_receiver.requests
@@ -72,7 +72,7 @@ async def test_a_certificate_of_another_name(tls_receiver, certificates, source)
     """It has to be the one of the URL."""
     sink = WebhookSink(tls_receiver.url.replace("localhost", "127.0.0.1"), ca=certificates / "ca.pem")
     await sink.open(source.context)
-    with pytest.raises(TransientError, match="its certificate is not good: IP address mismatch"):
+    with pytest.raises(TransientError, match="its certificate is invalid: IP address mismatch"):
         await sink.write(source.batch([1]))
     await sink.close()
     assert [] == tls_receiver.requests
@@ -112,7 +112,7 @@ async def test_plain_http_to_a_tls_port(certificates, raw_server, source):
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     for served, scheme in ((context, "http"), (None, "https")):
         async with raw_server(silent, served) as url:
-            sink = WebhookSink(url.replace("http", scheme), total_seconds=1)
+            sink = WebhookSink(url.replace("http", scheme), request_timeout=1)
             await sink.open(source.context)
             with pytest.raises(TransientError):
                 await sink.write(source.batch([1]))
@@ -217,7 +217,7 @@ async def test_the_address_that_was_checked_is_connected_to(monkeypatch):
 
     await network.connect_tcp("rebinding.example", 443, 1.0)
     assert [("93.184.215.14", 443), ("2606:4700:4700::1111", 443)] == connected
-    with pytest.raises(PrivateAddress):
+    with pytest.raises(PrivateAddressError):
         await network.connect_tcp("rebinding.example", 443, 1.0)
     assert 2 == len(asked) == len(connected)
 

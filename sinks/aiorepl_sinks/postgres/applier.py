@@ -1,7 +1,7 @@
-"""Steps onto the target, within the transaction that is open on its connection.
+"""Applies steps to the target, within the open transaction of its connection.
 
-What can be written at once is tried at once under a savepoint; where a constraint says no, that may be the order of rows
-alone, so it is tried again a row at a time, in order, before it counts.
+A step is first tried as one statement, under a savepoint. If it violates a constraint, only the order of its rows may be the
+reason, so it is tried again row by row.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import asyncpg
 from aiorepl import PermanentError
 from aiorepl.errors import printable
 from aiorepl_sinks.postgres import statements
-from aiorepl_sinks.postgres.plan import AnyStep, Step, TruncateStep
-from aiorepl_sinks.postgres.rows import arrays, complete, copied
-from aiorepl_sinks.postgres.step_errors import told
+from aiorepl_sinks.postgres.rows import arrays, complete, copy_text
+from aiorepl_sinks.postgres.step_errors import describe
+from aiorepl_sinks.postgres.steps import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.target import Target
 
 _log = logging.getLogger("aiorepl.sink")
 
-# Below this many rows a COPY costs more round trips than it saves time.
-_COPY_ROWS: Final = 20
-_UNIQUE: Final = "23505"
-_CONSTRAINTS: Final = "23"
+# For fewer rows COPY costs more in round trips than it saves.
+_MIN_COPY_ROWS: Final = 20
+# SQLSTATE unique_violation, and the class of integrity constraint violations.
+_UNIQUE_VIOLATION: Final = "23505"
+_CONSTRAINT_VIOLATIONS: Final = "23"
 
 
 class StepFailed(Exception):
-    """The target refused a step; ``error`` is its word."""
+    """The target rejected a step; ``error`` is its error."""
 
     def __init__(self, step: AnyStep, error: asyncpg.PostgresError) -> None:
         super().__init__()
@@ -40,22 +41,24 @@ class StepFailed(Exception):
 class Applier:
     """Applies steps on one connection.
 
-    :param strict: every insert has to be of a new row, every update and delete has to find exactly its own.
+    :param name: the sink's name.
+    :param strict: whether every insert must be of a new row, and every update and delete must find its row.
     """
 
     def __init__(self, connection: Any, name: str, *, strict: bool) -> None:
         self._connection = connection
         self._name = name
         self._strict = strict
-        # Tables in which inserted rows were there already: others may be, too, and a COPY in vain is dear.
-        self._taken: set[Target] = set()
-        self._missed: set[Target] = set()
+        # Tables in which an inserted row existed: more may, and a COPY that fails is expensive.
+        self._has_existing_rows: set[Target] = set()
+        # Tables for which a missing row was logged.
+        self._logged: set[Target] = set()
 
     async def apply(self, step: AnyStep) -> None:
         """Apply one step.
 
-        :raises StepFailed: the target refused it; the transaction is of no use any more.
-        :raises PermanentError: under ``strict``, when the target is not as it should be.
+        :raises StepFailed: the target rejected it; the transaction has failed.
+        :raises PermanentError: with ``strict``, the target's rows differ from the source's.
         """
         try:
             if isinstance(step, Step):
@@ -76,46 +79,46 @@ class Applier:
             raise StepFailed(step, error) from None
         except UnicodeDecodeError:
             raise PermanentError(
-                f"postgres: {told(step)}: a text is not UTF-8, which a source with the encoding SQL_ASCII lets pass: mend it "
+                f"postgres: {describe(step)}: a text is not valid UTF-8, which a source with encoding SQL_ASCII allows: correct it "
                 "there"
             ) from None
 
     async def _rows(self, step: Step) -> None:
         if len(step) == 1 or not step.ordered:
-            await self._at_once(step)
-        elif not await self._tried(self._at_once(step), _CONSTRAINTS):
+            await self._in_one_statement(step)
+        elif not await self._try(self._in_one_statement(step), _CONSTRAINT_VIOLATIONS):
             for single in step.split():
-                await self._at_once(single)
+                await self._in_one_statement(single)
 
-    async def _at_once(self, step: Step) -> None:
+    async def _in_one_statement(self, step: Step) -> None:
         target = step.target
         if step.kind == "insert":
             await self._insert(step)
             return
-        keys = arrays(step.keys, len(target.written if step.whole else target.key or ()))
+        keys = arrays(step.keys, len(target.written if step.by_whole_row else target.key or ()))
         if step.kind == "delete":
-            sql = statements.delete_whole(target) if step.whole else statements.delete(target)
+            sql = statements.delete_by_row(target) if step.by_whole_row else statements.delete(target)
             self._require_found(step, await self._execute(sql, keys))
             return
-        make = statements.update_whole if step.whole else statements.update
-        rows = arrays([[row[place] for place in step.places] for row in step.rows], len(step.places))
-        found = await self._execute(make(target, step.places), [*keys, *rows])
+        make = statements.update_by_row if step.by_whole_row else statements.update
+        rows = arrays([[row[index] for index in step.columns] for row in step.rows], len(step.columns))
+        found = await self._execute(make(target, step.columns), [*keys, *rows])
         self._require_found(step, found)
-        if found < len(step) and not step.whole:
+        if found < len(step) and not step.by_whole_row:
             await self._insert_missing(step)
 
     async def _insert(self, step: Step) -> None:
         target = step.target
         upsert = not self._strict and target.unique and target.key is not None
-        if len(step) >= _COPY_ROWS and target.copies and target not in self._taken:
+        if len(step) >= _MIN_COPY_ROWS and target.copies and target not in self._has_existing_rows:
             if not upsert:
                 await self._copy(step)
                 return
-            if await self._tried(self._copy(step), _UNIQUE):
+            if await self._try(self._copy(step), _UNIQUE_VIOLATION):
                 return
-            self._taken.add(target)
+            self._has_existing_rows.add(target)
         if target.written:
-            rows = [[row[place] for place in target.written] for row in step.rows]
+            rows = [[row[index] for index in target.written] for row in step.rows]
             arguments: list[Any] = list(arrays(rows, len(target.written)))
         else:
             arguments = [len(step)]
@@ -125,59 +128,61 @@ class Applier:
         target = step.target
         rows = step.rows
         if len(target.written) < len(target.columns):
-            rows = [[row[place] for place in target.written] for row in rows]
+            rows = [[row[index] for index in target.written] for row in rows]
         schema, table = target.name
 
         async def source() -> AsyncIterator[bytes]:
-            yield copied(rows)
+            yield copy_text(rows)
 
         await self._connection.copy_to_table(
             table,
             schema_name=schema,
-            columns=[target.columns[place].name for place in target.written],
+            columns=[target.columns[index].name for index in target.written],
             source=source(),
         )
 
     async def _insert_missing(self, step: Step) -> None:
-        """Rows that were updated and are not there: written, if all of them is known, else told once."""
+        """Insert rows that an update has not found, if all their values are known; log others once."""
         target = step.target
-        whole = Step("insert", target, rows=[row for row in step.rows if complete(row)])
-        if len(whole) and target.unique:
+        missing = Step("insert", target, rows=[row for row in step.rows if complete(row)])
+        if len(missing) and target.unique:
             sql = statements.insert(target, upsert=True)
-            rows = [[row[place] for place in target.written] for row in whole.rows]
+            rows = [[row[index] for index in target.written] for row in missing.rows]
             await self._execute(sql, arrays(rows, len(target.written)))
-        if len(whole) < len(step):
-            self._tell_missed(target)
+        if len(missing) < len(step):
+            self._log_missing(target)
 
     def _require_found(self, step: Step, found: int) -> None:
         if found == len(step):
             return
         if self._strict:
             raise PermanentError(
-                f"postgres: {step.target} on the target is not what it was on the source: {found} of {len(step)} rows were "
-                f"found to {step.kind}; load it again, and where foreign keys (ON DELETE CASCADE) or triggers act on it there, "
-                "set replica = true"
+                f"postgres: {step.target} on the target differs from the source: {found} of {len(step)} rows to {step.kind} were "
+                "found: load it again, and set replica = true if foreign keys (ON DELETE CASCADE) or triggers change it there"
             )
-        if step.whole and step.kind == "update":
-            self._tell_missed(step.target)
+        if step.by_whole_row and step.kind == "update":
+            self._log_missing(step.target)
 
-    def _tell_missed(self, target: Target) -> None:
-        if target not in self._missed:
-            self._missed.add(target)
+    def _log_missing(self, target: Target) -> None:
+        if target not in self._logged:
+            self._logged.add(target)
             _log.warning(
-                "sink %s: rows that were updated are not in %s on the target, and are passed over: it is not what it was "
-                "on the source, unless they are deleted later on (told once)",
+                "sink %s: updated rows are missing in %s on the target, and are skipped: the table differs from the source's, "
+                "unless these rows are deleted later (logged once)",
                 self._name,
                 printable(str(target)),
             )
 
     async def _execute(self, sql: str, arguments: list[Any]) -> int:
-        """How many rows a statement has touched."""
+        """Execute a statement; return the number of its rows."""
         status: str = await self._connection.execute(sql, *arguments)
         return int(status.rpartition(" ")[2])
 
-    async def _tried(self, attempt: Any, states: str) -> bool:
-        """Whether it went well; ``False`` when it was undone for an error of these SQLSTATEs."""
+    async def _try(self, attempt: Any, states: str) -> bool:
+        """Await ``attempt`` under a savepoint; return ``False`` if it was rolled back because of one of these SQLSTATEs.
+
+        :param states: the beginning of the SQLSTATEs.
+        """
         try:
             await self._connection.execute("SAVEPOINT aiorepl_step")
         except BaseException:
