@@ -216,7 +216,7 @@ async def test_a_position_that_somebody_moved(pair, source):
     await pair.target.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
     await sink.write(source.batch([1]))
     await pair.target.execute("UPDATE aiorepl.positions SET lsn = '0/1'")
-    with pytest.raises(PermanentError, match="changed by somebody else"):
+    with pytest.raises(PermanentError, match="another session has changed the position"):
         await sink.write(source.batch([2]))
     await sink.close()
     assert 1 == await pair.target.fetchval("SELECT count(*) FROM items")

@@ -64,7 +64,7 @@ class Severed(FaultySink):
     @property
     def is_within(self):
         """Whether slices are in the open transaction of the target."""
-        return self.inner._writer is not None and self.inner._writer.under_way is not None
+        return self.inner._writer is not None and self.inner._writer.incomplete is not None
 
     async def lose(self):
         """The connection."""
@@ -348,7 +348,7 @@ async def test_patience_ends(pair):
     await pair.source.execute(pair.kilobytes(3000))
     sink = Severed(pair, *range(2, 10000, 2))
     async with watched(pair):
-        with pytest.raises(TransientError, match="in the middle of the transaction at"):
+        with pytest.raises(TransientError, match="within the large transaction at"):
             await pair.deliver(
                 Delivery(sink, retry=RetryPolicy(attempts=4, wait_initial=0.01)), batches=SMALL
             )

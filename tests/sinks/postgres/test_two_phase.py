@@ -76,12 +76,12 @@ async def test_a_large_one_in_slices(pair):
 @pytest.mark.parametrize(
     ("step", "nth"),
     [
-        ("begin_prepared", 1),
+        ("is_prepared", 1),
         ("find", 1),
-        ("note", 1),
-        ("note", 2),
+        ("record", 1),
+        ("record", 2),
         *(("advance", nth) for nth in (1, 2, 3)),
-        ("forget", 1),
+        ("delete", 1),
     ],
 )
 async def test_the_process_ends_before_a_step(pair, commits, step, nth, monkeypatch):
@@ -161,7 +161,7 @@ async def test_somebody_else_decided_otherwise(pair, there, here):
     await pair.target.execute(f"{here} PREPARED '{gid}'")
     await pair.source.execute(f"{there} PREPARED 'one'")
     await pair.source.execute("INSERT INTO items VALUES (2, 'after')")
-    with pytest.raises(PermanentError, match="by somebody else"):
+    with pytest.raises(PermanentError, match="by hand on the target"):
         await pair.deliver(two_phase=True, source=TWO_PHASE)
 
 
