@@ -1,7 +1,8 @@
-"""What sinks/README.md says of the sinks that come along, and of the example."""
+"""The tables and quotations in sinks/README.md and docs/sinks agree with the code."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from importlib.metadata import entry_points
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from aiorepl.sizes import parse_size
 from aiorepl.testing.conformance import MirrorConformance, SinkConformance
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "sinks" / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXAMPLE = ROOT / "examples" / "aiorepl-sink-sqlite"
+POINTS = [point for point in entry_points(group="aiorepl.sinks") if point.dist.name == "aiorepl"]
+PAGES = {"stdout": "jsonl.md"}
 
 
 def rows(heading):
@@ -24,9 +28,42 @@ def rows(heading):
 
 
 def test_every_sink_is_listed():
-    """By the names of the entry points."""
-    ours = {point.name for point in entry_points(group="aiorepl.sinks") if point.dist.name == "aiorepl"}
-    assert ours == {name.strip("`") for name in rows("What comes along")}
+    """The README's table has the names of all entry points."""
+    assert {point.name for point in POINTS} == {name.strip("`") for name in rows("What comes along")}
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
+def test_every_option_is_documented(point):
+    """The page of a sink lists every option of its class, with its type, default and meaning."""
+    page = (ROOT / "docs/sinks" / PAGES.get(point.name, f"{point.name}.md")).read_text(encoding="utf-8")
+    page = page.partition("\n## stdout")[2 if point.name == "stdout" else 0]
+    table = page.partition("| option | type | default | meaning |\n")[2].partition("\n\n")[0]
+    documented = {}
+    for line in table.splitlines()[1:]:
+        names, kind, default, meaning = line.strip("| ").split(" | ", 3)
+        assert kind
+        assert meaning
+        documented |= dict.fromkeys(
+            re.findall(r"`(\w+)`", names) if "[" not in names else (), (kind, default)
+        )
+    parameters = inspect.signature(point.load()).parameters
+    assert documented.keys() == parameters.keys()
+    for name, parameter in parameters.items():
+        kind, default = documented[name]
+        value = parameter.default
+        if kind == "size":
+            assert name.endswith("_bytes")
+            assert value == parse_size(default.replace("iB", ""))
+        elif default == "required":
+            assert value is parameter.empty
+        elif isinstance(value, bool):
+            assert default == str(value).lower()
+        elif isinstance(value, (int, float)):
+            assert float(default) == value
+        elif isinstance(value, str):
+            assert default.strip("`") == value
+        else:
+            assert not value
 
 
 def test_every_extra_is_there():

@@ -214,7 +214,10 @@ async def test_a_publication_that_the_server_passes_over(before):
     good = [step for number in range(1, before + 1) for step in transaction(number)]
     script = [Split([*good, notice, *transaction(2), *transaction(3)], 1 << 20)]
     async with ScriptedWalsender(script, answers=QUICK) as server:
-        with pytest.raises(ConfigurationError, match=rf"{message}: at the slot.s position in the WAL the publication did not exist"):
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"{message}: at the slot.s position in the WAL the publication did not exist",
+        ):
             await pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)).run()
 
     assert [100][:before] == ids(sink)

@@ -158,7 +158,10 @@ async def test_several_hosts(ca):
 @EVERY_WAY
 @pytest.mark.parametrize(
     ("named", "reason"),
-    [(None, r"does not (support|speak) TLS, which sslmode (requires|demands)"), ("elsewhere.example", r"certificate does|host name of the certificate")],
+    [
+        (None, "does not support TLS, which sslmode requires"),
+        ("elsewhere.example", "host name of (the|its) certificate"),
+    ],
 )
 async def test_the_error_says_what_to_do(connect, named, reason, authority, ca):
     """The server's refusal and a certificate that is not accepted are told apart from a server that is not there."""
@@ -172,7 +175,7 @@ async def test_the_error_says_what_to_do(connect, named, reason, authority, ca):
 async def test_no_authority(monkeypatch, tmp_path):
     """verify-full without the certificate of an authority says where to name it."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="name the CA.s file in sslrootcert"):
+    with pytest.raises(ConfigurationError, match="name the CA's file in sslrootcert"):
         await walsender("postgresql://user@127.0.0.1:1/d?sslmode=verify-full")
 
 

@@ -87,8 +87,8 @@ def translate_connect(error: Exception) -> PermanentError | TransientError:
             )
     if isinstance(error, ssl.SSLCertVerificationError) or "root certificate" in str(error):
         return PermanentError(
-            "postgres: the target's certificate is invalid: set the file of its CA in sslrootcert, and use the server's name from "
-            "its certificate"
+            "postgres: the target's certificate is not accepted: name the CA's file in sslrootcert, and use the host name of its "
+            "certificate"
         )
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return TransientError(

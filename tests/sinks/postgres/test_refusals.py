@@ -60,7 +60,10 @@ SECRET = "geheim-4711"
             "CREATE TABLE items (id int PRIMARY KEY, note text, more int NOT NULL)",
             r"NOT NULL.*column more",
         ),
-        ("CREATE TABLE items (id int PRIMARY KEY, note text UNIQUE)", r"a unique column.*items_note_key.*23505"),
+        (
+            "CREATE TABLE items (id int PRIMARY KEY, note text UNIQUE)",
+            r"a unique column.*items_note_key.*23505",
+        ),
         (
             "CREATE TABLE items (id int PRIMARY KEY, note text UNIQUE DEFERRABLE INITIALLY DEFERRED)",
             r"a transaction: a row already has this value.*items_note_key",
