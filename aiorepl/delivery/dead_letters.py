@@ -1,10 +1,9 @@
-"""What a sink refused, kept in files until somebody has mended what was wrong and writes it again.
+"""Dead letters: a folder with the changes that a sink rejected, for inspection and replay.
 
-A letter is one JSON file: why it was refused, and the changes as pgoutput messages with the descriptions they need, so
-that they come back as the changes they were, on any machine. It is called ``<LSN>-<ordinal>.json`` after its first
-change (``<LSN>--message.json`` for a message between transactions), so that letters sort in the order of the stream, and
-a change that is refused again after a restart is the same file.
-The folder holds rows: keep it as you keep the database.
+A letter is one JSON file: the reason of the rejection, and the changes as pgoutput messages with the Relation and Type
+messages that they need, so that they can be decoded on any machine. Its name is ``<LSN>-<ordinal>.json`` after its first
+change (``<LSN>--message.json`` for a message outside transactions). So letters sort in stream order, and a change that is
+rejected again after a restart gets the same file. The folder contains row data: protect it like the database.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ _SUFFIX: Final = ".json"
 
 
 class DeadLetters(SyncSink):
-    """A folder of letters. Durable when ``write`` returns.
+    """Writes rejected changes to a folder. They are durable when ``write`` returns.
 
-    :param path: the folder; it is made if it is missing.
+    :param path: the folder; ``open`` creates it if necessary.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -55,7 +54,7 @@ class DeadLetters(SyncSink):
         self._position: Position | None = None
 
     def open(self, context: SinkContext) -> None:
-        """Make the folder."""
+        """Create the folder."""
         self._position = context.position
         try:
             make_folder(self.path)
@@ -63,10 +62,14 @@ class DeadLetters(SyncSink):
             raise storage_error(error, f"dead letters: {self.path}") from None
 
     def write(self, batch: Batch) -> None:
-        """A letter for each transaction."""
+        """Write a letter for each slice.
+
+        :raises PermanentError: a letter of another sink or slot would be overwritten, or the folder cannot be written.
+        :raises TransientError: a file system error that may pass.
+        """
         try:
             for part in batch.slices:
-                # How a table looked comes with its rows.
+                # Each letter contains the descriptions of its tables.
                 changes = [change for change in part.changes if not isinstance(change, SchemaChange)]
                 if changes:
                     self._write(part, changes, batch.rejection)
@@ -74,9 +77,9 @@ class DeadLetters(SyncSink):
             raise storage_error(error, f"dead letters: {self.path}") from None
 
     def letters(self) -> Iterator[Letter]:
-        """What is there, in the order of the stream.
+        """Return the letters in stream order.
 
-        :raises ConfigurationError: for a file that is not a letter.
+        :raises ConfigurationError: a file is not a letter.
         """
         for file in sorted(self.path.glob(f"*{_SUFFIX}")):
             yield _load(file)
@@ -84,36 +87,36 @@ class DeadLetters(SyncSink):
     def _write(self, part: Slice, changes: list[c.Change], rejection: Rejection | None) -> None:
         file = self.path / f"{_name(changes[0])}{_SUFFIX}"
         if file.exists() and not file.is_symlink():
-            self._require_own(file, rejection)
-        # A killed process writes the same letter again after its restart.
+            self._require_same_origin(file, rejection)
+        # Left over if the process was killed while it wrote this letter.
         remove_partials(file)
         write_file(file, [_dump(part, changes, rejection, self._position)])
 
-    def _require_own(self, file: Path, rejection: Rejection | None) -> None:
-        """Check that a letter may be replaced: a change is refused again after a restart.
+    def _require_same_origin(self, file: Path, rejection: Rejection | None) -> None:
+        """Check that an existing letter may be replaced, as when a change is rejected again after a restart.
 
-        :raises PermanentError: the letter is of another sink or slot.
+        :raises PermanentError: the letter belongs to another sink or slot.
         """
         try:
             letter = _load(file)
         except ConfigurationError as error:
             raise PermanentError(f"dead letters: {error}: move it out of the folder") from None
-        kept, ours = letter.batch.rejection, self._position
-        sinks = [None if one is None else one.sink for one in (kept, rejection)]
-        slots = [None if one is None else (one.system_identifier, one.slot) for one in (letter.source, ours)]
+        rejections, sources = (letter.batch.rejection, rejection), (letter.source, self._position)
+        sinks = [None if each is None else each.sink for each in rejections]
+        slots = [None if each is None else (each.system_identifier, each.slot) for each in sources]
         if sinks[0] != sinks[1] or slots[0] != slots[1]:
             raise PermanentError(
-                f"dead letters: {file} is a letter of another sink or slot, which this one would replace: give each sink a "
-                "folder of its own"
+                f"dead letters: {file} belongs to another sink or slot and would be overwritten: give each sink its own folder"
             )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Letter:
-    """One letter.
+    """One dead letter.
 
-    :param batch: the changes as they were refused, whole as a batch, and why.
-    :param source: the slot they came through.
+    :param file: its path.
+    :param batch: the rejected changes, and the rejection.
+    :param source: the position with which the sink was opened; it names the slot. ``None`` if it is unknown.
     """
 
     file: Path
@@ -121,13 +124,13 @@ class Letter:
     source: Position | None
 
     def discard(self) -> None:
-        """Delete it; durable on return."""
+        """Delete the file; the deletion is durable on return."""
         self.file.unlink()
         sync_folder(self.file.parent)
 
 
 def _name(first: c.Change) -> str:
-    """The name of a letter, after its first change; names sort in the order of the stream."""
+    """Return the name of a letter, after its first change; names sort in stream order."""
     if first.transaction is not None:
         return f"{first.transaction.commit_lsn:016X}-{first.ordinal:010}"
     assert isinstance(first, c.Message)
@@ -170,13 +173,13 @@ def _dump(
             "end_lsn": str(part.end_lsn or (header.commit_lsn if header is not None else LSN(0))),
             "binary": any(isinstance(change, c.RowChange) and change.layout.binary for change in changes),
             "types": [dump_type(info) for info in types.values()],
-            "changes": [_message(change) for change in changes],
+            "changes": [_dump_change(change) for change in changes],
         },
         option=orjson.OPT_INDENT_2,
     )
 
 
-def _message(change: c.Change) -> dict[str, Any]:
+def _dump_change(change: c.Change) -> dict[str, Any]:
     assert isinstance(change, (c.RowChange, c.Truncate, c.Message))
     message = change.message
     relations: tuple[Relation, ...] = ()
@@ -184,26 +187,26 @@ def _message(change: c.Change) -> dict[str, Any]:
         relations = (change.layout.relation,)
     elif isinstance(change, c.Truncate):
         relations = change.relations
-    described: list[Relation | Type] = []
+    descriptions: list[Relation | Type] = []
     for relation in relations:
-        described += [*relation.types, relation]
+        descriptions += [*relation.types, relation]
     return {
         "ordinal": change.ordinal,
-        "described": [_text(without_xid(each.payload, each.xid)) for each in described],
-        "message": _text(without_xid(message.payload, message.xid)),
+        "described": [_base64(without_xid(each.payload, each.xid)) for each in descriptions],
+        "message": _base64(without_xid(message.payload, message.xid)),
     }
 
 
 def _load(file: Path) -> Letter:
     try:
-        return _letter(file, orjson.loads(file.read_bytes()))
+        return _parse(file, orjson.loads(file.read_bytes()))
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {reason(error)}") from None
     except (KeyError, TypeError, ValueError, AioreplError) as error:
-        raise ConfigurationError(f"{file} is no dead letter: {type(error).__name__}") from None
+        raise ConfigurationError(f"{file} is not a dead letter: {type(error).__name__}") from None
 
 
-def _letter(file: Path, fields: dict[str, Any]) -> Letter:
+def _parse(file: Path, fields: dict[str, Any]) -> Letter:
     if fields["format"] != _FORMAT:
         raise ConfigurationError(f"{file} has format {fields['format']}; this version reads format {_FORMAT}")
     header = fields["transaction"]
@@ -223,15 +226,15 @@ def _letter(file: Path, fields: dict[str, Any]) -> Letter:
             return layouts.setdefault(relation.payload, Layout(relation, types, binary=fields["binary"]))
 
         changes.append(c.change_of(transaction, entry["ordinal"], message, layout))
-    told = fields["refusal"]
-    rejection = None if told is None else Rejection(**{**told, "at": datetime.fromisoformat(told["at"])})
+    why = fields["refusal"]
+    rejection = None if why is None else Rejection(**{**why, "at": datetime.fromisoformat(why["at"])})
     part = Slice(transaction, changes, True, LSN.parse(fields["end_lsn"]), 0)
-    through = fields["source"]
-    source = None if through is None else Position.from_json(through)
+    origin = fields["source"]
+    source = None if origin is None else Position.from_json(origin)
     if source is not None:
-        source = replace(source, database=through.get("database"))
+        source = replace(source, database=origin.get("database"))
     return Letter(file, Batch((part,), rejection), source)
 
 
-def _text(payload: bytes) -> str:
+def _base64(payload: bytes) -> str:
     return base64.b64encode(payload).decode()

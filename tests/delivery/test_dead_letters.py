@@ -102,7 +102,7 @@ def test_a_letter_of_another_is_not_replaced(letters, other):
     if other == "no letter":
         file.write_text("{}")
     before = file.read_bytes()
-    with pytest.raises(PermanentError, match=r"letter of another sink or slot|is no dead letter"):
+    with pytest.raises(PermanentError, match=r"belongs to another sink or slot|is not a dead letter"):
         write(
             "t" if other == "sink" else "s",
             replace(stream.position, slot="other") if other == "slot" else stream.position,
