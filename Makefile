@@ -11,7 +11,7 @@ DEMO_STAMP = $(VENV)/installed-demo
 ARGS =
 PYTEST = pytest -n 4 --dist loadgroup
 # The folders with modules that compile.
-COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/assembly tests/formats tests/journal
+COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/journal
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)

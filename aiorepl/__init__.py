@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
     from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
     from aiorepl.transactions.schema_changes import SchemaChange
-    from aiorepl.transactions.transaction import Slice, Transaction
+    from aiorepl.transactions.slices import Slice
+    from aiorepl.transactions.transaction import Transaction
     from aiorepl.transforms.selection import Selection
 
     __version__: str
@@ -89,7 +90,8 @@ _NAMES = {
         "Update",
     ),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
-    "aiorepl.transactions.transaction": ("Slice", "Transaction"),
+    "aiorepl.transactions.slices": ("Slice",),
+    "aiorepl.transactions.transaction": ("Transaction",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = ("formats", "spark", "testing")

@@ -43,6 +43,8 @@ MODULES: Final = (
     "transactions.transaction",
     "transactions.rows",
     "transactions.changes",
+    "transactions.slices",
+    "transactions.spooled_changes",
     "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",

@@ -103,7 +103,7 @@ from itertools import chain
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 RoutingKey = Callable[[Change], tuple[str, ...]]
 """Returns the routing keys of a change: one key, or one for each table of a TRUNCATE."""

@@ -28,7 +28,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import EmbeddedServer
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.frames import FrameBuffer, XLogData

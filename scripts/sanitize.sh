@@ -13,7 +13,7 @@ CC=gcc CFLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-
 "$bin/python" -m zipfile -e "$scratch"/*.whl "$scratch/wheel"
 # Without servers, which would be preloaded as well, and do not all start so.
 test $# -gt 0 || set -- --ignore=tests/values/test_live.py --ignore=tests/wire/test_live.py \
-  tests/wire tests/pgoutput tests/transactions tests/assembly/model tests/formats tests/values tests/fuzz/test_decoder.py
+  tests/wire tests/pgoutput tests/transactions/model tests/transactions/test_*.py tests/formats tests/values tests/fuzz/test_decoder.py
 # Python keeps what it allocated until it ends, and has its own allocator, which hides what lies behind an object. Reports go
 # to files, for pytest catches what is printed, and dies with the process.
 status=0

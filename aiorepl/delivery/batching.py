@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.sink import Batch
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from aiorepl.errors import AioreplError, DataError
 from aiorepl.transactions.changes import Change, RowChange
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 
 def locate_error(error: DataError, slices: Sequence[Slice]) -> DataError:

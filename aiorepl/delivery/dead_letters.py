@@ -36,7 +36,8 @@ from aiorepl.sink import Batch, Rejection, SinkContext, SyncSink
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
 _FORMAT: Final = 1

@@ -24,7 +24,7 @@ from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import commits
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.schema_changes import SchemaTracker
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.filter import StreamFilter
 
 _log = logging.getLogger("aiorepl.sink")

@@ -26,7 +26,7 @@ from aiorepl.position import Position
 from aiorepl.sink import Batch, Rejection, Sink, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.function import Transformer, TransformFailed
 
 _log = logging.getLogger("aiorepl.sink")

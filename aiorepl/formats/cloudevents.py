@@ -21,7 +21,8 @@ from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 # What an HTTP header may have as it is, of what quote() would escape.
 _HTTP_SAFE = "!#$&'()*+,/:;<=>?@[\\]^`{|}~"

@@ -26,7 +26,8 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 _OPERATIONS = {"insert": b"c", "update": b"u", "delete": b"d"}
 _MESSAGES = "LOGICAL_DECODING_MESSAGE"

@@ -11,7 +11,8 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions.changes import Change, Message, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
-from aiorepl.transactions.transaction import Slice, Transaction, to_datetime
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction, to_datetime
 
 _CYCLE: Final = 146_097 * 86_400_000_000  # microseconds in 400 years
 _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)

@@ -24,7 +24,8 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 _TRUE_FALSE = {True: b"true", False: b"false"}
 

@@ -17,7 +17,8 @@ from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.codec import Encoder
 from aiorepl.values.types import BUILTIN
 

@@ -29,7 +29,8 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
 CONTENT: Final = ".prepared"

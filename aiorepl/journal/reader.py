@@ -27,7 +27,7 @@ from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 
 _log = logging.getLogger("aiorepl.journal")

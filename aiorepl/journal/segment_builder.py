@@ -22,8 +22,9 @@ from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
-from aiorepl.transactions.pending import SpooledChanges
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.spooled_changes import SpooledChanges
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from aiorepl.cancellation import Resumable
 from aiorepl.journal.notifier import Notifier
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 
 class SliceIterator(AsyncIterator[Slice]):

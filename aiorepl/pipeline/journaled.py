@@ -37,7 +37,7 @@ from aiorepl.snapshot.initial import InitialLoad
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 _log = logging.getLogger("aiorepl.sink")
 

@@ -31,7 +31,8 @@ from aiorepl.snapshot.altered import Queried, altered, require_unaltered
 from aiorepl.snapshot.privileges import require_readable
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.transaction import Slice, from_datetime
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import from_datetime
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo

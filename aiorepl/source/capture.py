@@ -26,8 +26,8 @@ from aiorepl.source.server.slots import drop_created, make_failover
 from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
 from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
+from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.transaction import Slice
 from aiorepl.values.registry import Types
 from aiorepl.wire.interface import Connection, CreatedSlot
 

@@ -26,7 +26,8 @@ from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.messages import CommitPrepared
 from aiorepl.position import Commit, Position, Timelines
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 _log = logging.getLogger("aiorepl.gaps")
 

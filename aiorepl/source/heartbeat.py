@@ -18,7 +18,7 @@ import asyncpg
 from aiorepl.errors import AioreplError
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Message
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_error
 
 _log = logging.getLogger("aiorepl.heartbeat")

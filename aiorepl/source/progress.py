@@ -10,7 +10,7 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Commit, Header, Position
 from aiorepl.source.continuity import GAP_ADVICE, Claim, commits
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 HOLDER = "this pipeline"
 

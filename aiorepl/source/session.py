@@ -21,8 +21,8 @@ from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
+from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.transaction import Slice, TwoPhase
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
@@ -144,7 +144,7 @@ class Session:
                     "the server ended the stream: it is shutting down, or its walsender was terminated"
                 )
             self._assembled = self._assemble(frames)
-            relations = self._assembler.take_fresh()
+            relations = self._assembler.take_relations()
             type_oids = {column.type_oid for relation in relations for column in relation.columns}
             self._missing_types = set().union(*map(self._types.missing, type_oids))
             self._described_tables = {relation.oid for relation in relations}
@@ -162,8 +162,8 @@ class Session:
     @property
     def transaction_buffer(self) -> TransactionBufferStatistics:
         """The size of the transactions that cannot be delivered yet."""
-        waiting = self._assembler.waiting
-        return TransactionBufferStatistics(waiting.memory, waiting.spooled)
+        in_progress = self._assembler.in_progress
+        return TransactionBufferStatistics(in_progress.memory, in_progress.spooled)
 
     def idle_seconds(self) -> float:
         """Seconds since the server has sent something."""
@@ -174,7 +174,7 @@ class Session:
 
         :raises ServerError, ConnectionLost: the stream did not end in order.
         """
-        self._assembler.waiting.clear()
+        self._assembler.in_progress.clear()
         try:
             await self._stop_tasks()
             self._status_updates.report()
@@ -187,7 +187,7 @@ class Session:
     async def abandon(self) -> None:
         """Drop the connection, and the received data that cannot be delivered yet."""
         self._connection.abort()
-        self._assembler.waiting.clear()
+        self._assembler.in_progress.clear()
         await self._stop_tasks()
 
     def _start_assembler(self, resume: ReplayFilter) -> None:
@@ -212,7 +212,7 @@ class Session:
                     self._received = self._decoder.position
                 elif isinstance(run, Restart):
                     self._status_updates.report()
-                    self._assembler.waiting.clear()
+                    self._assembler.in_progress.clear()
                     self._start_assembler(ReplayFilter(self._end))
                 else:
                     self._received = run.wal_end
@@ -221,10 +221,10 @@ class Session:
         except ProtocolError as error:
             # The slices before the damage are good, and are delivered first.
             self._failure = error.at(self._decoder.position)
-            return slices + self._record(self._assembler.rescue())
+            return slices + self._record(self._assembler.take_slices())
         except SpoolError as error:
             self._failure = error
-            return slices + self._record(self._assembler.rescue())
+            return slices + self._record(self._assembler.take_slices())
         self._ledger.receive(self._received)
         return slices
 

@@ -22,7 +22,8 @@ from aiorepl.source.capture import Capture
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Change
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 _CONSUMER: Final = "stream"
 # Yield to other tasks after this many bytes.

@@ -21,7 +21,7 @@ from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 

@@ -8,14 +8,14 @@ cdef Py_ssize_t _OVERHEAD
 
 
 cdef class Assembler:
-    cdef public object waiting
+    cdef public object in_progress
     cdef public Py_ssize_t unknown_prepared
     cdef readonly object _state  # for tests of the table of transitions
     cdef object _resume, _begins, _begin, _transaction, _origin, _pending, _preparing
     cdef bint _deliver_prepared, _first, _skip
     cdef readonly Layouts layouts
     cdef dict _handlers
-    cdef list _fresh, _slices, _gathered
+    cdef list _relations, _slices, _changes
     cdef Py_ssize_t _size, _ordinal, _known, _slice_bytes
 
     @cython.locals(row=RowMessage, layout=Layout, expansion=Py_ssize_t)

@@ -1,7 +1,7 @@
-"""Messages in, slices of transactions out, in commit order.
+"""Assembles messages into slices of transactions, in commit order.
 
-Fed with all messages of a read at once and gives back what they complete, so that the cost of a hand-over is paid
-for a read and not for a row. A plain transaction passes through; streamed and prepared ones wait in ``Waiting``.
+``feed`` takes all messages of a read at once, so that the cost of a hand-over is paid per read and not per row. A plain
+transaction passes through; streamed and prepared transactions are kept in ``InProgress``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
+from aiorepl.transactions.in_progress import InProgress
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.rows import Layouts
+from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
-from aiorepl.transactions.transaction import Slice, Transaction, TwoPhase
-from aiorepl.transactions.waiting import Waiting
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
 # A C number in the compiled form.
@@ -36,11 +37,11 @@ class Assembler:
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
     :param resume: what was received on an earlier connection and is dropped; it is not changed.
-    :param begins: where the server begins to send; at ``resume.after`` by default.
-    :param deliver_prepared: give prepared transactions out when they are prepared, and how they ended later; else
-        they are given out when they commit, and never if they roll back.
-    :param budget: bytes in memory for all transactions that wait.
-    :param spool: where content goes that does not fit; one of its own unless given.
+    :param begins: where the server begins to send; ``resume.after`` by default.
+    :param deliver_prepared: deliver prepared transactions at their PREPARE, and their outcome later; otherwise they are
+        delivered when they commit, and never if they roll back.
+    :param budget: bytes in memory for all transactions in progress.
+    :param spool: where content goes that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
     """
 
@@ -56,28 +57,28 @@ class Assembler:
         spool: Spool | None = None,
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
-        self.waiting = Waiting(budget, Spool() if spool is None else spool, slice_bytes)
+        self.in_progress = InProgress(budget, Spool() if spool is None else spool, slice_bytes)
         self._slice_bytes = slice_bytes
         self.unknown_prepared = 0
-        """COMMIT and ROLLBACK PREPARED of transactions we never saw: empty ones, from PostgreSQL 15 and 16."""
+        """Outcomes of prepared transactions whose PREPARE was not sent: empty ones, from PostgreSQL 15 and 16."""
         self._resume = ReplayFilter() if resume is None else resume
         self._begins = self._resume.after if begins is None else begins
         self._deliver_prepared = deliver_prepared
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
-        self._fresh: list[Relation] = []
+        self._relations: list[Relation] = []
         self._slices: list[Slice] = []
-        # The plain transaction that passes through.
+        # The plain transaction that is being received.
         self._begin: m.Begin | None = None
         self._transaction: Transaction | None = None
         self._origin: str | None = None
-        self._gathered: list[c.Change] = []
+        self._changes: list[c.Change] = []
         self._size = 0
         self._ordinal = 0
         self._known = 0
         self._first = True
         self._skip = False
-        # The one that is being filled: of the open block, or between Begin Prepare and Prepare.
+        # The transaction of the open stream block, or between Begin Prepare and Prepare.
         self._pending: Pending | None = None
         self._preparing: m.BeginPrepare | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -86,12 +87,12 @@ class Assembler:
             m.Origin: self._set_origin,
             m.Truncate: self._content,
             m.Message: self._message,
-            Relation: self._fresh_relation,
-            Type: self._fresh_type,
+            Relation: self._describe_relation,
+            Type: self._describe,
             m.StreamStart: self._enter_block,
             m.StreamStop: self._leave_block,
             m.StreamCommit: self._stream_commit,
-            m.StreamAbort: self.waiting.abort,
+            m.StreamAbort: self.in_progress.stream_abort,
             m.BeginPrepare: self._begin_prepare,
             m.Prepare: self._prepare,
             m.StreamPrepare: self._stream_prepare,
@@ -101,49 +102,48 @@ class Assembler:
 
     @property
     def open(self) -> bool:
-        """Whether the stream stands within a unit: what came of it so far is not whole."""
+        """Whether the stream is within a transaction or a stream block."""
         return self._state is not State.BETWEEN
 
     def retype(self, types: Types) -> Layouts:
-        """Read rows by these types from here on, and what waits as well; what was given out stays as it is.
+        """Read rows by these types from now on, those of transactions in progress included.
 
-        :returns: the layouts of before.
+        :returns: the layouts until now, which delivered slices keep.
         """
         before, self.layouts = self.layouts, Layouts(types, binary=self.layouts.binary)
         return before
 
-    def take_fresh(self) -> list[Relation]:
-        """The relations described since the last call, for whoever has to look up their types."""
-        fresh = self._fresh[:]
-        self._fresh.clear()
-        return fresh
+    def take_relations(self) -> list[Relation]:
+        """Return the relations described since the last call."""
+        relations, self._relations = self._relations, []
+        return relations
 
     def feed(self, messages: Iterable[m.AnyMessage]) -> list[Slice]:
         """Take the next messages and return what can be delivered now.
 
-        :raises ProtocolError: when their order makes no sense; ``rescue`` has what came before.
-        :raises SpoolError: when transactions in progress fit neither memory nor disk.
+        :raises ProtocolError: a message is out of order; ``take_slices`` returns what came before it.
+        :raises SpoolError: the transactions in progress fit neither memory nor disk.
         """
         self.layouts.refresh()
         legal = TRANSITIONS[self._state]
         for message in messages:
             kind = type(message)
-            following = legal.get(kind)
-            if following is None:
+            next_state = legal.get(kind)
+            if next_state is None:
                 raise ProtocolError(guard(self._state, kind), message=_NAMES.get(kind, kind.__name__))
             if isinstance(message, RowMessage):
                 if self._pending is None:
-                    row = message  # known to be one in the compiled form, too
+                    row = message  # typed for the compiled form
                     if self._transaction is None:
                         self._open()
                     layout = self.layouts.of(row.relation)
-                    self._gathered.append(row_change(self._transaction, self._ordinal, layout, row))
+                    self._changes.append(row_change(self._transaction, self._ordinal, layout, row))
                     self._ordinal += 1
                     self._size += len(row.payload) + _OVERHEAD
                     if layout.binary:
                         expansion = layout.expansion(row)
                         if expansion:
-                            # What few bytes become is counted, and not gathered until the read ends.
+                            # The text of a few bytes can be large, so do not wait for the end of the read.
                             self._size += expansion
                             if self._size >= self._slice_bytes:
                                 self._emit(None)
@@ -153,13 +153,13 @@ class Assembler:
             handle = self._handlers.get(kind)
             if handle is not None:
                 handle(message)
-            if following is not self._state:
-                self._state = following
-                legal = TRANSITIONS[following]
-        return self.rescue()
+            if next_state is not self._state:
+                self._state = next_state
+                legal = TRANSITIONS[next_state]
+        return self.take_slices()
 
-    def rescue(self) -> list[Slice]:
-        """What can be delivered of the messages before one that made no sense."""
+    def take_slices(self) -> list[Slice]:
+        """Return the slices that are complete; after an error, those before the message that failed."""
         self._emit(None)
         slices, self._slices = self._slices, []
         return slices
@@ -178,15 +178,15 @@ class Assembler:
     def _open(self) -> Transaction:
         if self._transaction is None:
             begin = self._begin
-            assert begin is not None  # the table lets content follow Begin alone
+            assert begin is not None  # TRANSITIONS allows content only after Begin
             self._transaction = Transaction(begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin)
         return self._transaction
 
     def _content(self, message: c.Content) -> None:
         if self._pending is not None:
-            self.waiting.add(self._pending, message)
+            self.in_progress.add(self._pending, message)
             return
-        self._gathered.append(c.change_of(self._open(), self._ordinal, message, self.layouts))
+        self._changes.append(c.change_of(self._open(), self._ordinal, message, self.layouts))
         self._ordinal += 1
         self._size += len(message.payload) + _OVERHEAD
 
@@ -206,7 +206,7 @@ class Assembler:
         if self._pending is not None:
             self._pending.origin = origin.name
             return
-        # The documents allow several origins in a transaction: what follows carries the new one.
+        # The protocol allows several origins in a transaction; later changes have the new one.
         self._emit(None)
         self._origin = origin.name
         self._transaction = None
@@ -215,55 +215,55 @@ class Assembler:
         transaction = self._open()
         if commit.commit_lsn != transaction.commit_lsn:
             raise ProtocolError(
-                f"names {LSN(commit.commit_lsn)}, its Begin {transaction.commit_lsn}",
+                f"is {LSN(commit.commit_lsn)}, but Begin announced {transaction.commit_lsn}",
                 message="Commit",
                 field="commit LSN",
             )
         self._emit(LSN(commit.end_lsn))
         self._begin = self._transaction = None
 
-    def _emit(self, end: LSN | None) -> None:
-        gathered = self._gathered
-        if not gathered and end is None:
+    def _emit(self, end_lsn: LSN | None) -> None:
+        changes = self._changes
+        if not changes and end_lsn is None:
             return
         if not self._skip:
             if self._known:
-                gathered = [change for change in gathered if change.ordinal >= self._known]
-            if gathered or end is not None:
-                self._slices.append(Slice(self._open(), gathered, self._first, end, self._size))
+                changes = [change for change in changes if change.ordinal >= self._known]
+            if changes or end_lsn is not None:
+                self._slices.append(Slice(self._open(), changes, self._first, end_lsn, self._size))
                 self._first = False
-        self._gathered, self._size = [], 0
+        self._changes, self._size = [], 0
 
-    # Transactions that wait.
+    # Transactions in progress, and prepared ones.
 
     def _enter_block(self, message: m.StreamStart) -> None:
-        self._pending = self.waiting.enter(message)
+        self._pending = self.in_progress.stream_start(message)
 
     def _leave_block(self, _: m.StreamStop) -> None:
         self._pending = None
 
     def _stream_commit(self, message: m.StreamCommit) -> None:
-        pending = self.waiting.take_stream(message.xid, "Stream Commit")
+        pending = self.in_progress.take_stream(message.xid, "Stream Commit")
         transaction = Transaction(message.xid, LSN(message.commit_lsn), message.commit_time, pending.origin)
         self._deliver(transaction, pending, LSN(message.end_lsn))
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         self._preparing = message
-        self._pending = self.waiting.begin_prepare(message)
+        self._pending = self.in_progress.begin_prepare(message)
 
     def _prepare(self, message: m.Prepare) -> None:
-        begun, pending = self._preparing, self.waiting.take_preparing()
+        begun, pending = self._preparing, self.in_progress.take_preparing()
         self._preparing = self._pending = None
         if begun is not None and (begun.gid, begun.xid, begun.prepare_lsn) != (
             message.gid,
             message.xid,
             message.prepare_lsn,
         ):
-            raise ProtocolError("is not what its Begin Prepare announced", message="Prepare", field="gid")
-        self._prepared(message, self.waiting.empty(message.xid) if pending is None else pending)
+            raise ProtocolError("differs from its Begin Prepare", message="Prepare", field="gid")
+        self._prepared(message, self.in_progress.empty(message.xid) if pending is None else pending)
 
     def _stream_prepare(self, message: m.StreamPrepare) -> None:
-        self._prepared(message, self.waiting.take_stream(message.xid, "Stream Prepare"))
+        self._prepared(message, self.in_progress.take_stream(message.xid, "Stream Prepare"))
 
     def _prepared(self, message: m.Prepare | m.StreamPrepare, pending: Pending) -> None:
         if self._deliver_prepared and not self._late(message.prepare_lsn):
@@ -277,22 +277,24 @@ class Assembler:
             )
             self._deliver(header, pending, LSN(message.end_lsn), message)
             return
-        self.waiting.prepare(message.gid, pending)
-        self._mark(None, message)
+        self.in_progress.prepare(message, pending)
+        self._two_phase_step(None, message)
 
     def _late(self, prepare_lsn: int) -> bool:
-        """Whether this was prepared before the slot knew of two-phase commit: it is sent now that it commits, and is
-        delivered as a whole then. (``ReorderBufferFinishPrepared``, ``two_phase_at``.)
+        """Whether a transaction was prepared before the slot had two-phase commit.
+
+        The server sends it when it commits, and it is delivered then. See ``ReorderBufferFinishPrepared`` and
+        ``two_phase_at`` in PostgreSQL.
         """
         return prepare_lsn < self._begins
 
     def _commit_prepared(self, message: m.CommitPrepared) -> None:
-        pending = self.waiting.take_prepared(message.gid)
+        pending = self.in_progress.take_prepared(message)
         delivered = self._deliver_prepared and pending is None
         if pending is None:
             if not delivered:
                 self.unknown_prepared += 1
-            pending = self.waiting.empty(message.xid)
+            pending = self.in_progress.empty(message.xid)
         header = Transaction(
             message.xid,
             LSN(message.commit_lsn),
@@ -304,29 +306,29 @@ class Assembler:
         self._deliver(header, pending, LSN(message.end_lsn), message)
 
     def _rollback_prepared(self, message: m.RollbackPrepared) -> None:
-        end = LSN(message.rollback_end_lsn)
-        if end <= self._resume.after:
-            self.waiting.take_prepared(message.gid)
-            self._mark(None, message)
+        end_lsn = LSN(message.rollback_end_lsn)
+        if end_lsn <= self._resume.after:
+            self.in_progress.take_prepared(message)
+            self._two_phase_step(None, message)
             return
         if self._deliver_prepared:
-            header = Transaction(message.xid, end, message.rollback_time, gid=message.gid, prepared=True)
-            self._deliver(header, self.waiting.empty(message.xid), end, message)
+            header = Transaction(message.xid, end_lsn, message.rollback_time, gid=message.gid, prepared=True)
+            self._deliver(header, self.in_progress.empty(message.xid), end_lsn, message)
             return
-        if self.waiting.take_prepared(message.gid) is None:
+        if self.in_progress.take_prepared(message) is None:
             self.unknown_prepared += 1
-        self._mark(end, message)
+        self._two_phase_step(end_lsn, message)
 
     def _deliver(
-        self, transaction: Transaction, pending: Pending, end: LSN, two_phase: TwoPhase | None = None
+        self, transaction: Transaction, pending: Pending, end_lsn: LSN, two_phase: TwoPhase | None = None
     ) -> None:
         known = self._resume.known(transaction.commit_lsn)
         if known is None:
             if two_phase is not None:
-                self._mark(None, two_phase)
+                self._two_phase_step(None, two_phase)
             return
         first = known == 0
-        # One part is held back, so that the last can carry the end.
+        # One slice is held back, because only the last one has the end LSN.
         held: Slice | None = None
         for changes, size in pending.slices(transaction, self.layouts, known=known):
             if held is not None:
@@ -335,19 +337,19 @@ class Assembler:
             first = False
         changes, size = (held.changes, held.size) if held is not None else ((), 0)
         first = first if held is None else held.first
-        self._slices.append(Slice(transaction, changes, first, end, size, two_phase))
+        self._slices.append(Slice(transaction, changes, first, end_lsn, size, two_phase))
 
-    def _mark(self, end: LSN | None, two_phase: TwoPhase) -> None:
-        """A step of two-phase commit that brings no changes downstream."""
-        self._slices.append(Slice(None, (), True, end, 0, two_phase))
+    def _two_phase_step(self, end_lsn: LSN | None, two_phase: TwoPhase) -> None:
+        """Emit a step of two-phase commit that delivers no changes."""
+        self._slices.append(Slice(None, (), True, end_lsn, 0, two_phase))
 
-    def _fresh_relation(self, relation: Relation) -> None:
-        self._fresh.append(relation)
-        self._fresh_type(relation)
+    def _describe_relation(self, relation: Relation) -> None:
+        self._relations.append(relation)
+        self._describe(relation)
 
-    def _fresh_type(self, described: Relation | Type) -> None:
+    def _describe(self, described: Relation | Type) -> None:
         if self._pending is not None:
-            self.waiting.describe(self._pending, described)
+            self.in_progress.describe(self._pending, described)
 
 
 _NAMES: Final[dict[type, str]] = {

@@ -15,6 +15,7 @@ from aiorepl.pgoutput.rows import Insert as InsertMessage
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pgoutput.rows import Update as UpdateMessage
 from aiorepl.pgoutput.tuples import TOAST, UNCHANGED, any_unchanged, columns_of, kinds_of
+from aiorepl.transactions.rewriting import with_columns
 from aiorepl.transactions.rows import Layout, Raw, Row
 from aiorepl.transactions.transaction import Transaction
 
@@ -111,11 +112,12 @@ class RowChange(Change):
 
         :raises TypeError: for a delete, which has no new row, and for values of other types.
         """
-        from aiorepl.transactions.rewriting import with_columns
+        if not isinstance(self.message, (InsertMessage, UpdateMessage)):
+            raise TypeError(f"a {self.kind} has no new row whose columns could be set")
+        message, layout = with_columns(self.message, self.layout, values)
+        return type(self)(self.transaction, self.ordinal, layout, message)
 
-        return with_columns(self, values)
-
-    # The bytes behind those, for formats: columns in the relation's order.
+    # For formats: the bytes of the columns, in the relation's order.
 
     @property
     def raw_new(self) -> list[Raw] | None:

@@ -15,8 +15,8 @@ from operator import attrgetter
 
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.transactions.changes import Change
-from aiorepl.transactions.pending import SpooledChanges
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.spooled_changes import SpooledChanges
 
 _ordinal = attrgetter("ordinal")
 

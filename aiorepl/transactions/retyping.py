@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from aiorepl.errors import DataError
 from aiorepl.transactions.changes import Change, RowChange, row_change
-from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.rows import Layouts
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.spooled_changes import SpooledChanges
 
 
 def reread(part: Slice, likely: Layouts, other: Layouts) -> Slice:

@@ -1,7 +1,7 @@
-"""Changes with other columns: messages rewritten as if the server had sent them so. Pure.
+"""Rewrites messages to other columns, as if the server had sent them so. Pure.
 
-What comes out is a relation of its own and messages whose bytes agree with it, so that whatever reads changes (rows,
-formats, a journal) needs to know nothing of it.
+The result has a relation of its own, and its bytes agree with that relation, so that rows, formats and the journal read
+it like any other message.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import orjson
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
-from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.types import ARRAY
 
-# In the order in which they are tried: a bool is an int, and a datetime a date.
+# Tried in this order, because a bool is an int and a datetime is a date.
 _TYPES: Final[tuple[tuple[type | tuple[type, ...], int], ...]] = (
     (bool, 16),
     (int, 20),
@@ -40,12 +39,13 @@ _NAIVE: Final = 1114
 _TEXT: Final = 25
 
 
-def with_columns(change: RowChange, values: Mapping[str, Any]) -> RowChange:
-    """See ``RowChange.with_columns``."""
-    message = change.message
-    if not isinstance(message, (m.Insert, m.Update)):
-        raise TypeError(f"a {change.kind} has no new row whose columns could be set")
-    layout = change.layout
+def with_columns(
+    message: m.Insert | m.Update, layout: Layout, values: Mapping[str, Any]
+) -> tuple[m.Insert | m.Update, Layout]:
+    """Return the message with these columns of its new row set or added, and the layout that reads it.
+
+    See ``RowChange.with_columns``.
+    """
     added = tuple((name, _type(value)) for name, value in values.items() if name not in layout.places)
     target = layout if not added else _extended(layout, added)
     at = message.new_at
@@ -56,14 +56,9 @@ def with_columns(change: RowChange, values: Mapping[str, Any]) -> RowChange:
     new = b"".join(parts)
     head = message.payload[:at]
     if isinstance(message, m.Insert):
-        return type(change)(
-            change.transaction,
-            change.ordinal,
-            target,
-            m.Insert(target.relation, at, head + new, message.xid),
-        )
+        return m.Insert(target.relation, at, head + new, message.xid), target
     if message.old_kind and added:
-        # The old row had no such columns: it has as many all the same, for both are rows of one relation.
+        # Old and new rows are of one relation, so the old row gets the added columns as well.
         columns = [
             *_columns(message.payload, message.old_at, len(layout.relation.columns)),
             *[b"n"] * len(added),
@@ -71,11 +66,11 @@ def with_columns(change: RowChange, values: Mapping[str, Any]) -> RowChange:
         count = len(columns).to_bytes(2, "big")
         head = message.payload[: message.old_at] + count + b"".join(columns) + b"N"
     update = m.Update(target.relation, message.old_kind, message.old_at, len(head), head + new, message.xid)
-    return type(change)(change.transaction, change.ordinal, target, update)
+    return update, target
 
 
 def redescribed(relation: Relation, columns: Sequence[Column]) -> Relation:
-    """The relation with these columns instead, described by a Relation message that says so."""
+    """Return the relation with these columns instead, and a Relation message that describes it."""
     used = {column.type_oid for column in columns}
     types = tuple(named for named in relation.types if named.oid in used)
     parts = [b"R", b"" if relation.xid is None else struct.pack(">I", relation.xid)]

@@ -13,7 +13,8 @@ from typing import TypeVar
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.rows import Layout
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 Pair = tuple[Column, Column]
 Names = tuple[str, ...]

@@ -1,21 +1,22 @@
 """Which message may follow which: the assembler's rules as a table.
 
-Theory of operation. The stream is a sequence of units, each of which has the connection to itself while it lasts:
+The stream is a sequence of units, each of which occupies the connection until it ends:
 
-* a *plain* transaction, Begin … Commit. It is committed already; its content is delivered as it comes.
-* a *prepared* transaction, Begin Prepare … Prepare. It may still go either way.
+* a *plain* transaction, Begin … Commit. It has committed already, so its content is delivered as it arrives.
+* a *prepared* transaction, Begin Prepare … Prepare. It may still commit or roll back.
 * a *block* of a transaction in progress, Stream Start … Stream Stop. Blocks of several transactions alternate.
 
-Between units stand the messages that decide about what waits: Stream Commit, Stream Abort and Stream Prepare about a
-transaction that came in blocks, Commit Prepared and Rollback Prepared about a prepared one. So do Relation and Type
-messages, and logical messages that are not transactional, which belong to no transaction and are delivered at once.
-Older servers send a Prepare there too, without Begin Prepare, for a transaction without changes.
+Between units, other messages decide what becomes of the kept transactions: Stream Commit, Stream Abort and Stream
+Prepare for a streamed transaction, Commit Prepared and Rollback Prepared for a prepared one. Relation and Type messages
+may also stand there, and logical messages that are not transactional, which are delivered at once. Older
+servers also send a Prepare there, without Begin Prepare, for a transaction without changes.
 
-What waits is known by xid while it streams and by gid once it is prepared. Whether a message names something that
-waits is not in this table, for it has no end; ``Waiting`` in the assembler keeps that, and refuses with ``UNKNOWN``.
+Transactions are identified by xid while they are streamed, and by gid, xid and the end of the PREPARE once they are
+prepared. The table cannot say whether a message names a transaction that is kept; ``InProgress`` checks that, and raises
+``UNKNOWN``.
 
-A message out of order means that bytes were lost or misread. The guard's sentence says what was broken, and nothing
-behind it is delivered or acknowledged. Only this file says what is legal; the assembler only does what follows from it.
+A message out of order means that bytes were lost or misread. The guard's text says which rule was broken, and nothing
+after that message is delivered or acknowledged. The rules are only in this file; the assembler follows them.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from aiorepl.pgoutput.relations import Relation, Type
 
 
 class State(enum.Enum):
-    """Where the assembler stands."""
+    """The assembler's state."""
 
     BETWEEN = "between transactions"
     PLAIN = "in a transaction"
     PREPARING = "in a prepared transaction"
     BLOCK = "in a stream block"
 
-    # Each is there once. Enum's own hash is Python's and costs a small transaction a tenth of its time here.
+    # Members are singletons. Enum's own hash is a Python function and costs a small transaction a tenth of its time here.
     __hash__ = object.__hash__
 
 
@@ -54,7 +55,7 @@ _BETWEEN: Final = (
     m.RollbackPrepared,
 )
 
-# (state, message) to the state that follows. What is missing is illegal, and ``guard`` says why.
+# (state, message) to the next state. A pair that is missing is illegal, and ``guard`` says why.
 TRANSITIONS: Final[Mapping[State, Mapping[type, State]]] = MappingProxyType(
     {
         State.BETWEEN: {
@@ -75,14 +76,14 @@ _GUARDS: Final[Mapping[tuple[State, type], str]] = MappingProxyType(
         (State.BETWEEN, m.Commit): "arrived without Begin",
         (State.BETWEEN, m.StreamStop): "arrived without Stream Start",
         **{(State.BETWEEN, kind): _OUTSIDE for kind in (m.Origin, m.Insert, m.Update, m.Delete, m.Truncate)},
-        (State.PLAIN, m.Begin): "arrived before the transaction before it committed",
-        (State.PREPARING, m.BeginPrepare): "arrived before the transaction before it was prepared",
-        (State.BLOCK, m.StreamStart): "arrived before the block before it ended",
+        (State.PLAIN, m.Begin): "arrived before the previous transaction committed",
+        (State.PREPARING, m.BeginPrepare): "arrived before the previous transaction was prepared",
+        (State.BLOCK, m.StreamStart): "arrived before the previous block ended",
     }
 )
 UNKNOWN: Final = "names a transaction that is not in progress"
 
 
 def guard(state: State, message: type) -> str:
-    """Why ``message`` is illegal in ``state``."""
-    return _GUARDS.get((state, message), f"arrived {state.value}, where it has no place")
+    """Say why ``message`` is illegal in ``state``."""
+    return _GUARDS.get((state, message), f"arrived {state.value}, where it is not allowed")

@@ -5,12 +5,3 @@ cdef class Transaction:
     cdef readonly object origin
     cdef readonly object gid
     cdef readonly object prepared
-
-
-cdef class Slice:
-    cdef readonly object transaction
-    cdef readonly object changes
-    cdef readonly object first
-    cdef readonly object end_lsn
-    cdef readonly object size
-    cdef readonly object two_phase

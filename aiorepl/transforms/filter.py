@@ -13,7 +13,7 @@ from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
 from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.pending import OVERHEAD
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.masking import Rewriting, truncation
 from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_conflict
 from aiorepl.transforms.rules import ColumnAction, TableSelection, select_table

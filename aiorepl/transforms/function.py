@@ -11,7 +11,7 @@ from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientEr
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch
 from aiorepl.transactions.changes import Change
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 Transform = Callable[[Change], Awaitable[Change | None] | Change | None]
 

@@ -21,8 +21,8 @@ from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.spool import Spool
+from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.values.registry import Types
 
 QUICK = RetryPolicy(attempts=3, wait_initial=0.001, wait_max=0.002)

@@ -20,7 +20,7 @@ from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 FILES = [
     "journal.json",

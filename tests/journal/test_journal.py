@@ -19,7 +19,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
 
 INT4 = 23

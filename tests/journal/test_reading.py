@@ -10,7 +10,7 @@ from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 
 async def test_follow_waits_for_the_writer(tmp_path, tools) -> None:

@@ -11,7 +11,8 @@ from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Commit, Timelines, Trail
 from aiorepl.source.continuity import Claim, Continuity
 from aiorepl.source.progress import CaptureProgress
-from aiorepl.transactions.transaction import Slice, Transaction
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 FIRST, SECOND, THIRD = (Commit(LSN(100 * n + 50), 700 + n, n) for n in (1, 2, 3))
 HELD = Position("1", 1, "s", LSN(260), last=SECOND)

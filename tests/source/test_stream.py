@@ -35,7 +35,7 @@ class Received:
                 for number in range(first, first + ROWS // CHUNKS)
             )
             feed(build.stream_start(xid=3, first_segment=False), *rows, build.stream_stop())
-            assembler.waiting._relieve()
+            assembler.in_progress._relieve()
         self._slices = []
         self._slices += feed(build.stream_commit(xid=3, commit_lsn=16, end_lsn=24))
         self._slices += feed(build.stream_start(xid=4, first_segment=True), build.stream_stop())

@@ -12,8 +12,8 @@ from aiorepl.pgoutput.options import Streaming
 from aiorepl.source.catalog.types import Snapshot, TypeWatch
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.spool import Spool
+from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.values import TypeInfo, Types
 
 COMP = 90001

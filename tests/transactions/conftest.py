@@ -1,54 +1,206 @@
-"""What the tests of transactions share: payloads in, slices out."""
+"""What the tests of transactions share: a decoder and an assembler, short names for messages, and forms of slices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.options import Streaming
+from aiorepl.pgoutput.relations import Column
 from aiorepl.testing import messages as build
-from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.changes import Change
+from aiorepl.testing.messages import Value
+from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES, Assembler
+from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.pending import SLICE_BYTES
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.spool import Spool
 from aiorepl.values import Types
 
-INT4 = 23
+INT4, TEXT = 23, 25
 
 
-class Reads:
-    """A decoder and an assembler in a row; relation 7 is described already."""
+class Wire:
+    """A decoder and an assembler. Table 7, ``orders (id, note)``, is described already."""
 
     def __init__(
-        self, resume: ReplayFilter | None = None, *, identity: str = "d", binary: bool = False
+        self,
+        spool: Spool,
+        *,
+        streaming: Streaming = Streaming.ON,
+        budget: int = TRANSACTION_BUFFER_BYTES,
+        resume: ReplayFilter | None = None,
+        begins: LSN | None = None,
+        deliver_prepared: bool = False,
+        slice_bytes: int = SLICE_BYTES,
+        binary: bool = False,
+        identity: str = "d",
+        id_type: int = TEXT,
     ) -> None:
-        self.decoder = Decoder()
-        self.assembler = Assembler(Types(), binary=binary, resume=resume)
-        columns = [build.column("id", INT4, key=identity in "dif"), build.column("note", key=identity == "f")]
-        self.feed(build.relation(oid=7, name="orders", replica_identity=identity, columns=columns))
+        self.decoder = Decoder(streaming)
+        self.assembler = Assembler(
+            Types(),
+            resume=resume,
+            begins=begins,
+            deliver_prepared=deliver_prepared,
+            budget=budget,
+            spool=spool,
+            slice_bytes=slice_bytes,
+            binary=binary,
+        )
+        self.in_progress = self.assembler.in_progress
+        columns = (
+            build.column("id", id_type, key=identity in "dif"),
+            build.column("note", key=identity == "f"),
+        )
+        self.feed(Say.table(*columns, identity=identity))
 
-    def feed(self, *payloads: bytes) -> list[Slice]:
-        """What one read brings."""
-        return self.assembler.feed([self.decoder.decode(payload) for payload in payloads])
+    def feed(self, *payloads: bytes | Iterable[bytes]) -> list[Slice]:
+        """What one read brings; payloads may come in lists."""
+        flat = [payload for each in payloads for payload in ((each,) if isinstance(each, bytes) else each)]
+        return self.assembler.feed([self.decoder.decode(payload) for payload in flat])
 
     def each(self, *payloads: bytes) -> list[Slice]:
-        """The same, a read for each message."""
+        """The slices of a read for each message."""
         return [part for payload in payloads for part in self.feed(payload)]
 
 
+class Say:
+    """What a server says, in a word each. A transaction's end LSN is 8 behind its commit."""
+
+    @staticmethod
+    def table(*columns: Column, xid: int | None = None, identity: str = "d") -> bytes:
+        """Table 7."""
+        described = columns or (build.column("id", key=True), build.column("note"))
+        return build.relation(oid=7, name="orders", columns=described, replica_identity=identity, xid=xid)
+
+    @staticmethod
+    def row(first: str, xid: int | None = None, note: Value = None) -> bytes:
+        """A new row."""
+        return build.insert(relation=7, new=[first, note], xid=xid)
+
+    @staticmethod
+    def block(xid: int, *contents: bytes, first: bool = True) -> list[bytes]:
+        """A stream block."""
+        return [build.stream_start(xid=xid, first_segment=first), *contents, build.stream_stop()]
+
+    @staticmethod
+    def commit(xid: int, lsn: int) -> bytes:
+        """The end of a streamed transaction."""
+        return build.stream_commit(xid=xid, commit_lsn=lsn, end_lsn=lsn + 8)
+
+    @staticmethod
+    def abort(xid: int, subxid: int | None = None) -> bytes:
+        """The end of a streamed transaction, or of one inside it."""
+        return build.stream_abort(xid=xid, subxid=subxid or xid)
+
+    @staticmethod
+    def plain(xid: int, lsn: int, *contents: bytes) -> list[bytes]:
+        """A whole transaction."""
+        return [
+            build.begin(final_lsn=lsn, xid=xid),
+            *contents,
+            build.commit(commit_lsn=lsn, end_lsn=lsn + 8),
+        ]
+
+    @staticmethod
+    def prepare(gid: str, xid: int, lsn: int, *contents: bytes) -> list[bytes]:
+        """A whole transaction that is prepared."""
+        named: dict[str, Any] = {"prepare_lsn": lsn, "end_lsn": lsn + 8, "xid": xid, "gid": gid}
+        return [build.begin_prepare(**named), *contents, build.prepare(**named)]
+
+    @staticmethod
+    def stream_prepare(gid: str, xid: int, lsn: int) -> bytes:
+        """A streamed transaction is prepared."""
+        return build.stream_prepare(prepare_lsn=lsn, end_lsn=lsn + 8, xid=xid, gid=gid)
+
+    @staticmethod
+    def commit_prepared(gid: str, xid: int, lsn: int) -> bytes:
+        """COMMIT PREPARED."""
+        return build.commit_prepared(commit_lsn=lsn, end_lsn=lsn + 8, xid=xid, gid=gid)
+
+    @staticmethod
+    def rollback_prepared(gid: str, xid: int, lsn: int, prepared: int) -> bytes:
+        """ROLLBACK PREPARED of what was prepared at ``prepared``."""
+        return build.rollback_prepared(
+            prepare_end_lsn=prepared + 8, rollback_end_lsn=lsn + 8, xid=xid, gid=gid
+        )
+
+
+def first_column(change: Change) -> str:
+    """A change in a word: a row's first column, a message's content, or the kind."""
+    if isinstance(change, RowChange):
+        row = change.new or change.old
+        assert row is not None
+        return str(next(iter(row.values())))
+    content: bytes = getattr(change, "content", change.kind.encode())
+    return content.decode()
+
+
 @pytest.fixture
-def open_reads() -> type[Reads]:
+def say() -> type[Say]:
+    """What a server says."""
+    return Say
+
+
+@pytest.fixture
+def wired(tmp_path: Path) -> Callable[..., Wire]:
     """A decoder and an assembler in a row, by their options."""
-    return Reads
+    return lambda spool=None, **options: Wire(spool or Spool(tmp_path), **options)
 
 
 @pytest.fixture
-def reads() -> Reads:
+def wire(wired: Callable[..., Wire]) -> Wire:
     """A decoder and an assembler in a row."""
-    return Reads()
+    return wired()
+
+
+@pytest.fixture
+def int_wired(wired: Callable[..., Wire]) -> Callable[..., Wire]:
+    """The same, with a first column of type integer."""
+    return partial(wired, id_type=INT4)
+
+
+@pytest.fixture
+def int_wire(int_wired: Callable[..., Wire]) -> Wire:
+    """A decoder and an assembler, with a first column of type integer."""
+    return int_wired()
+
+
+@pytest.fixture(params=[TRANSACTION_BUFFER_BYTES, 1, 1500], ids=["memory", "spool", "mixed"])
+def cramped(request: pytest.FixtureRequest, wired: Callable[..., Wire]) -> Wire:
+    """The same where what waits is in memory, on disk, or some here and some there."""
+    return wired(budget=request.param)
+
+
+@pytest.fixture
+def told() -> Callable[[Sequence[Slice]], list[tuple[Any, ...]]]:
+    """Slices as whole transactions: xid, end LSN, and the changes in a word each."""
+
+    def told(slices: Sequence[Slice]) -> list[tuple[Any, ...]]:
+        transactions, words = [], []
+        for part in slices:
+            words += [first_column(change) for change in part.changes]
+            if part.last:
+                xid = None if part.transaction is None else part.transaction.xid
+                transactions.append((xid, part.end_lsn, words))
+                words = []
+        assert not words, "a transaction without its end"
+        return transactions
+
+    return told
+
+
+@pytest.fixture
+def small_slices() -> dict[str, int]:
+    """The option for slices and chunks of two or three rows instead of a megabyte."""
+    return {"slice_bytes": 110}
 
 
 @pytest.fixture
@@ -70,12 +222,12 @@ def shape() -> Callable[[list[Slice]], list[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-def one_change() -> Callable[..., Any]:
+def one_change(int_wired: Callable[..., Wire]) -> Callable[..., Any]:
     """The change that a message in a transaction of its own becomes."""
 
     def one_change(payload: bytes, **options: Any) -> Change:
         begin, commit = build.begin(final_lsn=0x10, xid=3), build.commit(commit_lsn=0x10, end_lsn=0x20)
-        (part,) = Reads(**options).feed(begin, payload, commit)
+        (part,) = int_wired(**options).feed(begin, payload, commit)
         (change,) = part.changes
         assert LSN(0x20) == part.end_lsn
         return change

@@ -23,31 +23,31 @@ ALONE = build.message(transactional=False, lsn=0x30, prefix="ping", content=b"!"
 BEGIN_2, COMMIT_2 = build.begin(final_lsn=0x40, xid=4), build.commit(commit_lsn=0x40, end_lsn=0x50)
 
 
-def test_one_read(reads, shape):
+def test_one_read(int_wire, shape):
     """A transaction that comes in one read is one slice, the first and the last."""
-    slices = reads.feed(BEGIN, INSERT, UPDATE, DELETE, COMMIT)
+    slices = int_wire.feed(BEGIN, INSERT, UPDATE, DELETE, COMMIT)
 
     assert [(0x10, [0, 1, 2], True, 0x20)] == shape(slices)
     assert slices[0].last
     assert [c.Insert, c.Update, c.Delete] == [type(change) for change in slices[0].changes]
 
 
-def test_the_header(reads):
+def test_the_header(int_wire):
     """The header says what Begin said, with an LSN that prints and a time that is aware."""
-    (part,) = reads.feed(BEGIN, COMMIT)
+    (part,) = int_wire.feed(BEGIN, COMMIT)
 
     header = part.transaction
     assert (3, LSN(0x10), MOMENT, None) == (header.xid, header.commit_lsn, header.commit_time, header.origin)
     assert "0/10" == str(header.commit_lsn)
 
 
-def test_several_reads(reads, shape):
+def test_several_reads(int_wire, shape):
     """A transaction that comes in several reads is a slice for each that brought changes; ordinals go on."""
     slices = [
-        *reads.feed(BEGIN),
-        *reads.feed(INSERT, INSERT),
-        *reads.feed(UPDATE),
-        *reads.feed(DELETE, COMMIT),
+        *int_wire.feed(BEGIN),
+        *int_wire.feed(INSERT, INSERT),
+        *int_wire.feed(UPDATE),
+        *int_wire.feed(DELETE, COMMIT),
     ]
 
     assert [
@@ -59,56 +59,56 @@ def test_several_reads(reads, shape):
     assert [False, False, True] == [part.last for part in slices]
 
 
-def test_the_end_alone(reads, shape):
+def test_the_end_alone(int_wire, shape):
     """A Commit that comes in a read of its own still ends the transaction, with a slice that holds nothing."""
-    slices = [*reads.feed(BEGIN, INSERT), *reads.feed(COMMIT)]
+    slices = [*int_wire.feed(BEGIN, INSERT), *int_wire.feed(COMMIT)]
 
     assert [(0x10, [0], True, None), (0x10, [], False, 0x20)] == shape(slices)
 
 
-def test_an_empty_transaction(reads, shape):
+def test_an_empty_transaction(int_wire, shape):
     """A transaction without changes is told too: its end moves the acknowledgement."""
-    assert [(0x10, [], True, 0x20)] == shape(reads.each(BEGIN, COMMIT))
+    assert [(0x10, [], True, 0x20)] == shape(int_wire.each(BEGIN, COMMIT))
 
 
-def test_several_transactions_in_a_read(reads, shape):
+def test_several_transactions_in_a_read(int_wire, shape):
     """Transactions that come together stay apart, and ordinals begin at 0 in each."""
-    slices = reads.feed(BEGIN, INSERT, COMMIT, BEGIN_2, INSERT, DELETE)
+    slices = int_wire.feed(BEGIN, INSERT, COMMIT, BEGIN_2, INSERT, DELETE)
 
     assert [(0x10, [0], True, 0x20), (0x40, [0, 1], True, None)] == shape(slices)
 
 
-def test_nothing_in_nothing_out(reads):
+def test_nothing_in_nothing_out(int_wire):
     """A read that brings no message, or none that is delivered, gives no slice."""
-    assert [] == reads.feed()
-    assert [] == reads.feed(build.type_(oid=99, name="mood"))
+    assert [] == int_wire.feed()
+    assert [] == int_wire.feed(build.type_(oid=99, name="mood"))
 
 
-def test_open(reads):
+def test_open(int_wire):
     """Whether a transaction is under way: what is between two may be acknowledged."""
-    assert not reads.assembler.open
-    reads.feed(BEGIN, INSERT)
-    assert reads.assembler.open
-    reads.feed(COMMIT)
-    assert not reads.assembler.open
+    assert not int_wire.assembler.open
+    int_wire.feed(BEGIN, INSERT)
+    assert int_wire.assembler.open
+    int_wire.feed(COMMIT)
+    assert not int_wire.assembler.open
 
 
-def test_fresh_relations(reads):
+def test_fresh_relations(int_wire):
     """Relations are given out once each, for whoever looks their types up, even those that no row follows."""
-    assert ["public.orders"] == [str(relation) for relation in reads.assembler.take_fresh()]
-    reads.feed(BEGIN, build.relation(oid=8, name="items", columns=[]))
-    reads.feed(build.relation(oid=9, name="customers", columns=[]), COMMIT)
+    assert ["public.orders"] == [str(relation) for relation in int_wire.assembler.take_relations()]
+    int_wire.feed(BEGIN, build.relation(oid=8, name="items", columns=[]))
+    int_wire.feed(build.relation(oid=9, name="customers", columns=[]), COMMIT)
     assert ["public.items", "public.customers"] == [
-        str(relation) for relation in reads.assembler.take_fresh()
+        str(relation) for relation in int_wire.assembler.take_relations()
     ]
-    assert [] == reads.assembler.take_fresh()
+    assert [] == int_wire.assembler.take_relations()
 
 
-def test_a_table_altered_between_changes(reads):
+def test_a_table_altered_between_changes(int_wire):
     """Each change reads by the description that came before it, within one read."""
     wider = [build.column("id", 23, key=True), build.column("note"), build.column("more")]
 
-    (part,) = reads.feed(
+    (part,) = int_wire.feed(
         BEGIN,
         INSERT,
         build.relation(oid=7, name="orders", columns=wider),
@@ -121,18 +121,18 @@ def test_a_table_altered_between_changes(reads):
     ]
 
 
-def test_origin(reads):
+def test_origin(int_wire):
     """An origin stands in its transaction's header, and not in the next one's."""
-    slices = reads.feed(
+    slices = int_wire.feed(
         BEGIN, build.origin(commit_lsn=1, name="north"), INSERT, COMMIT, BEGIN_2, INSERT, COMMIT_2
     )
 
     assert ["north", None] == [part.transaction.origin for part in slices]
 
 
-def test_several_origins(reads, shape):
+def test_several_origins(int_wire, shape):
     """Where the origin changes within a transaction, what follows has the new one, and the identities go on."""
-    slices = reads.feed(
+    slices = int_wire.feed(
         BEGIN,
         build.origin(commit_lsn=1, name="north"),
         INSERT,
@@ -145,12 +145,12 @@ def test_several_origins(reads, shape):
     assert ["north", "south"] == [part.transaction.origin for part in slices]
 
 
-def test_truncate(reads):
+def test_truncate(int_wire):
     """A truncate is a change with its tables and its two words."""
-    reads.feed(build.relation(oid=8, name="items", columns=[]))
+    int_wire.feed(build.relation(oid=8, name="items", columns=[]))
     both = build.truncate(relations=[7, 8], restart_identity=True)
 
-    (part,) = reads.feed(BEGIN, INSERT, TRUNCATE, both, COMMIT)
+    (part,) = int_wire.feed(BEGIN, INSERT, TRUNCATE, both, COMMIT)
 
     first, second = part.changes[1:]
     assert ("truncate", 1, ["public.orders"]) == (
@@ -162,9 +162,9 @@ def test_truncate(reads):
     assert [(True, False), (False, True)] == [(t.cascade, t.restart_identity) for t in (first, second)]
 
 
-def test_a_transactional_message(reads):
+def test_a_transactional_message(int_wire):
     """A logical message of a transaction is one of its changes, in order."""
-    (part,) = reads.feed(BEGIN, INSERT, NOTE, INSERT, COMMIT)
+    (part,) = int_wire.feed(BEGIN, INSERT, NOTE, INSERT, COMMIT)
 
     message = part.changes[1]
     assert (1, part.transaction, True, LSN(0x8), "audit", b"who") == (
@@ -178,18 +178,18 @@ def test_a_transactional_message(reads):
     assert [0, 1, 2] == [change.ordinal for change in part.changes]
 
 
-def test_a_message_that_is_not_transactional(reads, shape):
+def test_a_message_that_is_not_transactional(int_wire, shape):
     """It stands between transactions, whole in itself, and its own LSN is what is acknowledged."""
-    slices = reads.feed(BEGIN, INSERT, COMMIT, ALONE, BEGIN_2, INSERT, COMMIT_2)
+    slices = int_wire.feed(BEGIN, INSERT, COMMIT, ALONE, BEGIN_2, INSERT, COMMIT_2)
 
     assert [(0x10, [0], True, 0x20), (None, [0], True, 0x30), (0x40, [0], True, 0x50)] == shape(slices)
     (message,) = slices[1].changes
     assert (None, False, "ping") == (message.transaction, message.transactional, message.prefix)
 
 
-def test_a_message_in_the_midst_of_a_transaction(reads, shape):
+def test_a_message_in_the_midst_of_a_transaction(int_wire, shape):
     """Should one come within a transaction, it takes none of its ordinals, and what came before it goes first."""
-    slices = reads.feed(BEGIN, INSERT, ALONE, INSERT, COMMIT)
+    slices = int_wire.feed(BEGIN, INSERT, ALONE, INSERT, COMMIT)
 
     assert [(0x10, [0], True, None), (None, [0], True, 0x30), (0x10, [1], False, 0x20)] == shape(slices)
 
@@ -197,21 +197,21 @@ def test_a_message_in_the_midst_of_a_transaction(reads, shape):
 @pytest.mark.parametrize(
     "payload", [INSERT, UPDATE, DELETE, TRUNCATE, NOTE], ids=lambda payload: chr(payload[0])
 )
-def test_sizes(reads, payload):
+def test_sizes(int_wire, payload):
     """A change weighs its message and the objects around it; budgets hold only if all are counted."""
-    (empty,) = reads.feed(BEGIN, COMMIT)
-    (one,) = reads.feed(BEGIN, payload, COMMIT)
-    (three,) = reads.feed(BEGIN, payload, payload, payload, COMMIT)
+    (empty,) = int_wire.feed(BEGIN, COMMIT)
+    (one,) = int_wire.feed(BEGIN, payload, COMMIT)
+    (three,) = int_wire.feed(BEGIN, payload, payload, payload, COMMIT)
 
     assert 0 == empty.size
     assert len(payload) < one.size < len(payload) + 1000
     assert 3 * one.size == three.size
 
 
-def test_sizes_of_slices_add_up(reads, open_reads):
+def test_sizes_of_slices_add_up(int_wire, int_wired):
     """The sizes of a transaction's slices are that of the whole, however it was cut."""
     payloads = [BEGIN, INSERT, UPDATE, NOTE, TRUNCATE, DELETE, COMMIT]
 
-    (whole,) = reads.feed(*payloads)
+    (whole,) = int_wire.feed(*payloads)
 
-    assert whole.size == sum(part.size for part in open_reads().each(*payloads))
+    assert whole.size == sum(part.size for part in int_wired().each(*payloads))

@@ -89,9 +89,9 @@ def test_binary_by_key(one_change):
     assert {"id": 2} == delete.key == delete.old
 
 
-def test_identity(reads):
+def test_identity(int_wire):
     """Commit LSN and ordinal identify a change for good, and order the changes of a stream."""
-    slices = reads.each(
+    slices = int_wire.each(
         build.begin(final_lsn=0x10, xid=3),
         INSERT,
         UPDATE,
@@ -117,11 +117,11 @@ def test_identity(reads):
     ],
     ids=["insert", "update", "delete", "message"],
 )
-def test_nothing_shows_a_row(reads, payload):
+def test_nothing_shows_a_row(int_wire, payload):
     """No repr has a value in it: not a slice's, a change's, a row's or a message's."""
     begin, commit = build.begin(final_lsn=0x10, xid=3), build.commit(commit_lsn=0x10, end_lsn=0x20)
 
-    (part,) = reads.feed(begin, payload, commit)
+    (part,) = int_wire.feed(begin, payload, commit)
 
     (change,) = part.changes
     rows = [getattr(change, name, None) for name in ("new", "old", "key")]

@@ -96,12 +96,12 @@ def test_guards_tell_apart():
         "arrived without Begin",
         "arrived without Stream Start",
         "arrived outside of a transaction",
-        "arrived before the transaction before it committed",
-        "arrived before the transaction before it was prepared",
-        "arrived before the block before it ended",
-        "arrived in a transaction, where it has no place",
-        "arrived in a prepared transaction, where it has no place",
-        "arrived in a stream block, where it has no place",
+        "arrived before the previous transaction committed",
+        "arrived before the previous transaction was prepared",
+        "arrived before the previous block ended",
+        "arrived in a transaction, where it is not allowed",
+        "arrived in a prepared transaction, where it is not allowed",
+        "arrived in a stream block, where it is not allowed",
     } == said
 
 
@@ -110,11 +110,11 @@ def test_guards_tell_apart():
     [
         (["Commit"], "Commit: arrived without Begin"),
         (["Begin", "Commit", "Commit"], "Commit: arrived without Begin"),
-        (["Begin", "Begin"], "Begin: arrived before the transaction before it committed"),
+        (["Begin", "Begin"], "Begin: arrived before the previous transaction committed"),
         (["Relation", "Insert"], "Insert: arrived outside of a transaction"),
         (["Begin", "Commit", "Relation", "Delete"], "Delete: arrived outside of a transaction"),
-        (["Begin", "Stream Start"], "Stream Start: arrived in a transaction, where it has no place"),
-        (["Begin Prepare", "Commit"], "Commit: arrived in a prepared transaction, where it has no place"),
+        (["Begin", "Stream Start"], "Stream Start: arrived in a transaction, where it is not allowed"),
+        (["Begin Prepare", "Commit"], "Commit: arrived in a prepared transaction, where it is not allowed"),
     ],
 )
 def test_sentences(names, expected):
@@ -125,34 +125,36 @@ def test_sentences(names, expected):
     assert expected == str(caught.value)
 
 
-def test_what_came_before(reads):
+def test_what_came_before(int_wire):
     """What was complete before a message out of order can still be delivered."""
     row = build.insert(relation=7, new=["1", "a"])
     with pytest.raises(ProtocolError, match="Begin: arrived before"):
-        reads.feed(PAYLOADS["Begin"], row, PAYLOADS["Commit"], PAYLOADS["Begin"], row, row, PAYLOADS["Begin"])
+        int_wire.feed(
+            PAYLOADS["Begin"], row, PAYLOADS["Commit"], PAYLOADS["Begin"], row, row, PAYLOADS["Begin"]
+        )
 
-    whole, started = reads.assembler.rescue()
+    whole, started = int_wire.assembler.take_slices()
     assert (1, 0x20) == (len(whole.changes), whole.end_lsn)
     assert (2, None) == (len(started.changes), started.end_lsn)
-    assert [] == reads.assembler.rescue()
+    assert [] == int_wire.assembler.take_slices()
 
 
-def test_a_commit_of_another_transaction(reads):
+def test_a_commit_of_another_transaction(int_wire):
     """A Commit that names another commit record than its Begin means that bytes were lost."""
-    with pytest.raises(ProtocolError, match=r"Commit\.commit LSN: names 0/11, its Begin 0/10"):
-        reads.feed(PAYLOADS["Begin"], build.commit(commit_lsn=0x11, end_lsn=0x20))
+    with pytest.raises(ProtocolError, match=r"Commit\.commit LSN: is 0/11, but Begin announced 0/10"):
+        int_wire.feed(PAYLOADS["Begin"], build.commit(commit_lsn=0x11, end_lsn=0x20))
 
 
-def test_a_prepare_of_another_transaction(reads):
+def test_a_prepare_of_another_transaction(int_wired):
     """A Prepare that differs from its Begin Prepare in gid, xid or LSN, likewise."""
     right = {"prepare_lsn": 0x10, "end_lsn": 0x20, "xid": 3, "gid": "g"}
     for wrong in ({"gid": "h"}, {"xid": 4}, {"prepare_lsn": 0x11}):
-        other = type(reads)()
-        with pytest.raises(ProtocolError, match=r"Prepare\.gid: is not what its Begin Prepare announced"):
+        other = int_wired()
+        with pytest.raises(ProtocolError, match=r"Prepare\.gid: differs from its Begin Prepare"):
             other.feed(PAYLOADS["Begin Prepare"], build.prepare(**(right | wrong)))
 
 
-def test_a_transactional_message_outside(reads):
+def test_a_transactional_message_outside(int_wire):
     """A message that calls itself transactional has a transaction around it."""
     with pytest.raises(ProtocolError, match="Message: transactional, but outside of a transaction"):
-        reads.feed(build.message(transactional=True, lsn=1))
+        int_wire.feed(build.message(transactional=True, lsn=1))

@@ -13,7 +13,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.values import Types
 
 ID = st.integers(-(2**31), 2**31 - 1).map(str)

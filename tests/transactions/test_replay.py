@@ -17,10 +17,10 @@ from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.spool import Extent, Spool
+from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.values import Types
 
 UNITS = st.lists(
@@ -233,7 +233,7 @@ def test_spooled_changes_are_not_read(spooled, monkeypatch, known):
     replay = ReplayFilter(LSN(0), LSN(0x10), known)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SpooledChanges, "_between", lambda *_: pytest.fail("the spool was read"))
+        patched.setattr(Extent, "read", lambda _: pytest.fail("the spool was read"))
         rest = take(replay, parts)
         assert 30 - known == sum(len(part.changes) for part in rest)
 

@@ -26,16 +26,16 @@ FIRST, SECOND, THIRD = transaction(0x10, 0x20, 2), transaction(0x30, 0x40, 3), t
     ("after", "expected"),
     [(0, [0x10, 0x30, 0x50]), (0x10, [0x10, 0x30, 0x50]), (0x20, [0x30, 0x50]), (0x60, [])],
 )
-def test_after(open_reads, after, expected):
+def test_after(int_wired, after, expected):
     """Transactions that ended by then are dropped whole; one whose commit record begins just there is not."""
-    slices = open_reads(ReplayFilter(LSN(after))).feed(*FIRST, *SECOND, *THIRD)
+    slices = int_wired(resume=ReplayFilter(LSN(after))).feed(*FIRST, *SECOND, *THIRD)
 
     assert expected == [part.transaction.commit_lsn for part in slices]
 
 
-def test_after_in_pieces(open_reads, shape):
+def test_after_in_pieces(int_wired, shape):
     """What is dropped leaves no empty slices behind, however it is cut."""
-    slices = open_reads(ReplayFilter(LSN(0x20))).each(*FIRST, *THIRD)
+    slices = int_wired(resume=ReplayFilter(LSN(0x20))).each(*FIRST, *THIRD)
 
     assert [(0x50, [0], True, None), (0x50, [], False, 0x60)] == shape(slices)
 
@@ -44,23 +44,23 @@ def test_after_in_pieces(open_reads, shape):
     ("known", "ordinals", "first"),
     [(0, [0, 1, 2], True), (1, [1, 2], False), (2, [2], False), (3, [], False)],
 )
-def test_partial(open_reads, shape, known, ordinals, first):
+def test_partial(int_wired, shape, known, ordinals, first):
     """Of the transaction under way the known changes are dropped, the others keep their ordinals."""
     resume = ReplayFilter(LSN(0x20), LSN(0x30), known)
 
-    slices = open_reads(resume).feed(*FIRST, *SECOND, *THIRD)
+    slices = int_wired(resume=resume).feed(*FIRST, *SECOND, *THIRD)
 
     assert [(0x30, ordinals, first, 0x40), (0x50, [0], True, 0x60)] == shape(slices)
 
 
-def test_partial_in_pieces(open_reads, shape):
+def test_partial_in_pieces(int_wired, shape):
     """The same when every message comes by itself."""
-    slices = open_reads(ReplayFilter(LSN(0x20), LSN(0x30), 2)).each(*SECOND)
+    slices = int_wired(resume=ReplayFilter(LSN(0x20), LSN(0x30), 2)).each(*SECOND)
 
     assert [(0x30, [2], False, None), (0x30, [], False, 0x40)] == shape(slices)
 
 
-def test_partial_of_every_kind(open_reads):
+def test_partial_of_every_kind(int_wired):
     """Truncates and logical messages count among the known changes as rows do."""
     contents = [
         build.truncate(relations=[7]),
@@ -70,43 +70,43 @@ def test_partial_of_every_kind(open_reads):
     ]
 
     for known in range(len(contents) + 1):
-        reads = open_reads(ReplayFilter(LSN(0x20), LSN(0x30), known))
-        (part,) = reads.feed(SECOND[0], *contents, SECOND[-1])
+        int_wire = int_wired(resume=ReplayFilter(LSN(0x20), LSN(0x30), known))
+        (part,) = int_wire.feed(SECOND[0], *contents, SECOND[-1])
         assert list(range(known, 4)) == [change.ordinal for change in part.changes]
 
 
-def test_another_transaction_than_the_one_under_way(open_reads, shape):
+def test_another_transaction_than_the_one_under_way(int_wired, shape):
     """If the transaction does not come again, nothing of another one is dropped in its stead."""
-    slices = open_reads(ReplayFilter(LSN(0x20), LSN(0x38), 2)).feed(*SECOND)
+    slices = int_wired(resume=ReplayFilter(LSN(0x20), LSN(0x38), 2)).feed(*SECOND)
 
     assert [(0x30, [0, 1, 2], True, 0x40)] == shape(slices)
 
 
-def test_messages_that_are_not_transactional(open_reads, shape):
+def test_messages_that_are_not_transactional(int_wired, shape):
     """They are known up to the resumed position, by their own LSN."""
-    reads = open_reads(ReplayFilter(LSN(0x20)))
+    int_wire = int_wired(resume=ReplayFilter(LSN(0x20)))
 
-    slices = reads.feed(*(build.message(transactional=False, lsn=lsn) for lsn in (0x1F, 0x20, 0x21)))
+    slices = int_wire.feed(*(build.message(transactional=False, lsn=lsn) for lsn in (0x1F, 0x20, 0x21)))
 
     assert [(None, [0], True, 0x21)] == shape(slices)
 
 
-def test_what_is_dropped_still_describes(open_reads):
+def test_what_is_dropped_still_describes(int_wired):
     """Relations described within dropped transactions hold for the rows that follow."""
     described = build.relation(oid=8, name="items", columns=[build.column("sku")])
-    reads = open_reads(ReplayFilter(LSN(0x20)))
+    int_wire = int_wired(resume=ReplayFilter(LSN(0x20)))
 
-    (part,) = reads.feed(
+    (part,) = int_wire.feed(
         FIRST[0], described, FIRST[-1], THIRD[0], build.insert(relation=8, new=["x"]), THIRD[-1]
     )
 
     assert [{"sku": "x"}] == [change.new for change in part.changes]
-    assert "public.items" in [str(relation) for relation in reads.assembler.take_fresh()]
+    assert "public.items" in [str(relation) for relation in int_wire.assembler.take_relations()]
 
 
-def test_open_while_dropping(open_reads):
+def test_open_while_dropping(int_wired):
     """A transaction that is dropped is under way all the same: a keepalive within it is no end."""
-    reads = open_reads(ReplayFilter(LSN(0x20)))
+    int_wire = int_wired(resume=ReplayFilter(LSN(0x20)))
 
-    assert [] == reads.feed(*FIRST[:-1])
-    assert reads.assembler.open
+    assert [] == int_wire.feed(*FIRST[:-1])
+    assert int_wire.assembler.open

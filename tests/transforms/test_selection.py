@@ -16,7 +16,7 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.pending import OVERHEAD
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.filter import StreamFilter
 from aiorepl.transforms.selection import Selection
 from aiorepl.values import Types

@@ -10,9 +10,10 @@ from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.pending import OVERHEAD, SpooledChanges
+from aiorepl.transactions.pending import OVERHEAD
+from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.transforms.filter import StreamFilter
 from aiorepl.transforms.selection import Selection
 from aiorepl.values import Types

@@ -126,7 +126,7 @@ DAMAGE = {
     "an unknown message": (Data(b"?", start=0x300), "0/300: unknown message type b'?'"),
     "a message out of order": (
         Data(build.begin(final_lsn=0x400, xid=4), start=0x300),
-        "Begin at 0/300: arrived before the transaction before it committed",
+        "Begin at 0/300: arrived before the previous transaction committed",
     ),
     "a frame cut short": (Raw(b"d\0\0\0\5w"), "XLogData at 0/200: has 1 bytes"),
     "a frame too long": (Raw(b"d\xff\xff\xff\xff"), "frame d.length at 0/200: claims 4294967295 bytes"),

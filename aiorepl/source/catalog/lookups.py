@@ -10,7 +10,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import RowChange, Truncate
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 _UNLIMITED: Final = RetryPolicy(timeout=None)
 

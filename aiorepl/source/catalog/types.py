@@ -19,10 +19,10 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
-from aiorepl.transactions.pending import SpooledChanges
 from aiorepl.transactions.retyping import reread
 from aiorepl.transactions.rows import Layouts
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.wire.opening import ANSWER_SECONDS, translated

@@ -19,7 +19,7 @@ from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
 from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, unmourned
 from aiorepl.testing.conformance.scenario import TABLES, Scenario, Table, batches
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 _T = TypeVar("_T")
 

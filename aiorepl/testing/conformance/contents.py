@@ -8,7 +8,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.conformance.base import Conformance, skip_without
 from aiorepl.testing.conformance.samples import SAMPLES
 from aiorepl.testing.conformance.scenario import ITEMS, LARGE, ODD, SECRET, TYPES, WIDE, Scenario
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 
 class Contents(Conformance):

@@ -14,7 +14,7 @@ from aiorepl.sink import Batch, Sink
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken, cancelled
 from aiorepl.testing.conformance.scenario import ITEMS, SECRET, Scenario
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 LARGE_BATCH: Final = 1200
 EXACTLY_ONCE = (

@@ -21,7 +21,7 @@ from aiorepl.testing.conformance.base import LOST_ANSWER, OUTAGE, Conformance, s
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.scenario import Scenario
 from aiorepl.testing.memory import MemorySource
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 AGAIN: Final = RetryPolicy(wait_initial=0.001, wait_max=0.01)
 

@@ -13,7 +13,7 @@ from aiorepl.testing.conformance.base import LOST_ANSWER, ONE_BATCH, OUTAGE, Con
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.running import ContractBroken, Watch
 from aiorepl.testing.conformance.scenario import ITEMS, SECRET, Scenario
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 POISON = "poison: a value of public.items.note that the target refuses for good"
 

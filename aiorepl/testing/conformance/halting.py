@@ -21,7 +21,7 @@ from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.scenario import ITEMS, Scenario
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 KEEPS_BACK = (
     "a sink that returned a position from open does not move it past a change that it refuses: the engine does, by a batch "

@@ -20,7 +20,7 @@ from aiorepl.testing.conformance.prepared import Prepared
 from aiorepl.testing.conformance.replaying import Replays
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.transactions.changes import Change, RowChange, Truncate
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 Identity = tuple[LSN, int]
 Order = Literal["commit", "table", "key", "none"]

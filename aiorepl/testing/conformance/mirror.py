@@ -21,7 +21,7 @@ from aiorepl.testing.conformance.samples import SAMPLES
 from aiorepl.testing.conformance.scenario import Table
 from aiorepl.transactions.changes import Change, Delete, Insert, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Raw
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 Row = dict[str, str | None]
 State = dict[tuple[str, str], list[Row]]

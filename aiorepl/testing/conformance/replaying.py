@@ -8,7 +8,7 @@ from aiorepl.sink import Batch
 from aiorepl.testing.conformance.base import Conformance, skip_without
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.scenario import ITEMS, Scenario
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 REPLAYS = (
     "a dead letter that is written again is written whatever the position that the sink keeps, and leaves that position "

@@ -17,7 +17,7 @@ from aiorepl.testing import messages as build
 from aiorepl.testing import stream
 from aiorepl.testing.conformance.samples import SAMPLES, Sample
 from aiorepl.testing.messages import Binary, Value
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 
 SECRET: Final = "s3cr3t"
 LARGE: Final = f"{SECRET} large " + "x" * 3000

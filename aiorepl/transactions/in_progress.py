@@ -1,4 +1,4 @@
-"""All transactions that wait for their fate, within one byte budget: by xid while they stream, by gid once prepared."""
+"""All transactions that are not committed yet, within one byte budget: those in progress by xid, prepared ones by gid."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from aiorepl.errors import ProtocolError, SpoolError
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.transactions.changes import Content
@@ -20,16 +21,17 @@ _CHUNK: Final = 400
 # Memory for a description, per byte of its message.
 _DESCRIPTION: Final = 16
 # The minimum allowed for all of these, however small the budget.
-_LEAST: Final = 8 * 1024 * 1024
+_MINIMUM: Final = 8 * 1024 * 1024
 
 
-class Waiting:
-    """Keeps what is not committed yet.
+class InProgress:
+    """Keeps the transactions that are not committed yet.
 
     Data that cannot go to the spool counts as well: empty transactions, descriptions of tables, and the index of chunks in
     the spool. Content gets the rest of the budget, and at least half of it.
 
     :param budget: bytes in memory for everything; when it is exceeded, the largest content goes to the spool.
+    :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
     """
 
     def __init__(self, budget: int, spool: Spool, slice_bytes: int = SLICE_BYTES) -> None:
@@ -39,7 +41,8 @@ class Waiting:
         self._content = 0
         self._fixed = 0
         self._streams: dict[int, Pending] = {}
-        self._prepared: dict[str, Pending] = {}
+        # By gid, with the end LSN of the PREPARE.
+        self._prepared: dict[str, tuple[Pending, int]] = {}
         self._preparing: Pending | None = None
 
     @property
@@ -49,7 +52,7 @@ class Waiting:
 
     @property
     def fixed(self) -> int:
-        """The bytes that cannot go to the spool."""
+        """The bytes in memory that cannot go to the spool."""
         return self._fixed
 
     @property
@@ -69,31 +72,31 @@ class Waiting:
         self._fix(-self._fixed)
 
     def empty(self, xid: int) -> Pending:
-        """A transaction without content, which is not kept here."""
+        """Return a transaction without content, which is not kept here."""
         return Pending(xid, self._slice_bytes)
 
-    def enter(self, message: m.StreamStart) -> Pending:
-        """A block begins.
+    def stream_start(self, message: m.StreamStart) -> Pending:
+        """Begin a stream block.
 
-        :raises ProtocolError: when it says to be the first and is not, or the other way round.
+        :raises ProtocolError: the flag for the first segment contradicts the blocks before.
         :raises SpoolError: too many transactions are in progress.
         """
-        known = self._streams.get(message.xid)
-        if message.first_segment != (known is None):
+        pending = self._streams.get(message.xid)
+        if message.first_segment != (pending is None):
             problem = (
-                "is not set, but none came before"
-                if known is None
+                "is not set, but there was no segment before"
+                if pending is None
                 else "is set, but there were segments before"
             )
-            raise ProtocolError(f"{problem} of {message.xid}", message="Stream Start", field="first segment")
-        if known is None:
-            known = self._streams[message.xid] = self._begun(message.xid)
-        return known
+            raise ProtocolError(f"{problem}: {message.xid}", message="Stream Start", field="first segment")
+        if pending is None:
+            pending = self._streams[message.xid] = self._begin(message.xid)
+        return pending
 
     def add(self, pending: Pending, message: Content) -> None:
-        """Content of a transaction that waits.
+        """Add content to a transaction.
 
-        :raises SpoolError: when the budget is spent and the disk has no room.
+        :raises SpoolError: the budget is exceeded and the disk is full.
         """
         self._content += pending.add(message)
         if self._content > self._room:
@@ -106,63 +109,83 @@ class Waiting:
         """
         self._charge(pending, _DESCRIPTION * len(described.payload))
 
-    def abort(self, message: m.StreamAbort) -> None:
-        """A streamed transaction rolled back, or a subtransaction of it.
+    def stream_abort(self, message: m.StreamAbort) -> None:
+        """Roll back a streamed transaction, or a subtransaction of it.
 
-        PostgreSQL 18 tells of subtransactions of which it never streamed anything, when it finds before it streams
-        that the whole had rolled back (``ReorderBufferCheckAndTruncateAbortedTXN``): these are passed over.
+        PostgreSQL 18 also sends this for subtransactions of a transaction that it never streamed, if it found before
+        streaming that the transaction had rolled back (``ReorderBufferCheckAndTruncateAbortedTXN``). These are ignored.
 
-        :raises ProtocolError: when no such transaction streams.
+        :raises ProtocolError: the transaction is not in progress.
         :raises SpoolError: the spool cannot be read, or its content is damaged.
         """
         if message.subxid != message.xid and message.xid not in self._streams:
             return
         pending = self._stream(message.xid, "Stream Abort")
         if message.subxid == message.xid:
-            self._ended(self._streams.pop(message.xid))
+            self._forget(self._streams.pop(message.xid))
             return
-        before, chunks = pending.memory, pending.chunks
+        memory, chunks = pending.memory, pending.chunks
         pending.abort(message.subxid)
-        self._content += pending.memory - before
+        self._content += pending.memory - memory
         self._charge(pending, (pending.chunks - chunks) * _CHUNK)
 
     def take_stream(self, xid: int, message: str) -> Pending:
-        """The streamed transaction, which waits no longer.
+        """Remove and return a streamed transaction.
 
-        :raises ProtocolError: when no such transaction streams.
+        :param message: the name of the message that ends it.
+        :raises ProtocolError: the transaction is not in progress.
         """
         pending = self._stream(xid, message)
-        self._ended(self._streams.pop(xid))
+        self._forget(self._streams.pop(xid))
         return pending
 
     def begin_prepare(self, message: m.BeginPrepare) -> Pending:
-        """A transaction begins that is sent whole, and then prepared."""
-        self._preparing = self._begun(message.xid)
+        """Begin a transaction that is sent whole up to its PREPARE."""
+        self._preparing = self._begin(message.xid)
         return self._preparing
 
     def take_preparing(self) -> Pending | None:
-        """What ``begin_prepare`` began, which waits no longer."""
+        """Remove and return the transaction that ``begin_prepare`` began."""
         pending, self._preparing = self._preparing, None
         if pending is not None:
-            self._ended(pending)
+            self._forget(pending)
         return pending
 
-    def prepare(self, gid: str, pending: Pending) -> None:
-        """The transaction is prepared as ``gid``.
+    def prepare(self, message: m.Prepare | m.StreamPrepare, pending: Pending) -> None:
+        """Keep a prepared transaction under its gid.
 
-        :raises ProtocolError: when that name is taken.
+        :raises ProtocolError: the gid is in use.
         """
-        if gid in self._prepared:
+        if message.gid in self._prepared:
             raise ProtocolError("is prepared already", message="Prepare", field="gid")
-        self._prepared[gid] = pending
+        self._prepared[message.gid] = pending, message.end_lsn
         self._content += pending.memory
         self._fix(pending.fixed)
 
-    def take_prepared(self, gid: str) -> Pending | None:
-        """What was prepared as ``gid``, which waits no longer; ``None`` when we never saw it."""
-        pending = self._prepared.pop(gid, None)
-        if pending is not None:
-            self._ended(pending)
+    def take_prepared(self, message: m.CommitPrepared | m.RollbackPrepared) -> Pending | None:
+        """Remove and return the transaction whose outcome this is; ``None`` if its PREPARE was not sent.
+
+        :raises ProtocolError: another transaction is prepared under this gid. It stays.
+        """
+        found = self._prepared.get(message.gid)
+        if found is None:
+            return None
+        pending, prepare_end_lsn = found
+        if pending.xid != message.xid:
+            raise ProtocolError(
+                f"is of transaction {message.xid}, but transaction {pending.xid} is prepared under its gid",
+                message=_OUTCOMES[type(message)],
+                field="xid",
+            )
+        if isinstance(message, m.RollbackPrepared) and message.prepare_end_lsn != prepare_end_lsn:
+            raise ProtocolError(
+                f"names the PREPARE that ends at {LSN(message.prepare_end_lsn)}, but the one of its gid ends at "
+                f"{LSN(prepare_end_lsn)}",
+                message="Rollback Prepared",
+                field="prepare end LSN",
+            )
+        del self._prepared[message.gid]
+        self._forget(pending)
         return pending
 
     def _stream(self, xid: int, message: str) -> Pending:
@@ -171,12 +194,12 @@ class Waiting:
             raise ProtocolError(f"{UNKNOWN}: {xid}", message=message, field="xid")
         return pending
 
-    def _begun(self, xid: int) -> Pending:
+    def _begin(self, xid: int) -> Pending:
         pending = self.empty(xid)
         self._charge(pending, TRANSACTION)
         return pending
 
-    def _ended(self, pending: Pending) -> None:
+    def _forget(self, pending: Pending) -> None:
         self._content -= pending.memory
         self._fix(-pending.fixed)
 
@@ -191,7 +214,7 @@ class Waiting:
         self._room = max(self._budget - self._fixed, half)
         if cost <= 0:
             return
-        if self._fixed > max(half, _LEAST):
+        if self._fixed > max(half, _MINIMUM):
             raise SpoolError(
                 f"{len(self)} transactions in progress take {self._fixed} bytes of memory that cannot go to the spool, more "
                 "than half of transaction_buffer_bytes: end transactions on the source, or raise transaction_buffer_bytes"
@@ -202,13 +225,19 @@ class Waiting:
     def _relieve(self) -> None:
         """Move the largest content to the spool."""
         largest = max(self._all(), key=lambda each: each.memory)
-        moved, chunks = largest.memory, largest.chunks
+        memory, chunks = largest.memory, largest.chunks
         largest.spill(self._spool)
-        self._content -= moved
+        self._content -= memory
         self._charge(largest, (largest.chunks - chunks) * _CHUNK)
 
     def _all(self) -> Iterator[Pending]:
         yield from self._streams.values()
-        yield from self._prepared.values()
+        yield from (pending for pending, _ in self._prepared.values())
         if self._preparing is not None:
             yield self._preparing
+
+
+_OUTCOMES: Final[dict[type, str]] = {
+    m.CommitPrepared: "Commit Prepared",
+    m.RollbackPrepared: "Rollback Prepared",
+}

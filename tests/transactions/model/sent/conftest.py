@@ -20,8 +20,8 @@ from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
+from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.transaction import Slice
 from aiorepl.values import Types
 
 Record = Any

@@ -40,7 +40,7 @@ def agree(sender, reader, units, tmp_path):
             if part.transaction is not None:
                 assert inside is not part.first
                 inside = not part.last
-        waiting = read.assembler.waiting
+        waiting = read.assembler.in_progress
         if not world.sessions and not world.prepared:
             assert (0, 0, 0) == (waiting.memory, waiting.spooled, len(waiting))
         assert 0 <= waiting.memory - waiting.fixed <= budget

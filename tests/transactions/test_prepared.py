@@ -56,7 +56,7 @@ def test_rolled_back(cramped, say, told, prepared):
 
     assert ((), 0x28, None) == (part.changes, part.end_lsn, part.transaction)
     assert [("RollbackPrepared", "g")] == marks([part])
-    assert (0, 0) == (len(cramped.waiting), cramped.assembler.unknown_prepared)
+    assert (0, 0) == (len(cramped.in_progress), cramped.assembler.unknown_prepared)
 
 
 def test_several_at_once(cramped, say, told, prepared):
@@ -138,13 +138,58 @@ def test_ends_of_the_unknown(wire, say, told):
     assert 2 == wire.assembler.unknown_prepared
 
 
+def test_a_gid_used_again(cramped, say, told, prepared):
+    """A gid names another transaction once the first is decided: each outcome has the rows of its own."""
+    slices = [
+        *cramped.feed(prepared("g", 5, 0x10, "a"), say.commit_prepared("g", 5, 0x20)),
+        *cramped.feed(prepared("g", 6, 0x30, "b"), say.rollback_prepared("g", 6, 0x40, 0x30)),
+        *cramped.feed(prepared("g", 7, 0x50, "c"), say.commit_prepared("g", 7, 0x60)),
+        # An empty one, whose PREPARE is not sent.
+        *cramped.feed(say.commit_prepared("g", 8, 0x70)),
+    ]
+
+    assert [(5, 0x28, ["a"]), (None, 0x48, []), (7, 0x68, ["c"]), (8, 0x78, [])] == told(slices)
+    assert (0, 0) == (len(cramped.in_progress), cramped.in_progress.memory)
+
+
+@pytest.mark.parametrize("outcome", ["Commit Prepared", "Rollback Prepared"])
+def test_an_outcome_of_another_transaction(wire, say, told, prepared, outcome):
+    """An outcome that names another xid than the one prepared under its gid is refused, and the prepared one stays."""
+    wire.feed(prepared("g", 5, 0x10, "a"))
+    other = (
+        say.commit_prepared("g", 6, 0x20)
+        if outcome == "Commit Prepared"
+        else say.rollback_prepared("g", 6, 0x20, 0x10)
+    )
+
+    with pytest.raises(ProtocolError) as refused:
+        wire.feed(other)
+
+    expected = f"{outcome}.xid: is of transaction 6, but transaction 5 is prepared under its gid"
+    assert expected == str(refused.value)
+    assert [(5, 0x38, ["a"])] == told(wire.feed(say.commit_prepared("g", 5, 0x30)))
+
+
+def test_a_rollback_of_another_prepare(wire, say, prepared):
+    """A rollback that names another PREPARE than the one kept is refused."""
+    wire.feed(prepared("g", 5, 0x10, "a"))
+
+    with pytest.raises(
+        ProtocolError,
+        match=r"Rollback Prepared\.prepare end LSN: names the PREPARE that ends at 0/17, but the one of its gid ends at 0/18",
+    ):
+        wire.feed(say.rollback_prepared("g", 5, 0x20, 0xF))
+
+    assert 1 == len(wire.in_progress)
+
+
 @pytest.mark.parametrize("field", ["gid", "xid", "prepare_lsn"])
 def test_another_than_announced(wire, say, field):
     """What is prepared is what was begun to be."""
     fields = {"prepare_lsn": 0x10, "end_lsn": 0x18, "xid": 5, "gid": "g"}
     other = {"gid": "h", "xid": 6, "prepare_lsn": 0x11}[field]
 
-    with pytest.raises(ProtocolError, match=r"Prepare\.gid: is not what its Begin Prepare announced"):
+    with pytest.raises(ProtocolError, match=r"Prepare\.gid: differs from its Begin Prepare"):
         wire.feed(build.begin_prepare(**fields), build.prepare(**fields | {field: other}))
 
 
@@ -175,7 +220,7 @@ def test_delivered_when_prepared(wired, say, told, prepared):
     assert ["Prepare", "Prepare", "CommitPrepared", "RollbackPrepared"] == [
         name.removeprefix("Stream") for name, _ in marks(rows + ends)
     ]
-    assert (0, 0) == (len(wire.waiting), wire.assembler.unknown_prepared)
+    assert (0, 0) == (len(wire.in_progress), wire.assembler.unknown_prepared)
 
 
 def test_delivered_once(wired, say, told, prepared):

@@ -49,7 +49,7 @@ def message(wire):
         m.Prepare: build.prepare(**prepared),
         m.CommitPrepared: build.commit_prepared(commit_lsn=32, end_lsn=40, xid=4, gid="waiting"),
         m.RollbackPrepared: build.rollback_prepared(
-            prepare_end_lsn=8, rollback_end_lsn=40, xid=4, gid="waiting"
+            prepare_end_lsn=16, rollback_end_lsn=40, xid=4, gid="waiting"
         ),
     }
 
@@ -101,7 +101,7 @@ def test_legal(brought, message, state, kind):
 def test_illegal(brought, message, state, kind):
     """What is not in the table is refused by its guard, which names the message, and changes nothing."""
     assembler = brought(state)
-    waiting = len(assembler.waiting), assembler.waiting.memory
+    waiting = len(assembler.in_progress), assembler.in_progress.memory
 
     with pytest.raises(ProtocolError) as refused:
         assembler.feed([message(kind)])
@@ -109,7 +109,7 @@ def test_illegal(brought, message, state, kind):
     assert str(refused.value).endswith(guard(state, kind))
     assert kind.__name__ == str(refused.value).partition(":")[0].replace(" ", "")
     assert state is assembler._state
-    assert waiting == (len(assembler.waiting), assembler.waiting.memory)
+    assert waiting == (len(assembler.in_progress), assembler.in_progress.memory)
 
 
 def test_what_came_before_is_rescued(brought, message, told):
@@ -120,8 +120,8 @@ def test_what_came_before_is_rescued(brought, message, told):
     with pytest.raises(ProtocolError):
         assembler.feed([*good, message(m.Commit)])
 
-    assert [(5, 24, ["1"])] == told(assembler.rescue())
-    assert [] == assembler.rescue()
+    assert [(5, 24, ["1"])] == told(assembler.take_slices())
+    assert [] == assembler.take_slices()
 
 
 @pytest.mark.parametrize("state", State)
@@ -143,6 +143,6 @@ def test_guards_are_for_what_is_illegal():
     assert set() == _GUARDS.keys() & LEGAL
     assert set() == LEGAL - set(PAIRS)
     unguarded = [pair for pair in PAIRS if pair not in LEGAL and pair not in _GUARDS]
-    assert [f"arrived {state.value}, where it has no place" for state, _ in unguarded] == [
+    assert [f"arrived {state.value}, where it is not allowed" for state, _ in unguarded] == [
         guard(*pair) for pair in unguarded
     ]

@@ -14,7 +14,7 @@ from aiorepl import Pipeline, Source
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing.faults import MemorySink
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.transaction import Slice
+from aiorepl.transactions.slices import Slice
 from aiorepl.values import Types
 
 TABLES = ("one", "two")

@@ -85,14 +85,14 @@ def test_first_segment_again(wire, say):
     """A first segment of a transaction that has one means that its end was lost."""
     wire.feed(say.block(5))
 
-    with pytest.raises(ProtocolError, match=r"Stream Start.*first segment.*is set, but there were .* of 5"):
+    with pytest.raises(ProtocolError, match=r"Stream Start.*first segment.*is set, but there were .*: 5"):
         wire.feed(say.block(5))
 
 
 def test_no_first_segment(wire, say):
     """A later segment of a transaction that has none means that its beginning was lost."""
     with pytest.raises(
-        ProtocolError, match=r"Stream Start.*first segment.*is not set, but none came before of 5"
+        ProtocolError, match=r"Stream Start.*first segment.*is not set, but there was no segment before: 5"
     ):
         wire.feed(say.block(5, first=False))
 
@@ -170,7 +170,7 @@ def test_cut_anywhere_in_the_spool(wired, say, told, small_slices, cut):
     wire = wired(**small_slices, budget=1700)
     words = [f"row-{place}" for place in range(10)]
     wire.feed(say.block(5, *(say.row(word, 5 if place < cut else 6) for place, word in enumerate(words))))
-    assert wire.waiting.spooled
+    assert wire.in_progress.spooled
 
     wire.feed(say.abort(5, 6), say.block(5, say.row("y", 7), say.row("z", 8), first=False), say.abort(5, 8))
 

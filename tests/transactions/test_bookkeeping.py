@@ -40,11 +40,11 @@ def test_empty_transactions(wired, say, measured):
     wire = wired()
     for xid in range(5, 1005):
         wire.feed(say.block(xid))
-    assert 0 < measured.bytes() <= wire.waiting.memory <= 3 * measured.bytes()
+    assert 0 < measured.bytes() <= wire.in_progress.memory <= 3 * measured.bytes()
 
     for xid in range(5, 1005):
         wire.feed(say.abort(xid))
-    assert 0 == wire.waiting.memory
+    assert 0 == wire.in_progress.memory
 
 
 def test_descriptions(wired, say, wide, measured):
@@ -52,11 +52,11 @@ def test_descriptions(wired, say, wide, measured):
     wire = wired()
     for xid in range(5, 55):
         wire.feed(say.block(xid, wide(xid)))
-    assert 0 < measured.bytes() <= wire.waiting.memory <= 3 * measured.bytes()
+    assert 0 < measured.bytes() <= wire.in_progress.memory <= 3 * measured.bytes()
 
     for xid in range(5, 55):
         wire.feed(say.commit(xid, 0x10 * xid))
-    assert 0 == wire.waiting.memory
+    assert 0 == wire.in_progress.memory
 
 
 def test_subtransactions(wired, say, measured):
@@ -66,7 +66,7 @@ def test_subtransactions(wired, say, measured):
     for first in range(6, 20_006, 1000):
         rows = [say.row("x", xid) for xid in range(first, first + 1000)]
         wire.feed(say.block(5, *rows, first=first == 6))
-        most = max(most, wire.waiting.memory)
+        most = max(most, wire.in_progress.memory)
         del rows
     assert most <= 300_000
     assert measured.bytes() < 600_000
@@ -81,7 +81,7 @@ def test_too_much(wired, say, wide, what):
     ):
         for xid in range(5, 50_000):
             wire.feed(say.block(xid, *([wide(xid)] if what == "descriptions" else [])))
-    assert 10_000_000 < wire.waiting.memory < 11_000_000
+    assert 10_000_000 < wire.in_progress.memory < 11_000_000
 
 
 @pytest.mark.parametrize(

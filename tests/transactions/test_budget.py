@@ -32,23 +32,23 @@ def test_nothing_is_left(cramped, say, end):
     """However a transaction ends, it is counted no longer, neither in memory nor on disk."""
     rows = [say.row(f"row {place}", 5 + place % 3) for place in range(12)]
     cramped.feed(say.block(5, *rows), say.abort(5, 7), say.block(5, say.row("last", 5), first=False))
-    assert cramped.waiting.memory + cramped.waiting.spooled
+    assert cramped.in_progress.memory + cramped.in_progress.spooled
 
     cramped.feed(end(say))
 
-    assert (0, 0, 0) == (cramped.waiting.memory, cramped.waiting.spooled, len(cramped.waiting))
+    assert (0, 0, 0) == (cramped.in_progress.memory, cramped.in_progress.spooled, len(cramped.in_progress))
 
 
 def test_memory_follows_an_abort(wire, say):
     """What a subtransaction held is free again once it rolled back."""
     wire.feed(say.block(5, say.row("a", 5)))
-    before = wire.waiting.memory
+    before = wire.in_progress.memory
 
     wire.feed(say.block(5, say.row("b", 6), say.row("c", 7), first=False))
-    assert before < wire.waiting.memory
+    assert before < wire.in_progress.memory
     wire.feed(say.abort(5, 6))
 
-    assert before == wire.waiting.memory
+    assert before == wire.in_progress.memory
 
 
 def test_within_the_budget(wired, say):
@@ -62,10 +62,10 @@ def test_within_the_budget(wired, say):
         ):
             for payload in each:
                 wire.feed(payload)
-                most = max(most, wire.waiting.memory)
+                most = max(most, wire.in_progress.memory)
 
     assert 0 < most <= 100_000
-    assert wire.waiting.spooled
+    assert wire.in_progress.spooled
 
 
 def test_the_largest_goes(wired, say):
@@ -73,16 +73,16 @@ def test_the_largest_goes(wired, say):
     wire = wired(budget=10_000)
     small = say.block(5, say.row("a", 5)), say.block(6, say.row("b", 6))
     wire.feed(*small)
-    before = wire.waiting.memory
+    before = wire.in_progress.memory
 
     wire.feed(say.block(7, *(say.row("c", 7) for _ in range(10))))
-    assert not wire.waiting.spooled
+    assert not wire.in_progress.spooled
     wire.feed(say.block(7, *(say.row("d", 7) for _ in range(10)), first=False))
 
-    assert wire.waiting.spooled
-    assert before < wire.waiting.memory < 10_000
+    assert wire.in_progress.spooled
+    assert before < wire.in_progress.memory < 10_000
     wire.feed(say.commit(7, 0x10))
-    assert before == wire.waiting.memory
+    assert before == wire.in_progress.memory
 
 
 def test_twice(wired, say, small_slices):
@@ -152,7 +152,7 @@ def test_a_full_disk(wired, say, told, full, small_slices):
     """The error says what to do; nothing is lost, and with room again the stream goes on where it stopped."""
     wire = wired(**small_slices, budget=2400)
     wire.feed(say.block(5, *(say.row(f"a{place}", 5) for place in range(4))))
-    on_disk = wire.waiting.spooled
+    on_disk = wire.in_progress.spooled
     assert on_disk
     wire.feed(say.block(5, say.row("b0", 5), say.row("b1", 6), first=False)[:-1])
     full()
@@ -160,15 +160,15 @@ def test_a_full_disk(wired, say, told, full, small_slices):
     with pytest.raises(SpoolError, match=r"out of space .* make room there"):
         for place in range(4):
             wire.feed(say.row(f"c{place}", 6))
-    assert on_disk == wire.waiting.spooled
-    held = wire.waiting.memory
+    assert on_disk == wire.in_progress.spooled
+    held = wire.in_progress.memory
     assert held > 1500
     full.over()
 
     wire.feed(build.stream_stop(), say.block(5, say.row("d", 5), first=False))
-    assert on_disk < wire.waiting.spooled
+    assert on_disk < wire.in_progress.spooled
     ((_, _, words),) = told(wire.feed(say.commit(5, 0x10)))
-    assert 0 == wire.waiting.memory
+    assert 0 == wire.in_progress.memory
     kept = len(words) - 7
     assert 0 < kept < 4
     assert [*(f"a{i}" for i in range(4)), "b0", "b1", *(f"c{i}" for i in range(kept)), "d"] == words
@@ -186,7 +186,7 @@ def test_abort_after_a_full_disk(wired, say, told, full, small_slices):
     wire.feed(build.stream_stop(), say.abort(5, 7), say.abort(5, 6))
 
     assert [(5, 0x18, ["a"])] == told(wire.feed(say.commit(5, 0x10)))
-    assert 0 == wire.waiting.memory
+    assert 0 == wire.in_progress.memory
 
 
 def test_no_folder(wired, say, tmp_path):
@@ -227,10 +227,10 @@ def test_descriptions_of_another_kind_of_transaction(wired, say, again):
     described = [say.table()] if again else []
 
     wire.feed(say.prepare("g", 6, 0x20, *described, say.row("prepared", note="n")))
-    assert wire.waiting.spooled
+    assert wire.in_progress.spooled
     (prepared,) = wire.feed(say.commit_prepared("g", 6, 0x30))
     wire.feed(say.block(7, say.row("again", 7, note="n")))
-    assert wire.waiting.spooled
+    assert wire.in_progress.spooled
     (streamed,) = wire.feed(say.commit(7, 0x40))
 
     rows = [change.new for part in (prepared, streamed) for change in part.changes]
