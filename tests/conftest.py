@@ -170,10 +170,13 @@ def nothing_unhandled() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def confirmed_soon(request: pytest.FixtureRequest) -> None:
-    """A slot is confirmed at once: hundreds of tests wait for that, and otherwise for a second."""
-    if request.node.get_closest_marker("server") is not None:
-        request.getfixturevalue("monkeypatch").setattr(schedule, "_MIN_INTERVAL", 0.02)
+def confirmed_soon(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Confirm slots at once: hundreds of tests wait for that, and otherwise for a second."""
+    # Not through ``monkeypatch``, whose changes would then outlast the fixtures of a test.
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("server") is not None:
+            patch.setattr(schedule, "_MIN_INTERVAL", 0.02)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

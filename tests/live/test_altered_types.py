@@ -46,40 +46,40 @@ def values(change) -> list[dict]:
 async def test_between_two_transactions(published, composites, alteration, source):
     """Rows from before the alteration have the old names, later ones the new names, with no other message between them."""
     statement, after = alteration
-    seen = []
+    received = []
 
     async with aiorepl.connect(published.dsn, interface=source, **composites) as stream:
         await published.execute(WRITE)
         async for transaction in stream:
-            seen += [values(change) async for change in transaction]
-            if len(seen) == 2:
+            received += [values(change) async for change in transaction]
+            if len(received) == 2:
                 break
             await published.execute(f"ALTER TYPE comp {statement}", AGAIN)
 
-    assert [[BEFORE] * 2, [after] * 2] == seen
+    assert [[BEFORE] * 2, [after] * 2] == received
 
 
 @pytest.mark.parametrize("alteration", ALTERATIONS.values(), ids=ALTERATIONS)
 async def test_within_one_read(published, composites, alteration):
     """The same holds for many rows in one read of a slow consumer."""
     statement, after = alteration
-    seen = []
+    received = []
 
     async with aiorepl.connect(published.dsn, **composites) as stream:
         await published.execute(WRITE)
         async for transaction in stream:
-            if not seen:
+            if not received:
                 await published.execute(*[WRITE] * 5, f"ALTER TYPE comp {statement}", *[AGAIN] * 5)
-            seen += [values(change) async for change in transaction]
-            if len(seen) == 11:
+            received += [values(change) async for change in transaction]
+            if len(received) == 11:
                 break
 
-    assert [[BEFORE] * 2] * 6 + [[after] * 2] * 5 == seen
+    assert [[BEFORE] * 2] * 6 + [[after] * 2] * 5 == received
 
 
 async def test_several_times(published, composites):
     """Every alteration is noticed, also one that restores the type."""
-    seen = []
+    received = []
     statements = [
         "ALTER TYPE comp RENAME ATTRIBUTE a TO z",
         "ALTER TYPE comp RENAME ATTRIBUTE b TO a",
@@ -90,13 +90,13 @@ async def test_several_times(published, composites):
     async with aiorepl.connect(published.dsn, **composites) as stream:
         await published.execute(WRITE)
         async for transaction in stream:
-            seen += [change.new["c"] async for change in transaction]
+            received += [change.new["c"] async for change in transaction]
             if not statements:
                 break
             await published.execute(statements.pop(0), WRITE)
 
     names = [["a", "b"], ["z", "b"], ["z", "a"], ["z", "b"], ["a", "b"]]
-    assert [dict(zip(each, ("7", "x"), strict=True)) for each in names] == seen
+    assert [dict(zip(each, ("7", "x"), strict=True)) for each in names] == received
 
 
 @pytest.mark.parametrize("streaming", ["off", "on"])
@@ -129,16 +129,16 @@ async def test_through_a_journal(published, composites, streaming, tmp_path):
 
 async def test_a_reconnect(published, composites):
     """An alteration during a lost connection is noticed."""
-    seen = []
+    received = []
 
     async with aiorepl.connect(published.dsn, **composites) as stream:
         await published.execute(WRITE)
         async for transaction in stream:
-            seen += [change.new["c"] async for change in transaction]
-            if len(seen) == 2:
+            received += [change.new["c"] async for change in transaction]
+            if len(received) == 2:
                 break
             await stream.ack(transaction)
             await published.connection.execute("SELECT pg_terminate_backend($1)", await published.walsender())
             await published.execute("ALTER TYPE comp RENAME ATTRIBUTE a TO z", AGAIN)
 
-    assert [BEFORE, {"z": "7", "b": "x"}] == seen
+    assert [BEFORE, {"z": "7", "b": "x"}] == received

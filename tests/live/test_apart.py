@@ -56,7 +56,7 @@ def cannot_open(bad):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ("refuses", "no"),
         ("breaks", "sink bad: open raised ValueError"),
@@ -65,7 +65,7 @@ def cannot_open(bad):
         ("damaged cursor", "cursor 'bad'"),
     ],
 )
-async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, how, told):
+async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, how, message):
     """The journal and the other sink continue; log, statistics and the pipeline's end name the sink, which gets everything
     at the next start.
     """
@@ -76,13 +76,13 @@ async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, 
         (tmp_path / "cursors").mkdir()
         (tmp_path / "cursors" / "bad.json").write_text("{")
     pipeline = Pipeline(published.source(), sinks, journal=str(tmp_path), batches=SOON)
-    with pytest.raises(AioreplError, match=told):
+    with pytest.raises(AioreplError, match=message):
         async with pipeline:
             await published.execute("INSERT INTO items VALUES (1)")
             await good.wait_for_changes(1, durable=True)
             await published.confirmed_past(await published.wal())
             statistics = pipeline.statistics().sinks
-            assert told in statistics["bad"].failed
+            assert message in statistics["bad"].failed
             assert statistics["good"].failed is None
     assert f"sink bad stops, the other sinks continue: {statistics['bad'].failed}" in caplog.text
     assert "secret" not in caplog.text

@@ -27,16 +27,16 @@ async def test_transactions_and_changes(published):
     headers = await published.headers()
 
     async with connect(published, until="now", messages=True) as stream:
-        seen = [(tx, [change async for change in tx]) async for tx in stream]
+        received = [(tx, [change async for change in tx]) async for tx in stream]
     assert headers == [
         {
             "xid": tx.xid,
             "commit_lsn": str(tx.commit_lsn),
             "commit_time": tx.commit_time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         }
-        for tx, _ in seen
+        for tx, _ in received
     ]
-    (_, (insert, update, delete, truncate, message)), (_, (last,)) = seen
+    (_, (insert, update, delete, truncate, message)), (_, (last,)) = received
     kinds = [type(change) for change in (insert, update, delete, truncate, message, last)]
     assert [Insert, Update, Delete, Truncate, Message, Insert] == kinds
     assert ("public", "items", {"id": 1, "note": "one"}, None) == (

@@ -28,7 +28,7 @@ async def configure(published, name, value):
 @contextlib.asynccontextmanager
 async def watched(published, sinks):
     """Compare the slot's confirmed LSN with the sinks continuously; returns the list of observations."""
-    seen = []
+    observed = []
     connection = await asyncpg.connect(published.dsn)
 
     async def watch():
@@ -36,11 +36,11 @@ async def watched(published, sinks):
         while True:
             confirmed = await connection.fetchval(query, published.slot)
             # Asked before the sinks are: these only grow meanwhile.
-            seen.append((confirmed, min(sink.durable for sink in sinks)))
+            observed.append((confirmed, min(sink.durable for sink in sinks)))
 
     watching = asyncio.create_task(watch())
     try:
-        yield seen
+        yield observed
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -81,7 +81,7 @@ async def test_confirmed_never_passes_the_least_durable(published, seed):
     for sink in sinks:
         sink.durable = begin
     pipeline = Pipeline(published.source(), sinks, batches=SOON, retry=QUICK)
-    async with watched(published, sinks) as seen, pipeline:
+    async with watched(published, sinks) as observed, pipeline:
         for number in range(60):
             await published.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 5000))")
             await published.execute("SELECT pg_logical_emit_message(true, 'nobody', repeat('x', 5000))")
@@ -89,8 +89,8 @@ async def test_confirmed_never_passes_the_least_durable(published, seed):
         for sink in sinks:
             await sink.wait_for_changes(60, durable=True)
         await published.confirmed_past(await published.wal())
-    assert [] == [(confirmed, durable) for confirmed, durable in seen if confirmed > durable]
-    assert len({confirmed for confirmed, _ in seen}) > 3
+    assert [] == [(confirmed, durable) for confirmed, durable in observed if confirmed > durable]
+    assert len({confirmed for confirmed, _ in observed}) > 3
 
 
 class Away(MemorySink):
@@ -158,14 +158,14 @@ async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 1000) i"
         )
-        window = await published.until(
+        buffer = await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
-            lambda window: window.backpressured,
+            lambda buffer: buffer.backpressured,
         )
-        assert "slow" == window.slowest
+        assert "slow" == buffer.slowest
         await published.until(
             lambda: asyncio.sleep(0, [text for text in caplog.messages if "blocked the source" in text]),
-            lambda told: len(told) >= 2,
+            lambda warnings: len(warnings) >= 2,
         )
     first, second, *_ = [record for record in caplog.records if "blocked the source" in record.getMessage()]
     assert re.match(r"sink slow has blocked the source for \d+ s, with ", first.getMessage())

@@ -220,15 +220,15 @@ async def test_rows_that_were_there_before(published, tmp_path):
     assert [("r", "true"), ("c", "false")] == [(event["op"], event["source"]["snapshot"]) for event in events]
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_events_name_the_database(published, tmp_path, route):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_events_name_the_database(published, tmp_path, interface):
     """Sinks know the database, and Debezium's events name it without an option."""
     sink = MemorySink()
     options = {"journal": str(tmp_path / "journal"), "until": "now"}
     files = load("jsonl")(path=tmp_path / "events", format="debezium")
-    await Pipeline(published.source(interface=route), [sink, files], **options).run()
+    await Pipeline(published.source(interface=interface), [sink, files], **options).run()
     await published.execute("INSERT INTO items VALUES (1)")
-    await Pipeline(published.source(interface=route), [sink, files], **options).run()
+    await Pipeline(published.source(interface=interface), [sink, files], **options).run()
     name = await published.connection.fetchval("SELECT current_database()")
     assert sink.context is not None
     assert name == sink.context.database

@@ -44,8 +44,8 @@ async def test_the_next_host_is_tried(database, refusing, open_one):
         connection.abort() if hasattr(connection, "abort") else connection.terminate()
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_a_host_that_swallows_packets_is_passed_over(published, route):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_a_host_that_swallows_packets_is_passed_over(published, interface):
     """Each host has its own connect_timeout."""
     parts = urlsplit(published.dsn)
     await published.create_slot()
@@ -54,7 +54,7 @@ async def test_a_host_that_swallows_packets_is_passed_over(published, route):
     async with CuttingProxy(parts.hostname, parts.port) as dead:
         dead.stall()
         dsn = with_hosts(published.dsn, dead.port, connect_timeout=4, target_session_attrs="read-write")
-        await Pipeline(published.source(dsn, interface=route), [sink], until="now").run()
+        await Pipeline(published.source(dsn, interface=interface), [sink], until="now").run()
     assert [1] == [change.key["id"] for change in sink.changes]
 
 

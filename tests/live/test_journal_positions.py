@@ -141,12 +141,12 @@ async def test_another_transaction_than_the_journals(published, tmp_path):
     """A sink whose last transaction is not in the journal is refused at every start."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink, **journal(tmp_path))
-    begun = sink.position
+    earlier = sink.position
     await published.execute("INSERT INTO items VALUES (2)")
     between = await published.wal()
     await published.execute("INSERT INTO items VALUES (3)")
     await Pipeline(published.source(), {"other": MemorySink()}, until="now", **journal(tmp_path)).run()
-    sink.position = replace(begun, lsn=between, last=replace(begun.last, commit_lsn=begun.lsn, xid=1))
+    sink.position = replace(earlier, lsn=between, last=replace(earlier.last, commit_lsn=earlier.lsn, xid=1))
     for _ in range(2):
         with pytest.raises(
             SlotError, match=r"sink memory stands at .* transaction, xid 1 at .* is not in the journal"
@@ -159,19 +159,19 @@ async def test_a_sink_that_was_restored_moves_its_cursor_back(published, tmp_pat
     """Pruning keeps the segments that a restored sink reads again."""
     sink = MemorySink(keeps_position=True)
     await fed(published, sink, **journal(tmp_path))
-    begun = sink.position
+    earlier = sink.position
     async with Pipeline(published.source(), [sink], **journal(tmp_path)):
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2, durable=True)
     cursors = Cursors(tmp_path / "journal")
-    assert cursors.get("memory").lsn > begun.lsn
+    assert cursors.get("memory").lsn > earlier.lsn
 
-    sink.position = begun
+    sink.position = earlier
     hang = Hang()
     hanging = {"memory": FaultySink(sink, write=[hang])}
     async with Pipeline(published.source(), hanging, shutdown_timeout=0, **journal(tmp_path)):
         await hang.reached.wait()
-        assert begun.lsn == cursors.get("memory").lsn
+        assert earlier.lsn == cursors.get("memory").lsn
 
 
 @pytest.fixture

@@ -85,10 +85,10 @@ async def test_without_reconnect_silence_is_the_error(published, proxy):
         await work
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_a_server_that_never_answers(published, proxy, route):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_a_server_that_never_answers(published, proxy, interface):
     """Connecting to a server that accepts and never replies fails."""
     proxy.stall()
-    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", interface=route)
+    source = published.source(proxy.dsn_for(published.dsn) + "?connect_timeout=1", interface=interface)
     with pytest.raises(ConnectionFailed, match="the server did not answer in time"):
         await Pipeline(source, [MemorySink()]).run()

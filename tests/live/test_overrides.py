@@ -70,7 +70,7 @@ async def test_a_gap_that_is_accepted(published, caplog):
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     await deliver(published, sink)
-    held = sink.position.lsn
+    lost_after = sink.position.lsn
     await drop(published)
     await published.execute("INSERT INTO items VALUES (2)")
     await published.create_slot()
@@ -80,9 +80,9 @@ async def test_a_gap_that_is_accepted(published, caplog):
     pipeline = Pipeline(published.source(), {"s": sink}, until="now", batches=SOON, accept_gap=True)
     with caplog.at_level(logging.WARNING, "aiorepl.gaps"):
         await pipeline.run()
-    assert (Gap("sink s", held, begin),) == pipeline.statistics().gaps
+    assert (Gap("sink s", lost_after, begin),) == pipeline.statistics().gaps
     assert (
-        f"sink s continues at {begin}: transactions committed after {held} are missing, as accepted"
+        f"sink s continues at {begin}: transactions committed after {lost_after} are missing, as accepted"
         in caplog.messages
     )
     await published.execute("INSERT INTO items VALUES (4)")
@@ -96,12 +96,12 @@ async def test_a_gap_of_the_journal(published, tmp_path):
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     await deliver(published, sink, journal=journal)
-    held = JournalReader(journal).position().lsn
+    lost_after = JournalReader(journal).position().lsn
     await drop(published)
     await published.execute("INSERT INTO items VALUES (2)")
     await published.create_slot()
     begin = await published.confirmed()
-    with pytest.raises(SlotError, match=f"journal .* stands at {held}, but slot .* begins at {begin}"):
+    with pytest.raises(SlotError, match=f"journal .* stands at {lost_after}, but slot .* begins at {begin}"):
         await deliver(published, sink, journal=journal)
 
     # Two starts: the first may end before anything comes, and has noted the gap all the same.
@@ -112,7 +112,7 @@ async def test_a_gap_of_the_journal(published, tmp_path):
     await deliver(published, sink, journal=journal)
     late = MemorySink()
     await Pipeline(published.source(), {"late": late}, until="now", batches=SOON, journal=journal).run()
-    assert [(held, begin)] == JournalReader(journal).gaps()
+    assert [(lost_after, begin)] == JournalReader(journal).gaps()
     assert [1, 3] == [change.key["id"] for change in sink.changes]
     assert [1, 3] == [change.key["id"] for change in late.changes]
 

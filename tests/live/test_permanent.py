@@ -86,10 +86,10 @@ async def test_a_publication_that_is_dropped_under_the_stream(published):
 
 
 @pytest.mark.parametrize("server", [16, 18], indirect=True)
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 @pytest.mark.parametrize("publications", [("p",), ("others", "p")], ids=["alone", "one of two"])
-async def test_a_publication_that_is_made_anew(published, route, running, publications):
+async def test_a_publication_that_is_made_anew(published, interface, running, publications):
     """Changes between drop and recreation are missing, so no start delivers or confirms anything after them."""
     await published.execute(
         "DROP PUBLICATION p",
@@ -97,7 +97,7 @@ async def test_a_publication_that_is_made_anew(published, route, running, public
         "CREATE PUBLICATION others FOR TABLE others",
         "CREATE PUBLICATION p FOR TABLE items",
     )
-    source = replace(published.source(interface=route), publication=publications)
+    source = replace(published.source(interface=interface), publication=publications)
     sink = MemorySink(keeps_position=True)
     pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
     work = asyncio.create_task(pipeline.run())

@@ -91,14 +91,14 @@ async def test_confirmed_never_passes_what_is_durable(published):
         await hang.reached.wait()
 
         # Over several statuses, and over WAL that holds nothing: perhaps up to the transaction, never past it.
-        _, held = memory.changes
+        _, position = memory.changes
         end = asyncio.get_running_loop().time() + 2.5
         while asyncio.get_running_loop().time() < end:
             await published.execute("CREATE TEMP TABLE t (i int)", "DROP TABLE t")
-            assert memory.durable <= await published.confirmed() <= held.transaction.commit_lsn
+            assert memory.durable <= await published.confirmed() <= position.transaction.commit_lsn
         await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().received),
-            lambda received: received > held.transaction.commit_lsn,
+            lambda received: received > position.transaction.commit_lsn,
         )
         hang.release()
         await published.confirmed_past(await published.wal())

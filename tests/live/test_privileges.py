@@ -50,14 +50,14 @@ async def findings(source, **options):
 
 
 @EVERY_SERVER
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_streaming(published, cdc, route, streaming):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_streaming(published, cdc, interface, streaming):
     """The role streams with either interface, creates its slot, looks up types and writes heartbeats."""
     await cdc.run(*streaming)
     await published.execute(
         "CREATE TYPE mood AS ENUM ('glad')", "CREATE TABLE moods (id int PRIMARY KEY, m mood)"
     )
-    source = published.source(cdc.dsn, interface=route, heartbeat_interval=0.05)
+    source = published.source(cdc.dsn, interface=interface, heartbeat_interval=0.05)
     found = await findings(source)
     assert {"ok", "warning"} >= {finding.level for finding in found.values()}
     sink = MemorySink()
@@ -140,19 +140,19 @@ async def test_many_tables_that_cannot_be_read(published, cdc, streaming, load):
     """``check`` names some tables and the number of the others."""
     await cdc.run(*streaming, load[0].splitlines()[0])
     await published.execute(*(f"CREATE TABLE t{number} (id int PRIMARY KEY)" for number in range(7)))
-    told = [
+    texts = [
         finding.text
         async for finding in check(published.source(cdc.dsn), snapshot=True)
         if finding.level == "error"
     ]
-    assert (6, "3 more tables cannot be read") == (len(told), told[-1])
+    assert (6, "3 more tables cannot be read") == (len(texts), texts[-1])
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_no_replication(published, cdc, route, streaming):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_no_replication(published, cdc, interface, streaming):
     """A start and ``check`` name the missing REPLICATION, with either interface."""
     await cdc.run(*(block.replace(" REPLICATION", "") for block in streaming))
-    source = published.source(cdc.dsn, interface=route)
+    source = published.source(cdc.dsn, interface=interface)
     found = await findings(source)
     (error,) = [finding for finding in found.values() if finding.level == "error"]
     assert (3, True) == (error.exit_code, "REPLICATION" in error.text.partition("ALTER ROLE")[2])

@@ -10,7 +10,7 @@ from aiorepl.testing.faults import MemorySink
 SOON = BatchPolicy(flush_seconds=0.1)
 
 
-def told(sink) -> list:
+def reported(sink) -> list:
     """Rows by their ids, schema changes by their fields."""
     return [
         {
@@ -68,7 +68,7 @@ async def test_a_schema_change_precedes_its_first_row(published, tmp_path, journ
         ("insert", 6),
         {"dropped": ["more"]},
         ("insert", 7),
-    ] == told(sink)
+    ] == reported(sink)
 
 
 async def test_a_restart_describes_each_table_again(published):
@@ -81,6 +81,6 @@ async def test_a_restart_describes_each_table_again(published):
             published.source(), [Delivery(sink, schema_changes=True)], until="now", batches=SOON
         ).run()
         await published.execute("ALTER TABLE items ADD IF NOT EXISTS more int")
-    assert [{"first": True}, ("insert", 1), {"first": True}, ("insert", 2)] == told(sink)
+    assert [{"first": True}, ("insert", 1), {"first": True}, ("insert", 2)] == reported(sink)
     first, second = (change for change in sink.changes if isinstance(change, SchemaChange))
     assert [*first.relation.names, "more"] == [*second.relation.names]

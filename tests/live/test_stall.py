@@ -30,12 +30,12 @@ async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(publishe
         await hang.reached.wait()
         end = asyncio.get_running_loop().time() + 12.5
         while asyncio.get_running_loop().time() < end:
-            window = pipeline.statistics().buffers["source"]
+            buffer = pipeline.statistics().buffers["source"]
             # A read of the socket may be as large as the inbox: about a megabyte, and its overhead.
-            assert window.bytes <= 4 * MEMORY
+            assert buffer.bytes <= 4 * MEMORY
             assert walsender == await published.walsender()
             await asyncio.sleep(0.2)
-        assert window.backpressured
+        assert buffer.backpressured
         assert 0 == pipeline.statistics().sinks["faulty"].changes
 
         hang.release()
@@ -59,7 +59,7 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
         # The end may come behind the last change, and WAL of others at any time.
         await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
-            lambda window: (0, 0, False) == (window.bytes, window.slices, window.backpressured),
+            lambda buffer: (0, 0, False) == (buffer.bytes, buffer.slices, buffer.backpressured),
         )
 
 

@@ -30,11 +30,11 @@ async def prepare(published):
     await published.execute("BEGIN", "INSERT INTO items VALUES (1)", "PREPARE TRANSACTION 'p'")
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("how", HOW)
-async def test_how_it_ended_is_the_last_record(published, how, route):
+async def test_how_it_ended_is_the_last_record(published, how, interface):
     """The last record is included once, with either interface; later ones are left for the next run."""
-    source = published.source(two_phase=True, interface=route)
+    source = published.source(two_phase=True, interface=interface)
     sink = Preparing()
     await Pipeline(source, [sink], until="now").run()
     await prepare(published)
@@ -44,10 +44,10 @@ async def test_how_it_ended_is_the_last_record(published, how, route):
     end = await published.wal()
     await published.execute("INSERT INTO items VALUES (2)")
     await Pipeline(source, [sink], until=end).run()
-    told = f"{how.lower()}_prepared"
-    assert ["begin", 1, "prepare", told] == sink.kinds()
+    decided = f"{how.lower()}_prepared"
+    assert ["begin", 1, "prepare", decided] == sink.kinds()
     await Pipeline(source, [sink], until="now").run()
-    assert ["begin", 1, "prepare", told, "begin", 2, "commit"] == sink.kinds()
+    assert ["begin", 1, "prepare", decided, "begin", 2, "commit"] == sink.kinds()
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -81,10 +81,10 @@ async def test_held_until_the_commit(published, how):
     assert end <= await published.confirmed()
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_with_a_journal(published, tmp_path, route):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_with_a_journal(published, tmp_path, interface):
     """A transaction that is rolled back by the last record is removed from the journal."""
-    source = published.source(two_phase=True, interface=route)
+    source = published.source(two_phase=True, interface=interface)
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
     await prepare(published)
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()

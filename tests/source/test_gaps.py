@@ -15,21 +15,21 @@ END = LSN(1000)
 HISTORY = "1\t0/C8\tno recovery target specified\n\n2\t0/190\tno recovery target specified\n"
 
 
-@pytest.mark.parametrize("held", [None, BEGIN, BEGIN.at(LSN(500)), BEGIN.at(END)])
-def test_no_gap(held):
+@pytest.mark.parametrize("position", [None, BEGIN, BEGIN.at(LSN(500)), BEGIN.at(END)])
+def test_no_gap(position):
     """A holder without a position has no gap, nor has one at or after the slot's beginning."""
     gaps = GapPolicy(accept=False)
-    assert held == gaps.check("sink x", held, BEGIN, END)
+    assert position == gaps.check("sink x", position, BEGIN, END)
     assert [] == gaps.accepted
 
 
 def test_a_gap():
     """A gap is refused, or recorded and skipped."""
-    held = BEGIN.at(LSN(99))
+    position = BEGIN.at(LSN(99))
     with pytest.raises(SlotError, match=r"sink x stands at 0/63, but slot 's' begins at 0/64"):
-        GapPolicy(accept=False).check("sink x", held, BEGIN, END)
+        GapPolicy(accept=False).check("sink x", position, BEGIN, END)
     gaps = GapPolicy(accept=True)
-    assert BEGIN == gaps.check("sink x", held, BEGIN, END)
+    assert BEGIN == gaps.check("sink x", position, BEGIN, END)
     assert [Gap("sink x", LSN(99), LSN(100))] == gaps.accepted
 
 
@@ -100,22 +100,22 @@ def test_received_data_must_be_in_the_history():
 )
 def test_where_two_histories_diverge(timeline, history, expected):
     """A timeline is identified by its ancestors, not by its number alone."""
-    held = Position("1", timeline, "s", LSN(900), history=history)
-    assert expected == divergence(held, parse_history(HISTORY, 3))
-    assert None is divergence(held, parse_history(None, 3))
+    position = Position("1", timeline, "s", LSN(900), history=history)
+    assert expected == divergence(position, parse_history(HISTORY, 3))
+    assert None is divergence(position, parse_history(None, 3))
     if expected is not None:
-        assert None is divergence(replace(held, lsn=expected), parse_history(HISTORY, 3))
+        assert None is divergence(replace(position, lsn=expected), parse_history(HISTORY, 3))
 
 
 def test_another_timeline_of_the_same_number():
     """The error says where the server's history left that of the holder, and how to continue."""
-    held = Position("1", 3, "s", LSN(500), history=((1, LSN(0xC8)), (2, LSN(0x180))))
+    position = Position("1", 3, "s", LSN(500), history=((1, LSN(0xC8)), (2, LSN(0x180))))
     with pytest.raises(SlotError, match="of timeline 3, which the server's history left at 0/180: "):
-        GapPolicy(accept=False).check("sink x", held, PROMOTED, END)
+        GapPolicy(accept=False).check("sink x", position, PROMOTED, END)
     with pytest.raises(SlotError, match="history left timeline 3 at 0/180, but"):
-        require_history(held, parse_history(HISTORY, 3))
+        require_history(position, parse_history(HISTORY, 3))
     gaps = GapPolicy(accept=True)
-    assert PROMOTED.at(LSN(500)) == gaps.check("sink x", held, PROMOTED, END)
+    assert PROMOTED.at(LSN(500)) == gaps.check("sink x", position, PROMOTED, END)
     assert [Gap("sink x", LSN(0x180), LSN(500))] == gaps.accepted
 
 
@@ -135,26 +135,26 @@ PROMOTED = Position("1", 3, "s", LSN(100), parse_history(HISTORY, 3))
 @pytest.mark.parametrize(("timeline", "lsn"), [(1, 0xC8), (2, 0x190), (3, 900)])
 def test_what_the_promoted_server_has(timeline, lsn):
     """A position at or before the end of its timeline continues on the promoted server."""
-    held = Position("1", timeline, "s", LSN(lsn))
-    assert held == GapPolicy(accept=False).check("sink x", held, PROMOTED, END)
+    position = Position("1", timeline, "s", LSN(lsn))
+    assert position == GapPolicy(accept=False).check("sink x", position, PROMOTED, END)
 
 
 @pytest.mark.parametrize(("begin", "until"), [(100, 500), (600, 600)])
 def test_what_the_promoted_server_never_had(begin, until):
     """Lost transactions are refused; if accepted, the holder continues after both its position and the slot."""
-    held, begin = Position("1", 1, "s", LSN(500)), PROMOTED.at(LSN(begin))
+    position, begin = Position("1", 1, "s", LSN(500)), PROMOTED.at(LSN(begin))
     with pytest.raises(
         SlotError,
         match=r"sink x stands at 0/1F4 of timeline 1, .* left at 0/C8: .* lost on the server and not in sink x",
     ):
-        GapPolicy(accept=False).check("sink x", held, begin, END)
+        GapPolicy(accept=False).check("sink x", position, begin, END)
     gaps = GapPolicy(accept=True)
-    assert begin.at(LSN(until)) == gaps.check("sink x", held, begin, END)
+    assert begin.at(LSN(until)) == gaps.check("sink x", position, begin, END)
     assert [Gap("sink x", LSN(0xC8), LSN(until))] == gaps.accepted
 
 
 def test_the_promoted_servers_wal_must_be_past_the_position():
     """Lost transactions cannot be accepted before the server's WAL is past them."""
-    held = Position("1", 1, "s", LSN(END + 1))
+    position = Position("1", 1, "s", LSN(END + 1))
     with pytest.raises(SlotError, match=r"WAL ends at 0/3E8.*pg_switch_wal"):
-        GapPolicy(accept=True).check("sink x", held, PROMOTED, END)
+        GapPolicy(accept=True).check("sink x", position, PROMOTED, END)

@@ -138,23 +138,23 @@ def test_a_sink_that_lost_what_it_had():
 )
 def test_confirmed_is_durable_and_never_moves_back(steps):
     """Whatever sinks lose, a status confirms durable data only, and a loss of confirmed data is reported."""
-    ledger, held, told = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
+    ledger, durable, confirmed = Ledger(LSN(0), "ab"), {"a": LSN(0), "b": LSN(0)}, LSN(0)
     for step, sink, number in steps:
         if step == "end":
             ledger.complete(LSN(ledger.end + number))
         elif step == "durable":
-            held[sink] = min(LSN(held[sink] + number), ledger.end)
-            ledger.durable(sink, held[sink])
+            durable[sink] = min(LSN(durable[sink] + number), ledger.end)
+            ledger.durable(sink, durable[sink])
         elif step == "stand":
-            lost = max(LSN(0), LSN(held[sink] - number) if held[sink] >= number else LSN(0))
+            lost = max(LSN(0), LSN(durable[sink] - number) if durable[sink] >= number else LSN(0))
             if not ledger.reset(sink, lost):
-                assert lost < told
+                assert lost < confirmed
                 return
-            assert lost >= told
-            held[sink] = lost
+            assert lost >= confirmed
+            durable[sink] = lost
         else:
-            before, told = told, ledger.confirm()
-            assert before <= told <= min(held.values())
+            before, confirmed = confirmed, ledger.confirm()
+            assert before <= confirmed <= min(durable.values())
 
 
 def test_a_limit_on_the_confirmation():

@@ -92,7 +92,7 @@ class Reads:
 
 
 @pytest.mark.parametrize(
-    ("text", "seen", "unseen"),
+    ("text", "visible", "invisible"),
     [
         ("10:10:", [3, 9, 2**32 - 1], [10, 11, 2**31 + 9]),
         ("7:10:7,9", [3, 6, 8], [7, 9, 10]),
@@ -100,12 +100,12 @@ class Reads:
     ],
     ids=["all", "in progress", "second epoch"],
 )
-def test_snapshots(text, seen, unseen):
+def test_snapshots(text, visible, invisible):
     """A snapshot sees transactions that ended before it, also when xids wrap around."""
     snapshot = Snapshot(text)
 
-    assert [True] * len(seen) == [snapshot.sees(xid) for xid in seen]
-    assert [False] * len(unseen) == [snapshot.sees(xid) for xid in unseen]
+    assert [True] * len(visible) == [snapshot.sees(xid) for xid in visible]
+    assert [False] * len(invisible) == [snapshot.sees(xid) for xid in invisible]
 
 
 async def test_nothing_altered():

@@ -69,7 +69,7 @@ async def sibling(published: Any, primary: EmbeddedServer) -> AsyncIterator[Embe
 
 
 @pytest.fixture
-async def there(standby: EmbeddedServer) -> AsyncIterator[asyncpg.Connection]:
+async def standby_client(standby: EmbeddedServer) -> AsyncIterator[asyncpg.Connection]:
     """Connects to the standby, also after its promotion."""
     connection = await asyncpg.connect(standby.dsn)
     yield connection
@@ -83,7 +83,7 @@ class Pair:
     primary: EmbeddedServer
     standby: EmbeddedServer
     published: Any
-    there: asyncpg.Connection
+    standby_client: asyncpg.Connection
 
     @property
     def dsn(self) -> str:
@@ -97,56 +97,56 @@ class Pair:
         netloc = ",".join((parts.netloc, *hosts))
         return parts._replace(netloc=netloc, query="target_session_attrs=read-write").geturl()
 
-    async def synchronized(self, there: asyncpg.Connection | None = None) -> None:
+    async def synchronized(self, standby_client: asyncpg.Connection | None = None) -> None:
         """Wait until the standby, or the server behind ``there``, has the slot as a persistent one."""
-        slot, there = self.published.slot, there or self.there
+        slot, standby_client = self.published.slot, standby_client or self.standby_client
 
         async def look() -> bool:
             # The standby's copy starts behind the slot, which has to come past it, and moves by these records alone.
             await self.published.execute("SELECT pg_log_standby_snapshot()")
             query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = $1"
-            return bool(await there.fetchval(query, slot))
+            return bool(await standby_client.fetchval(query, slot))
 
         await self.published.until(look, bool)
 
     async def caught_up(self) -> None:
         """Wait until the standby has replayed everything that was committed."""
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.published.wal()
-        await self.published.until(lambda: self.there.fetchval(query, str(end)), bool)
+        await self.published.until(lambda: self.standby_client.fetchval(query, str(end)), bool)
 
     async def promote(self) -> None:
         """Kill the primary and promote the standby."""
         await asyncio.to_thread(self.primary.kill)
-        await self.there.fetchval("SELECT pg_promote()")
+        await self.standby_client.fetchval("SELECT pg_promote()")
 
     async def hold_back(self) -> None:
         """Stop replication to the standby."""
         # A slot may be on disk as temporary for a moment after it is said to be permanent.
-        await self.there.execute("CHECKPOINT")
+        await self.standby_client.execute("CHECKPOINT")
         await asyncio.to_thread(self.standby.kill)
 
     async def promote_as_it_is(self) -> None:
         """Kill the primary and promote the standby that was held back."""
         await asyncio.to_thread(self.primary.kill)
         await asyncio.to_thread(self.standby.start)
-        self.there.terminate()
-        self.there = await asyncpg.connect(self.standby.dsn)
-        await self.there.fetchval("SELECT pg_promote()")
+        self.standby_client.terminate()
+        self.standby_client = await asyncpg.connect(self.standby.dsn)
+        await self.standby_client.fetchval("SELECT pg_promote()")
 
     async def wal(self) -> str:
         """The end of the promoted server's WAL."""
-        return str(await self.there.fetchval("SELECT pg_current_wal_lsn()::text"))
+        return str(await self.standby_client.fetchval("SELECT pg_current_wal_lsn()::text"))
 
     async def rows(self) -> list[int]:
         """The keys of the promoted server's rows."""
-        return [row["id"] for row in await self.there.fetch("SELECT id FROM items ORDER BY id")]
+        return [row["id"] for row in await self.standby_client.fetch("SELECT id FROM items ORDER BY id")]
 
 
 @pytest.fixture
 async def pair(
-    primary: EmbeddedServer, standby: EmbeddedServer, published: Any, there: asyncpg.Connection
+    primary: EmbeddedServer, standby: EmbeddedServer, published: Any, standby_client: asyncpg.Connection
 ) -> AsyncIterator[Pair]:
     """A primary with its standby."""
-    pair = Pair(primary, standby, published, there)
+    pair = Pair(primary, standby, published, standby_client)
     yield pair
-    pair.there.terminate()
+    pair.standby_client.terminate()

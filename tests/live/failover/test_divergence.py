@@ -23,12 +23,12 @@ def keys(sink):
     return [change.key["id"] for change in sink.changes]
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_a_transaction_that_was_received_in_part(published, pair, route):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_a_transaction_that_was_received_in_part(published, pair, interface):
     """If the promoted server never had a partly received transaction, the pipeline stops and says so."""
     memory, hang = MemorySink(), Hang()
     sink = FaultySink(memory, write=[None, None, hang])
-    source = published.source(pair.dsn, failover=True, interface=route)
+    source = published.source(pair.dsn, failover=True, interface=interface)
     small = BatchPolicy(max_bytes=100_000, flush_seconds=0.1)
     pipeline = Pipeline(source, {"s": sink}, reconnect=QUICK, batches=small, buffer_bytes=500_000)
     work = asyncio.create_task(pipeline.run())
@@ -42,18 +42,18 @@ async def test_a_transaction_that_was_received_in_part(published, pair, route):
     )
     await hang.reached.wait()
     await pair.promote_as_it_is()
-    await pair.there.execute("INSERT INTO items VALUES (2)")
-    await pair.there.execute("INSERT INTO items VALUES (3)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (2)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (3)")
     hang.release()
 
     with pytest.raises(
         SlotError, match=r"received a part of the transaction that commits at .* Start again to"
     ):
         await work
-    begun = [part for batch in memory.batches for part in batch.slices if part.changes][1:]
-    assert begun
-    assert 1 == len({part.transaction.commit_lsn for part in begun})
-    assert not any(part.last for part in begun)
+    partial = [part for batch in memory.batches for part in batch.slices if part.changes][1:]
+    assert partial
+    assert 1 == len({part.transaction.commit_lsn for part in partial})
+    assert not any(part.last for part in partial)
     assert [1, 2, 3] == await pair.rows()
     again = MemorySink(keeps_position=True)
     await Pipeline(source, [again], until="now").run()
@@ -63,10 +63,10 @@ async def test_a_transaction_that_was_received_in_part(published, pair, route):
 class Siblings:
     """A pair, and a second standby that replaces the promoted one."""
 
-    def __init__(self, pair, sibling, there):
+    def __init__(self, pair, sibling, standby_client):
         self.pair = pair
         self.server = sibling
-        self.there = there
+        self.standby_client = standby_client
 
     @property
     def dsn(self):
@@ -76,28 +76,28 @@ class Siblings:
     async def synchronized(self):
         """Wait until both standbys have the slot as a persistent one, and everything that was committed."""
         await self.pair.synchronized()
-        await self.pair.synchronized(self.there)
+        await self.pair.synchronized(self.standby_client)
         await self.pair.caught_up()
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.pair.published.wal()
-        await self.pair.published.until(lambda: self.there.fetchval(query, str(end)), bool)
+        await self.pair.published.until(lambda: self.standby_client.fetchval(query, str(end)), bool)
 
     async def take_over(self):
         """Kill the promoted server and promote its sibling, on a timeline of the same number; its WAL gets past the
         other's.
         """
         await asyncio.to_thread(self.pair.standby.kill)
-        await self.there.fetchval("SELECT pg_promote()")
-        await self.there.execute("INSERT INTO items VALUES (50)")
-        await self.there.execute("SELECT pg_switch_wal()")
-        await self.there.execute("INSERT INTO items VALUES (60)")
+        await self.standby_client.fetchval("SELECT pg_promote()")
+        await self.standby_client.execute("INSERT INTO items VALUES (50)")
+        await self.standby_client.execute("SELECT pg_switch_wal()")
+        await self.standby_client.execute("INSERT INTO items VALUES (60)")
 
 
 @pytest.fixture
 async def siblings(pair, sibling):
     """A primary with two standbys."""
-    there = await asyncpg.connect(sibling.dsn)
-    yield Siblings(pair, sibling, there)
-    there.terminate()
+    standby_client = await asyncpg.connect(sibling.dsn)
+    yield Siblings(pair, sibling, standby_client)
+    standby_client.terminate()
 
 
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
@@ -113,7 +113,7 @@ async def test_another_standby_with_the_same_timeline(published, pair, siblings,
         await siblings.synchronized()
         await pair.promote()
         for number in (20, 21):
-            await pair.there.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 1000))")
+            await pair.standby_client.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 1000))")
         await sink.wait_for_changes(3, durable=True)
     held = sink.position
     assert 2 == held.timeline
@@ -130,7 +130,7 @@ async def test_another_standby_with_the_same_timeline(published, pair, siblings,
     assert isinstance(gap, Gap)
     assert holder == gap.holder
     assert gap.after < held.lsn <= gap.until
-    await siblings.there.execute("INSERT INTO items VALUES (61)")
+    await siblings.standby_client.execute("INSERT INTO items VALUES (61)")
     await Pipeline(source, [sink], until="now", **options).run()
     assert [1, 20, 21, 60, 61] == keys(sink)
     if journal:
@@ -148,7 +148,7 @@ async def test_another_standby_takes_over_under_the_stream(published, pair, sibl
     await sink.wait_for_changes(1)
     await siblings.synchronized()
     await pair.promote()
-    await pair.there.execute("INSERT INTO items VALUES (20, repeat('x', 1000))")
+    await pair.standby_client.execute("INSERT INTO items VALUES (20, repeat('x', 1000))")
     await sink.wait_for_changes(2)
     # Its WAL is past that of the other one before anybody can connect to it.
     await siblings.take_over()
@@ -181,33 +181,33 @@ class Backup:
 
 
 @pytest.mark.parametrize("version", [13, 14, 17, 18], indirect=True)
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("slot", ["copied", "made anew"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
-async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, route):
+async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, interface):
     """A restored server reuses LSNs on the same timeline; its new transactions are not mistaken for delivered ones."""
     sink = MemorySink(keeps_position=True)
-    source = published.source(interface=route)
+    source = published.source(interface=interface)
     options = {"journal": str(tmp_path / "journal"), "batches": SOON} if journal else {"batches": SOON}
     async with Pipeline(source, [sink], **options):
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1, durable=True)
     backup = Backup(primary, tmp_path)
     await backup.take()
-    there = await asyncpg.connect(primary.dsn)
+    client = await asyncpg.connect(primary.dsn)
     async with Pipeline(source, [sink], **options):
-        await there.execute("INSERT INTO items VALUES (2)")
-        await there.execute("INSERT INTO items VALUES (3)")
+        await client.execute("INSERT INTO items VALUES (2)")
+        await client.execute("INSERT INTO items VALUES (3)")
         await sink.wait_for_changes(3, durable=True)
-    await there.close()
+    await client.close()
     await backup.restore()
-    there = await asyncpg.connect(primary.dsn)
+    client = await asyncpg.connect(primary.dsn)
     if slot == "made anew":
-        await there.execute(f"SELECT pg_drop_replication_slot('{published.slot}')")
-        await there.execute(f"SELECT pg_create_logical_replication_slot('{published.slot}', 'pgoutput')")
-    await there.execute("INSERT INTO items SELECT i FROM generate_series(50, 59) i")
-    await there.execute("SELECT pg_switch_wal()")
-    await there.execute("INSERT INTO items VALUES (60)")
+        await client.execute(f"SELECT pg_drop_replication_slot('{published.slot}')")
+        await client.execute(f"SELECT pg_create_logical_replication_slot('{published.slot}', 'pgoutput')")
+    await client.execute("INSERT INTO items SELECT i FROM generate_series(50, 59) i")
+    await client.execute("SELECT pg_switch_wal()")
+    await client.execute("INSERT INTO items VALUES (60)")
 
     with pytest.raises(SlotError, match=ANOTHER):
         await Pipeline(source, [sink], until="now", **options).run()
@@ -215,7 +215,7 @@ async def test_a_backup_that_was_restored(published, primary, tmp_path, journal,
     with pytest.raises(SlotError, match=f"sink memory .*{ANOTHER}"):
         await Pipeline(source, [sink], until="now", journal=str(tmp_path / "new")).run()
     assert [1, 2, 3] == keys(sink)
-    await there.close()
+    await client.close()
 
 
 async def test_a_restart_with_what_the_slot_was_not_told(published, primary, tmp_path):
@@ -234,8 +234,8 @@ async def test_a_restart_with_what_the_slot_was_not_told(published, primary, tmp
     assert await published.confirmed() < sink.position.last.commit_lsn
     await asyncio.to_thread(primary.kill)
     await asyncio.to_thread(primary.start)
-    there = await asyncpg.connect(primary.dsn)
-    await there.execute("INSERT INTO items VALUES (3)")
+    client = await asyncpg.connect(primary.dsn)
+    await client.execute("INSERT INTO items VALUES (3)")
     await Pipeline(published.source(), [sink], until="now").run()
     assert [1, 2, 3] == keys(sink)
-    await there.close()
+    await client.close()

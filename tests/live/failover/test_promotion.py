@@ -34,19 +34,19 @@ async def under_load(pair, sink):
     await asyncio.to_thread(pair.primary.kill)
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
         await writing
-    await pair.there.fetchval("SELECT pg_promote()")
+    await pair.standby_client.fetchval("SELECT pg_promote()")
     found = await pair.rows()
-    await pair.there.execute("INSERT INTO items VALUES (-1)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (-1)")
     return [*found, -1]
 
 
 @pytest.mark.parametrize("waits", [True], indirect=True)
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
-@pytest.mark.parametrize("route", ["walsender", "sql"])
-async def test_a_promotion(published, pair, route):
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
+async def test_a_promotion(published, pair, interface):
     """After a promotion under load, exactly the promoted server's rows are delivered, once and in order."""
     sink = MemorySink()
-    source = published.source(pair.dsn, failover=True, interface=route)
+    source = published.source(pair.dsn, failover=True, interface=interface)
     async with AsyncExitStack() as stack:
         pipeline = Pipeline(source, [sink], reconnect=QUICK, batches=SOON)
         await stack.enter_async_context(pipeline)
@@ -57,9 +57,9 @@ async def test_a_promotion(published, pair, route):
         await sink.wait_for_changes(len(expected), durable=True)
         assert expected == keys(sink)
         confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1"
-        end = await pair.there.fetchval("SELECT pg_current_wal_lsn()")
+        end = await pair.standby_client.fetchval("SELECT pg_current_wal_lsn()")
         await published.until(
-            lambda: pair.there.fetchval(confirmed, published.slot), lambda found: found >= end
+            lambda: pair.standby_client.fetchval(confirmed, published.slot), lambda found: found >= end
         )
         assert pipeline.statistics().reconnects >= 1
 
@@ -84,7 +84,7 @@ async def test_a_promotion_with_a_journal(published, pair, tmp_path):
     kept = [reader.position(), cursors.get("plain"), cursors.get("keeping"), keeping.position]
     assert [2, 2, 2, 2] == [position.timeline for position in kept]
 
-    await pair.there.execute("INSERT INTO items VALUES (-2)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (-2)")
     again = Pipeline(source, sinks, until="now", **options)
     await again.run()
     assert [*expected, -2] == keys(plain) == keys(keeping)
@@ -103,7 +103,7 @@ async def test_a_promotion_between_two_runs(published, pair, tmp_path):
     await pair.caught_up()
     assert 1 == sink.position.timeline
     await pair.promote()
-    await pair.there.execute("INSERT INTO items VALUES (3)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (3)")
     await Pipeline(source, [sink], journal=str(tmp_path), until="now").run()
     assert [1, 2, 3] == keys(sink)
     assert 2 == sink.position.timeline == JournalReader(tmp_path).position().timeline
@@ -125,7 +125,7 @@ async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journ
     await pair.promote()
     with pytest.raises(SlotError, match=r"on timeline 2 after 1, has no slot .*--resnapshot.*--failover"):
         await work
-    await pair.there.execute("INSERT INTO items VALUES (2)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (2)")
     if journal:
         with pytest.raises(SlotError, match=r"the slot no longer has the transactions.*--accept-gap"):
             await Pipeline(source, [sink], until="now", **options).run()
@@ -185,22 +185,22 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
     await published.execute("INSERT INTO items SELECT i, repeat('x', 100) FROM generate_series(100, 999) i")
     await run()
     await pair.promote_as_it_is()
-    await pair.there.execute("INSERT INTO items VALUES (3)")
-    held = sink.position
+    await pair.standby_client.execute("INSERT INTO items VALUES (3)")
+    position = sink.position
     lost = range(100, 1000)
     assert [1, *lost] == keys(sink)
 
-    stands = rf"{holder} stands at {held.lsn} of timeline 1, which the promoted server left at "
+    stands = rf"{holder} stands at {position.lsn} of timeline 1, which the promoted server left at "
     with pytest.raises(SlotError, match=stands + r".* the server's WAL ends at .*pg_switch_wal"):
         await run(**{way: True} if way == "accept_gap" else {})
     # From here on the same LSN means something else.
-    await pair.there.execute("SELECT pg_switch_wal()")
-    await pair.there.execute("INSERT INTO items VALUES (4)")
+    await pair.standby_client.execute("SELECT pg_switch_wal()")
+    await pair.standby_client.execute("INSERT INTO items VALUES (4)")
     with pytest.raises(SlotError, match=stands + ".*--accept-gap"):
         await run()
 
     pipeline = await run(**{way: True})
-    await pair.there.execute("INSERT INTO items VALUES (5)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (5)")
     await run()
     assert 2 == sink.position.timeline
     if way == "resnapshot":
@@ -210,26 +210,26 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
     # What the new server committed behind where both parted and before where the old one ended is what was accepted.
     assert [1, *lost, 4, 5] == keys(sink)
     (gap,) = pipeline.statistics().gaps
-    assert (holder, held.lsn) == (gap.holder, gap.until)
-    assert gap.after < held.lsn
+    assert (holder, position.lsn) == (gap.holder, gap.until)
+    assert gap.after < position.lsn
     assert isinstance(gap, Gap)
     if journal:
         assert [(gap.after, gap.until)] == JournalReader(tmp_path).gaps()
 
 
 @pytest.mark.parametrize("waits", [True], indirect=True)
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
-async def test_open_streamed_transactions(published, pair, tmp_path, route, journal):
+async def test_open_streamed_transactions(published, pair, tmp_path, interface, journal):
     """Uncommitted transactions of the old server are dropped from memory, and committed ones delivered once."""
-    for connection in (published.connection, pair.there):
+    for connection in (published.connection, pair.standby_client):
         await connection.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
         await connection.execute("SELECT pg_reload_conf()")
     sink = MemorySink(keeps_position=True)
     source = published.source(
         pair.dsn,
         failover=True,
-        interface=route,
+        interface=interface,
         streaming="on",
         transaction_buffer_bytes=100_000,
         spill_dir=tmp_path,
@@ -254,10 +254,10 @@ async def test_open_streamed_transactions(published, pair, tmp_path, route, jour
         await pair.caught_up()
         await pair.promote()
         expected = await pair.rows()
-        await pair.there.execute(rows.format(50_000, 51_999))
+        await pair.standby_client.execute(rows.format(50_000, 51_999))
         await sink.wait_for_changes(4001)
         waiting = pipeline.statistics().transaction_buffer
     assert sorted([*expected, *range(50_000, 52_000)]) == sorted(keys(sink))
     assert 2001 == len(expected)
     # The SQL route peeks again at what is not confirmed yet.
-    assert route == "sql" or (0, 0) == (waiting.memory, waiting.spooled)
+    assert interface == "sql" or (0, 0) == (waiting.memory, waiting.spooled)

@@ -61,11 +61,11 @@ async def test_it_is_promoted(published, pair, tmp_path, journal):
         assert 1 == sink.position.timeline
         await pair.caught_up()
         await pair.promote()
-        await pair.there.execute("INSERT INTO items VALUES (2)")
+        await pair.standby_client.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2, durable=True)
 
     await followed(source, sink, options, work)
-    await pair.there.execute("INSERT INTO items VALUES (3)")
+    await pair.standby_client.execute("INSERT INTO items VALUES (3)")
     pipeline = Pipeline(source, {"s": sink}, until="now", **options)
     await pipeline.run()
     assert [1, 2, 3] == keys(sink)
@@ -82,7 +82,7 @@ async def test_it_is_promoted_without_reconnecting(published, pair):
         await sink.wait_for_changes(1)
         await pair.caught_up()
         await pair.promote()
-        await pair.there.execute("INSERT INTO items VALUES (2)")
+        await pair.standby_client.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2, durable=True)
     assert [1, 2] == keys(sink)
     assert 2 == sink.position.timeline
@@ -95,7 +95,7 @@ async def test_its_primary_is_replaced(published, pair, tmp_path):
         settings={"primary_slot_name": "reader", "hot_standby_feedback": "on"}, standby_of=pair.primary
     ) as reader:
         await create_slot(published, reader)
-        there = await asyncpg.connect(reader.dsn)
+        standby_client = await asyncpg.connect(reader.dsn)
         sink = MemorySink(keeps_position=True)
         source = published.source(reader.dsn, create_slot=False)
         options = {"journal": str(tmp_path)}
@@ -105,18 +105,18 @@ async def test_its_primary_is_replaced(published, pair, tmp_path):
             await sink.wait_for_changes(1, durable=True)
             await pair.caught_up()
             await pair.promote()
-            await pair.there.execute("SELECT pg_create_physical_replication_slot('reader', true)")
+            await pair.standby_client.execute("SELECT pg_create_physical_replication_slot('reader', true)")
             parts = urlsplit(pair.standby.dsn)
             conninfo = f"host=127.0.0.1 port={parts.port} user=postgres password={parts.password}"
-            await there.execute(f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'")
-            await there.execute("SELECT pg_reload_conf()")
-            await pair.there.execute("INSERT INTO items VALUES (2)")
+            await standby_client.execute(f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'")
+            await standby_client.execute("SELECT pg_reload_conf()")
+            await pair.standby_client.execute("INSERT INTO items VALUES (2)")
             await sink.wait_for_changes(2, durable=True)
 
         await followed(source, sink, options, work)
-        await pair.there.execute("INSERT INTO items VALUES (3)")
+        await pair.standby_client.execute("INSERT INTO items VALUES (3)")
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await pair.wal()
-        await published.until(lambda: there.fetchval(query, end), bool)
+        await published.until(lambda: standby_client.fetchval(query, end), bool)
         await Pipeline(source, {"s": sink}, until="now", **options).run()
         assert [1, 2, 3] == keys(sink)
-        await there.close()
+        await standby_client.close()
