@@ -43,7 +43,7 @@ class Published:
 
     async def create_slot(self, *, two_phase: bool = False) -> None:
         """Create the slot before any consumer."""
-        # Before PostgreSQL 14 the function has no such parameter.
+        # The function has this parameter since PostgreSQL 14.
         option = ", twophase => true" if two_phase else ""
         await self.connection.fetchval(
             f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{option})", self.slot

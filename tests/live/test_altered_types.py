@@ -9,7 +9,7 @@ from aiorepl import Pipeline
 from aiorepl.testing.faults import MemorySink
 
 BEFORE = {"a": "7", "b": "x"}
-# What is done to (a text, b text), and what of the value ('7', 'x') is a row that is written again.
+# Alterations of (a text, b text), and the value ('7', 'x') of a row that is written afterwards.
 ALTERATIONS = {
     "renamed": ("RENAME ATTRIBUTE a TO z", {"z": "7", "b": "x"}),
     "added": ("ADD ATTRIBUTE d text", {"a": "7", "b": "x", "d": None}),

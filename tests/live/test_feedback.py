@@ -35,7 +35,7 @@ async def watched(published, sinks):
         query = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1"
         while True:
             confirmed = await connection.fetchval(query, published.slot)
-            # Asked before the sinks are: these only grow meanwhile.
+            # Read before the sinks' positions, which only grow meanwhile.
             observed.append((confirmed, min(sink.durable for sink in sinks)))
 
     watching = asyncio.create_task(watch())

@@ -15,7 +15,7 @@ from aiorepl.formats.format import event_id
 from aiorepl.pipeline.registry import load
 from aiorepl.testing.faults import MemorySink
 
-# Names, types as SQL has them, and values; what a row filter, an enum and a domain make of it included.
+# Column names, SQL types and values, including an enum and a domain.
 COLUMNS = {
     "id": ("integer", "1"),
     "b": ("boolean", "true"),

@@ -68,7 +68,7 @@ async def test_behind_an_initial_load(published, tmp_path):
     await published.connection.fetch("SELECT pg_drop_replication_slot($1)", published.slot)
     with pytest.raises(SlotError, match=r"sink memory stands at .*, but the journal begins at "):
         await Pipeline(published.source(), [sink], until="now", snapshot=True, **options).run()
-    # Nor by the next start, for which the journal begins with that load.
+    # The next start does not either, because the journal begins with that load.
     with pytest.raises(SlotError, match=r"sink memory stands at .*, but the journal begins at "):
         await Pipeline(published.source(), [sink], until="now", **options).run()
     assert [1] == keys(sink)

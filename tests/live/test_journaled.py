@@ -62,7 +62,7 @@ async def test_a_stalled_sink_holds_nobody_back(published, tmp_path):
         await quick.wait_for_changes(3)
         await published.confirmed_past(end)
         assert [] == slow.batches
-        # It has taken nothing yet, of a journal that begins where the slot does.
+        # It has taken nothing yet from a journal that begins where the slot does.
         assert 0 < pipeline.statistics().lags["slow"].durable <= await published.wal() - begin
         hang.release()
         await slow.wait_for_changes(3)

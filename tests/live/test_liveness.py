@@ -43,7 +43,7 @@ async def test_a_silent_network_is_a_lost_connection(published, proxy):
         await sink.wait_for_changes(1)
         proxy.stall()
         await published.execute("INSERT INTO items VALUES (2)")
-        # The server has given us up, or we it: either way the old walsender goes. The new connection is not answered
+        # Either the server or the client has given up, so the old walsender ends. The new connection gets no answer
         # while the proxy stalls.
         await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().last_error),
@@ -63,13 +63,13 @@ async def test_a_quiet_server_is_asked_and_kept(published):
     async with Pipeline(published.source(receive_timeout=8), [MemorySink()]) as pipeline:
         walsender = await published.walsender()
         before = quiet = 0.0
-        # It has been quiet for half of that, and then it has not.
+        # After half of that silence the server was asked for a reply.
         while before < 3.9 or quiet > before:
             await asyncio.sleep(0.02)
             before, quiet = quiet, pipeline.statistics().idle_seconds
         assert walsender == await published.walsender()
         assert (0, None) == (pipeline.statistics().reconnects, pipeline.statistics().last_error)
-        # Whoever exports metrics may do so in a thread.
+        # Exporters of metrics may read it in a thread.
         assert (await asyncio.to_thread(pipeline.statistics)).idle_seconds is not None
 
 

@@ -104,7 +104,7 @@ async def test_a_gap_of_the_journal(published, tmp_path):
     with pytest.raises(SlotError, match=f"journal .* stands at {lost_after}, but slot .* begins at {begin}"):
         await deliver(published, sink, journal=journal)
 
-    # Two starts: the first may end before anything comes, and has noted the gap all the same.
+    # Two starts, because the first may end before any change arrives; it has recorded the gap by then.
     await Pipeline(
         published.source(), {"s": sink}, until=begin, batches=SOON, journal=journal, accept_gap=True
     ).run()

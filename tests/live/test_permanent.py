@@ -137,7 +137,7 @@ async def test_a_slot_that_is_invalidated_under_the_stream(publish):
             work = asyncio.create_task(pipeline.run())
             await published.execute("INSERT INTO items VALUES (1)")
             await sink.wait_for_changes(1)
-            # The walsender is kept from sending, so that the slot falls behind.
+            # The walsender cannot send, so the slot falls behind.
             proxy.stall()
 
             async def ended():

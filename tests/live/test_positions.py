@@ -90,7 +90,7 @@ async def test_confirmed_never_passes_what_is_durable(published):
         await published.execute("INSERT INTO items VALUES (2)")
         await hang.reached.wait()
 
-        # Over several statuses, and over WAL that holds nothing: perhaps up to the transaction, never past it.
+        # Over several statuses and unpublished WAL: the slot may move up to the transaction, and never past it.
         _, position = memory.changes
         end = asyncio.get_running_loop().time() + 2.5
         while asyncio.get_running_loop().time() < end:
@@ -129,7 +129,7 @@ async def test_the_slot_waits_for_the_slowest_sink(published):
         (change,) = await quick.wait_for_changes(1, durable=True)
         begin, end = change.transaction.commit_lsn, quick.durable
 
-        # WAL of somebody else may move everything up to the transaction, and who has it further.
+        # Unpublished WAL may move everything up to the transaction, and a sink that has it further.
         assert slow.durable == 0
         assert await published.confirmed() <= begin
         statistics = pipeline.statistics()

@@ -71,7 +71,7 @@ async def test_terminated_in_the_middle_of_a_large_transaction(published):
     async with Pipeline(
         published.source(), [sink], reconnect=QUICK, batches=SMALL, buffer_bytes=256 * 1024
     ) as pipeline:
-        # More than sockets hold: what they hold still arrives after the walsender has gone.
+        # More than the socket buffers hold, because their content still arrives after the walsender was killed.
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1900) FROM generate_series(0, 14999) i"
         )
@@ -79,7 +79,7 @@ async def test_terminated_in_the_middle_of_a_large_transaction(published):
         await published.connection.fetchval("SELECT pg_terminate_backend($1)", await published.walsender())
         hang.release()
         changes = await memory.wait_for_changes(15_000, durable=True)
-        # The end may come behind the last change, in a slice of its own.
+        # The end may arrive after the last change, in a slice of its own.
         await memory.wait_until_durable(changes[-1].transaction.commit_lsn + 1)
         assert 1 == pipeline.statistics().reconnects
 

@@ -31,7 +31,7 @@ async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(publishe
         end = asyncio.get_running_loop().time() + 12.5
         while asyncio.get_running_loop().time() < end:
             buffer = pipeline.statistics().buffers["source"]
-            # A read of the socket may be as large as the inbox: about a megabyte, and its overhead.
+            # One read of the socket may be about a megabyte, and its overhead.
             assert buffer.bytes <= 4 * MEMORY
             assert walsender == await published.walsender()
             await asyncio.sleep(0.2)
@@ -56,7 +56,7 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
         )
         await sink.wait_for_changes(5000, durable=True)
 
-        # The end may come behind the last change, and WAL of others at any time.
+        # The end may arrive after the last change, and unpublished WAL at any time.
         await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
             lambda buffer: (0, 0, False) == (buffer.bytes, buffer.slices, buffer.backpressured),
@@ -75,11 +75,11 @@ async def test_a_large_transaction_comes_in_slices(published):
         )
         await hang.reached.wait()
         assert [None, None] == [batch.end_lsn for batch in memory.batches]
-        # WAL of others may move it up to the transaction, and no further.
+        # Unpublished WAL may move it up to the transaction, and no further.
         assert pipeline.statistics().flushed <= memory.changes[0].transaction.commit_lsn
         hang.release()
         changes = await memory.wait_for_changes(3000, durable=True)
-        # The end may come behind the last change, in a slice of its own.
+        # The end may arrive after the last change, in a slice of its own.
         await memory.wait_until_durable(changes[-1].transaction.commit_lsn + 1)
 
     assert list(range(3000)) == [change.ordinal for change in memory.changes]

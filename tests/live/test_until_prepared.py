@@ -57,7 +57,7 @@ async def test_it_ends_after_until(published, how):
     sink = Preparing()
     await Pipeline(source, [sink], until="now").run()
     await prepare(published)
-    # Decoded before it is decided: of one that is rolled back by then the server has no rows any more.
+    # Decoded before its decision, because the server sends no rows of a transaction that is rolled back by then.
     await Pipeline(source, [sink], until="now").run()
     end = await published.wal()
     await published.execute(f"{how} PREPARED 'p'")

@@ -19,7 +19,7 @@ def settings_of(primary: EmbeddedServer, slot: str) -> dict[str, str]:
     settings = {"primary_slot_name": slot, "hot_standby_feedback": "on"}
     if primary.version >= 17:
         settings["sync_replication_slots"] = "on"
-        # Copied from the primary; a standby has no standby that it could wait for.
+        # Copied from the primary. The standby has no standby to wait for.
         settings["synchronized_standby_slots"] = ""
     return settings
 
@@ -102,7 +102,7 @@ class Pair:
         slot, standby_client = self.published.slot, standby_client or self.standby_client
 
         async def look() -> bool:
-            # The standby's copy starts behind the slot, which has to come past it, and moves by these records alone.
+            # The standby's copy starts after the slot. The slot has to pass it, and only these records move it.
             await self.published.execute("SELECT pg_log_standby_snapshot()")
             query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = $1"
             return bool(await standby_client.fetchval(query, slot))
@@ -121,7 +121,7 @@ class Pair:
 
     async def hold_back(self) -> None:
         """Stop replication to the standby."""
-        # A slot may be on disk as temporary for a moment after it is said to be permanent.
+        # The slot on disk may still be temporary just after the view shows it as permanent.
         await self.standby_client.execute("CHECKPOINT")
         await asyncio.to_thread(self.standby.kill)
 

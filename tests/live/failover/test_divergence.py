@@ -150,7 +150,7 @@ async def test_another_standby_takes_over_under_the_stream(published, pair, sibl
     await pair.promote()
     await pair.standby_client.execute("INSERT INTO items VALUES (20, repeat('x', 1000))")
     await sink.wait_for_changes(2)
-    # Its WAL is past that of the other one before anybody can connect to it.
+    # Its WAL is past the other one's before it accepts connections.
     await siblings.take_over()
     with pytest.raises(SlotError, match=ANOTHER + r"|the server's WAL ends at"):
         await work
@@ -211,7 +211,7 @@ async def test_a_backup_that_was_restored(published, primary, tmp_path, journal,
 
     with pytest.raises(SlotError, match=ANOTHER):
         await Pipeline(source, [sink], until="now", **options).run()
-    # The sink says so as well, where somebody has emptied the journal.
+    # With an empty journal the sink's own position is refused in the same way.
     with pytest.raises(SlotError, match=f"sink memory .*{ANOTHER}"):
         await Pipeline(source, [sink], until="now", journal=str(tmp_path / "new")).run()
     assert [1, 2, 3] == keys(sink)

@@ -27,7 +27,7 @@ async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
     connection = await ReplicationConnection.open(standby.dsn)
     creating = asyncio.create_task(connection.create_slot(f"{published.slot[:50]}_own"))
     while not creating.done():
-        # A slot on a standby begins where the primary tells of its transactions in progress.
+        # A slot on a standby begins where the primary logs its running transactions.
         await published.execute("SELECT pg_log_standby_snapshot()")
         await asyncio.wait({creating}, timeout=0.1)
     await creating

@@ -193,7 +193,7 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
     stands = rf"{holder} stands at {position.lsn} of timeline 1, which the promoted server left at "
     with pytest.raises(SlotError, match=stands + r".* the server's WAL ends at .*pg_switch_wal"):
         await run(**{way: True} if way == "accept_gap" else {})
-    # From here on the same LSN means something else.
+    # From here on the two servers use the same LSNs for different transactions.
     await pair.standby_client.execute("SELECT pg_switch_wal()")
     await pair.standby_client.execute("INSERT INTO items VALUES (4)")
     with pytest.raises(SlotError, match=stands + ".*--accept-gap"):
@@ -207,7 +207,7 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
         assert [1, 3, 4, 5] == keys_of_last(sink, 4)
         assert "truncate" == sink.changes[1 + len(lost)].kind
         return
-    # What the new server committed behind where both parted and before where the old one ended is what was accepted.
+    # The accepted gap: the new server's transactions between the divergence and the old server's end.
     assert [1, *lost, 4, 5] == keys(sink)
     (gap,) = pipeline.statistics().gaps
     assert (holder, position.lsn) == (gap.holder, gap.until)
@@ -259,5 +259,5 @@ async def test_open_streamed_transactions(published, pair, tmp_path, interface, 
         waiting = pipeline.statistics().transaction_buffer
     assert sorted([*expected, *range(50_000, 52_000)]) == sorted(keys(sink))
     assert 2001 == len(expected)
-    # The SQL route peeks again at what is not confirmed yet.
+    # The SQL interface reads unconfirmed changes again.
     assert interface == "sql" or (0, 0) == (waiting.memory, waiting.spooled)

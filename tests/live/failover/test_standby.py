@@ -28,7 +28,7 @@ async def create_slot(published, standby):
     connection = await ReplicationConnection.open(standby.dsn)
     creating = asyncio.create_task(connection.create_slot(published.slot))
     while not creating.done():
-        # It begins where the primary tells of its transactions in progress.
+        # The slot begins where the primary logs its running transactions.
         await published.execute("SELECT pg_log_standby_snapshot()")
         await asyncio.wait({creating}, timeout=0.1)
     await creating
