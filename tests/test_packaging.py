@@ -51,9 +51,9 @@ def run(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def plain_wheel(tmp_path_factory):
-    """The wheel as it is built without a C compiler."""
+    """The wheel as it is built with a C compiler that fails."""
     folder = tmp_path_factory.mktemp("plain")
-    built = build(folder, CC="/nonexistent/cc", AIOREPL_PURE_PYTHON="")
+    built = build(folder, CC="/bin/false", AIOREPL_PURE_PYTHON="")
     assert built.returncode == 0, built.stderr
     assert "without compiled modules" in built.stdout + built.stderr
     (path,) = folder.glob("*.whl")
@@ -124,7 +124,7 @@ def test_without_a_compiler(plain_wheel):
 
 def test_a_compiled_wheel_that_was_asked_for(tmp_path):
     """Who insists on a compiled wheel is not given a plain one."""
-    built = build(tmp_path, CC="/bin/false", AIOREPL_PURE_PYTHON="0")
+    built = build(tmp_path, CC="/nonexistent/cc", AIOREPL_PURE_PYTHON="0")
 
     assert built.returncode != 0
     assert [] == list(tmp_path.glob("*.whl"))
