@@ -1,28 +1,45 @@
-"""How far each consumer of a journal has come.
+"""The position of each consumer of a journal: a sink of the pipeline, or a Spark query.
 
-A consumer (a sink, a Spark query) owns the cursor of its name and moves it when what it read is durable with it. As
-long as a cursor is registered, no segment that it has not passed is pruned; so remove the cursor of a consumer that
-will not come back.
+A consumer owns the cursor of its name, and moves it once what it has read is durable. No segment is pruned that a
+registered cursor has not passed; so drop the cursor of a consumer that will not come back.
+
+The file of a cursor says which kind of consumer owns it, and for a query which one. A cursor that two consumers moved would
+let segments be pruned, and rows be skipped, that one of them has not read.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from aiorepl.journal.checked_json import seal, unseal
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal.checked_json import seal, text, unseal
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.position import Position
 
 _FOLDER: Final = "cursors"
 _SUFFIX: Final = ".json"
+_SINK: Final = "sink"
+_QUERY: Final = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """The contents of a cursor's file; ``query`` is ``None`` for a sink."""
+
+    position: Position
+    query: str | None
 
 
 class Cursors:
-    """The cursors of the journal at ``url``. Writing raises OSError; reading raises JournalError."""
+    """The cursors of one journal. Writing raises OSError; reading raises JournalError.
+
+    :param url: the journal's folder, as a path or ``file://`` URL.
+    """
 
     def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
@@ -34,74 +51,107 @@ class Cursors:
         return self._store.url
 
     def names(self) -> list[str]:
-        """The registered consumers."""
+        """The names of the registered consumers, sorted."""
         with reading(self._store):
             found = self._store.names(_FOLDER)
         return sorted(unquote(name.removesuffix(_SUFFIX)) for name in found if name.endswith(_SUFFIX))
 
     def get(self, name: str) -> Position | None:
-        """How far ``name`` has come, LSN 0 when it has nothing yet; ``None`` when it is not registered.
+        """Read the position of ``name``: LSN 0 if it has read nothing yet, ``None`` if it is not registered.
 
-        :raises JournalError: its file is damaged or cannot be read, or the journal does not continue from it.
+        :raises JournalError: its file is damaged or cannot be read, or the journal does not continue from its position.
         :raises SlotError: it belongs to another source than the journal.
         """
-        position = self._read(name)
-        if position is not None and position.lsn:
+        cursor = self._read(name)
+        if cursor is None:
+            return None
+        position = cursor.position
+        if position.lsn:
             self._reader.readable(position.lsn, self._place(name), self._remedy(name))
             position.require_same_source(self._reader.position() or self._reader.source(), self._place(name))
         return position
 
-    def advance(self, name: str, position: Position) -> Position:
-        """Register ``name``, or move it forward; durable on return. It never moves back.
+    def advance(self, name: str, position: Position, *, query: str | None = None) -> Position:
+        """Register ``name``, or move its cursor forward, never back. Durable on return.
 
-        :returns: where it stands now.
-        :raises JournalError: when its file is damaged.
-        :raises SlotError: when it is the cursor of another source.
+        :param query: the id of the Spark query that calls; ``None`` for a sink.
+        :returns: the cursor's position now.
+        :raises ConfigurationError: another consumer owns the cursor.
+        :raises JournalError: its file is damaged.
+        :raises SlotError: it belongs to another source than ``position``.
         """
-        held = self._read(name)
-        if held is not None:
-            held.require_same_source(position, f"cursor {name!r}")
-            if held.lsn >= position.lsn:
-                return held
-        self._write(name, position)
+        cursor = self._read(name)
+        if cursor is not None:
+            self._require_owner(name, cursor, query)
+            cursor.position.require_same_source(position, f"cursor {name!r}")
+            if cursor.position.lsn >= position.lsn:
+                return cursor.position
+        self._write(name, position, query)
         return position
 
-    def begin(self, name: str, position: Position) -> None:
-        """Register ``name`` at ``position``, replacing an earlier cursor: the consumer starts over."""
-        self._write(name, position)
+    def reset(self, name: str, position: Position) -> None:
+        """Set the cursor of a sink, also back: the sink has lost what it had after ``position``. Durable on return.
+
+        :raises ConfigurationError: a query owns the cursor.
+        :raises JournalError: its file is damaged.
+        """
+        cursor = self._read(name)
+        if cursor is not None:
+            self._require_owner(name, cursor, None)
+        self._write(name, position, None)
 
     def remove(self, name: str) -> None:
-        """Forget ``name``: it holds no segments any more."""
+        """Forget ``name``: its cursor no longer keeps segments."""
         self._store.delete(_file(name))
 
-    def _read(self, name: str) -> Position | None:
+    def _require_owner(self, name: str, cursor: _Cursor, query: str | None) -> None:
+        if cursor.query == query:
+            return
+        if query is None:
+            owner, choice = "a Spark query", "give the sink another name"
+        else:
+            owner = "a sink" if cursor.query is None else "another Spark query, with a checkpoint of its own"
+            choice = "choose another name with the option consumer"
+        raise ConfigurationError(
+            f"{self._place(name)} belongs to {owner}: {choice}; or, if its owner will not run again, drop the cursor (aiorepl "
+            f"journal drop {self._store.url} {name!r})"
+        )
+
+    def _read(self, name: str) -> _Cursor | None:
         with reading(self._store):
             try:
                 data = self._store.read(_file(name))
             except FileNotFoundError:
                 return None
 
-        def read(fields: Mapping[str, Any]) -> Position:
+        def read(fields: Mapping[str, Any]) -> _Cursor:
             if fields["consumer"] != name:
                 raise ValueError("it is that of another consumer")
-            return Position.from_json(fields["position"])
+            kind = fields["kind"]
+            if kind not in (_SINK, _QUERY):
+                raise ValueError("kind is neither sink nor query")
+            return _Cursor(
+                Position.from_json(fields["position"]), text(fields, "query") if kind == _QUERY else None
+            )
 
         return unseal(data, self._place(name), read, remedy=self._remedy(name))
 
-    def _write(self, name: str, position: Position) -> None:
-        self._store.write(_file(name), seal({"consumer": name, "position": position.to_json()}))
+    def _write(self, name: str, position: Position, query: str | None) -> None:
+        kind = _SINK if query is None else _QUERY
+        fields = {"consumer": name, "kind": kind, "query": query, "position": position.to_json()}
+        self._store.write(_file(name), seal(fields))
 
     def _place(self, name: str) -> str:
         return f"cursor {name!r} ({_file(name)} in the journal {self._store.url})"
 
     def _remedy(self, name: str) -> str:
         return (
-            f"Put back a copy of the file, or forget it (aiorepl journal drop {self._store.url} {name!r}) and begin its "
-            "consumer anew, empty"
+            f"Put back a copy of the file, or drop the cursor (aiorepl journal drop {self._store.url} {name!r}) and let its "
+            "consumer begin again with an empty target"
         )
 
 
 def _file(name: str) -> str:
-    # Percent-encoded, dots too at the front: a name is never a path.
+    # Percent-encoded, also a dot at the front, so that a name is never a path.
     quoted = quote(name, safe="")
     return f"{_FOLDER}/{quoted.replace('.', '%2E') if quoted.startswith('.') else quoted}{_SUFFIX}"

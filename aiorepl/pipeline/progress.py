@@ -73,7 +73,7 @@ class CursorProgress:
         """
         async for attempt in self._retry.sink(f"sink {self._name}: moving its cursor back"):
             with attempt:
-                await asyncio.to_thread(self._move, self._cursors.begin, self._start.at(lsn))
+                await asyncio.to_thread(self._move, self._cursors.reset, self._start.at(lsn))
 
     def _move(self, move: Callable[[str, Position], object], position: Position) -> None:
         try:

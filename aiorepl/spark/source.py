@@ -1,32 +1,33 @@
-"""The data source ``aiorepl``: a journal as a streaming and as a batch DataFrame. Runs on the driver, and is pickled.
+"""The Spark data source ``aiorepl``: a journal as a streaming or batch DataFrame. Runs on the driver; readers are pickled.
 
     spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
 
-    journal             the folder, as every executor sees it
-    table               schema.table: that table's columns, typed; without it every table's changes as text
-    startingPosition    where a new query begins: earliest (what is kept), latest (the journal's end; streams alone), or
-                        behind an LSN like 0/171B2A8. Unless given, at the journal's beginning; a query is refused if that
-                        was pruned, or is missing
-    consumer            a name: registers a cursor, so that what this query has not read is not pruned
-    maxBytesPerTrigger  at most so much in a micro-batch (k, m and g may follow), but at least one segment
-    partitionBytes      how much one task reads; 32m
-    unrepresentable     error or null, for values that a column's type cannot hold (infinity, NaN in a decimal)
-    keys                columns with commas between, quoted as in SQL where a name has one in it: what identifies a row under
-                        replica identity FULL
+    journal             the journal's folder, as every executor sees it
+    table               schema.table: the changes of that table in its columns; without it, the changes of all tables as text
+    startingPosition    where a new query starts: earliest (the oldest segment that is kept), latest (the journal's end; not
+                        for a batch), or after an LSN like 0/171B2A8. The default is the journal's beginning, and an error if
+                        that was pruned
+    consumer            the name of a cursor to register, so that segments that this query has not read are not pruned; each
+                        query needs a name of its own
+    maxBytesPerTrigger  the size of a micro-batch, like 64m; it always has at least one segment
+    partitionBytes      how much one task reads; the default is 32m
+    unrepresentable     error (the default) or null, for values that a column's type cannot hold, such as an infinite date
+    keys                the columns that identify a row under replica identity FULL, separated by commas, and quoted as in SQL
+                        if a name has a comma in it
 
-An offset is a position at the end of a segment, so of a transaction. Where a checkpoint has one, it counts, and not
-startingPosition. The journal is verified before anything is read of it: a missing segment, a damaged file, or a
-checkpoint that the journal does not reach ends the query with an error that names it. Segments never change, so that reading between
-two offsets gives the same however often it is done. Spark's commit moves only the consumer's cursor: it lags by a
-batch, never comes for the last, and the slot does not wait for it.
+An offset is a position at the end of a segment. A query with a checkpoint continues there and ignores startingPosition.
+Every read verifies the journal first: a missing segment, a damaged file, or a checkpoint that the journal does not cover ends
+the query with an error that names it. Segments never change, so a repeated read of two offsets returns the same.
+
+Spark's commit only advances the consumer's cursor. It comes one batch late, and never for the last batch. The replication
+slot does not wait for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -39,114 +40,43 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aiorepl.errors import ConfigurationError, JournalError
+from aiorepl.durable import reason, transient
+from aiorepl.errors import AioreplError, ConfigurationError, JournalError
 from aiorepl.journal.chain import Chain, Segment
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
-from aiorepl.sizes import parse_size
-from aiorepl.spark.blocks import Span, TableName, newest_description, plan
+from aiorepl.spark.blocks import Span, newest_description, plan
 from aiorepl.spark.generic import Generic
+from aiorepl.spark.offsets import Offset
+from aiorepl.spark.options import Options
 from aiorepl.spark.schema import GENERIC, require_readable, table_schema
 from aiorepl.spark.typed import Typed
-from aiorepl.wire.commands import split_names
 
 NAME: Final = "aiorepl"
 
 _log = logging.getLogger("aiorepl.spark")
 
 _CHECKPOINT: Final = "the query's checkpoint"
-_ANEW: Final = "Begin with an empty target and a new checkpoint"
-_CHOOSE: Final = "Take the option startingPosition: earliest begins with what is kept, latest at the end, and an LSN behind that"
-_OPTIONS: Final = (
-    "journal",
-    "table",
-    "startingPosition",
-    "consumer",
-    "maxBytesPerTrigger",
-    "partitionBytes",
-    "unrepresentable",
-    "keys",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options, checked."""
-
-    journal: str
-    table: TableName | None
-    starting: Literal["earliest", "latest"] | LSN | None
-    consumer: str | None
-    max_bytes: int | None
-    partition_bytes: int
-    null: bool
-    keys: tuple[str, ...]
-
-    @classmethod
-    def read(cls, given: MutableMapping[str, str]) -> Options:
-        """Check what the user gave.
-
-        :raises ConfigurationError: naming the option, and what it takes.
-        """
-        known = {name.lower() for name in _OPTIONS}
-        # Spark adds ``path`` for load(path).
-        unknown = sorted(name for name in given if name.lower() not in known)
-        if unknown:
-            raise ConfigurationError(f"option {unknown[0]!r} does not exist: there are {', '.join(_OPTIONS)}")
-        journal = given.get("journal")
-        if not journal:
-            raise ConfigurationError("option journal is missing: the folder of the pipeline's journal")
-        table, size = given.get("table"), given.get("maxBytesPerTrigger")
-        unrepresentable = given.get("unrepresentable", "error")
-        if unrepresentable not in ("error", "null"):
-            raise ConfigurationError(f"option unrepresentable is error or null, not {unrepresentable!r}")
-        return cls(
-            journal=journal,
-            table=None if table is None else TableName.parse(table),
-            starting=_starting(given.get("startingPosition")),
-            consumer=given.get("consumer"),
-            max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
-            partition_bytes=_bytes("partitionBytes", given.get("partitionBytes", "32m")),
-            null=unrepresentable == "null",
-            keys=tuple(split_names(given.get("keys", ""))),
-        )
-
-
-def _starting(text: str | None) -> Literal["earliest", "latest"] | LSN | None:
-    match text:
-        case None | "earliest" | "latest":
-            return text
-    try:
-        return LSN.parse(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"option startingPosition is earliest, latest or an LSN like 0/171B2A8, not {text!r}"
-        ) from None
-
-
-def _bytes(name: str, text: str) -> int:
-    size = parse_size(text.strip())
-    if not size:
-        raise ConfigurationError(f"option {name} is a number of bytes like 1048576 or 64m, not {text!r}")
-    return size
+_START_OVER: Final = "Start over with an empty target and a new checkpoint"
+_CHOOSE_START: Final = "Set the option startingPosition: earliest starts with the oldest segment that is kept, latest at the end, an LSN after it"
 
 
 class AioreplDataSource(DataSource):
-    """``format("aiorepl")``; the module's text has the options."""
+    """``format("aiorepl")``; the module's docstring lists the options."""
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
+        """Return the format's name."""
         return NAME
 
     def schema(self) -> StructType:
-        """The schema, when the user gives none.
+        """Return the schema for a query without one of its own: that of the table's last change.
 
-        :raises ConfigurationError: when the table has not been in the journal yet.
+        :raises ConfigurationError: the table is not in the journal yet.
         """
-        options = Options.read(self.options)
+        options = Options.parse(self.options)
         if options.table is None:
             return GENERIC
         reader = JournalReader(options.journal)
@@ -154,18 +84,18 @@ class AioreplDataSource(DataSource):
         described = newest_description(reader, options.table)
         if described is None:
             raise ConfigurationError(
-                f"table {options.table} is not in the journal {reader.url}: it is there from its first change on; "
-                "check the name and the publication, wait for a change, or give the columns with .schema(...)"
+                f"table {options.table} is not in the journal {reader.url}, which has a table from its first change on: check "
+                "the name and the publication, wait for a change, or give the columns with .schema(...)"
             )
         return table_schema(*described)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
-        return _BatchReader(Options.read(self.options), schema)
+        """Make the reader for ``spark.read``."""
+        return _BatchReader(Options.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
-        """For ``spark.readStream``."""
-        return _StreamReader(Options.read(self.options), schema)
+        """Make the reader for ``spark.readStream``."""
+        return _StreamReader(Options.parse(self.options), schema)
 
 
 class BlocksPartition(InputPartition):
@@ -176,8 +106,8 @@ class BlocksPartition(InputPartition):
         self.spans = spans
 
 
-class _Reading:
-    """What both readers do: plan on the driver, read on executors."""
+class _Reader:
+    """The common part of both readers: plans on the driver, reads on executors."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -186,24 +116,24 @@ class _Reading:
         if options.table is None:
             if schema != GENERIC:
                 raise ConfigurationError(
-                    ".schema(...) goes with the option table: without it the schema is fixed"
+                    ".schema(...) needs the option table: without it the schema is fixed"
                 )
             self._shape = Generic(arrow)
         else:
             require_readable(schema)
             self._shape = Typed(options.table, arrow, options.keys, options.null)
 
-    def _begin(self, reader: JournalReader) -> Position:
-        """The position where a new query begins.
+    def _start(self, reader: JournalReader) -> Position:
+        """The position where a new query starts.
 
         :raises JournalError: the journal does not continue from there.
         """
-        starting = self._options.starting
-        if starting == "latest":
+        start = self._options.start
+        if start == "latest":
             chain = reader.chain()
             return reader.end_of(chain).at(chain.end_lsn)
-        lsn = reader.chain().start_lsn if starting == "earliest" else starting or LSN(0)
-        chain = reader.readable(lsn, "a new query", _CHOOSE)
+        lsn = reader.chain().start_lsn if start == "earliest" else start or ZERO
+        chain = reader.readable(lsn, "a new query", _CHOOSE_START)
         for segment in chain.segments(lsn)[:1]:
             return reader.index(segment).end.at(lsn)
         return reader.end_of(chain).at(lsn)
@@ -211,65 +141,70 @@ class _Reading:
     def _plan(self, reader: JournalReader, segments: list[Segment], after: LSN) -> list[BlocksPartition]:
         options = self._options
         return [
-            BlocksPartition(part)
-            for part in plan(reader, segments, options.table, options.partition_bytes, after)
+            BlocksPartition(spans)
+            for spans in plan(reader, segments, options.table, options.partition_bytes, after)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called on an executor, perhaps again; Spark makes an empty partition of its own when there is none."""
+        """Read one partition on an executor, perhaps more than once."""
+        # If there are no partitions, Spark passes an InputPartition of its own.
         if isinstance(partition, BlocksPartition):
             yield from self._shape.batches(JournalReader(self._options.journal), partition.spans)
 
 
-class _BatchReader(_Reading, DataSourceReader):
-    """All that is in the journal when the query runs."""
+class _BatchReader(_Reader, DataSourceReader):
+    """Reads what is in the journal when the query runs."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
-        if options.starting == "latest":
+        if options.start == "latest":
             raise ConfigurationError("option startingPosition cannot be latest for a batch, which ends there")
 
     def partitions(self) -> list[InputPartition]:
         reader = JournalReader(self._options.journal)
-        after = self._begin(reader).lsn
-        chain = reader.readable(after, "a new query", _CHOOSE)
-        _tell_gaps(chain, after, chain.last_segment_end)
+        after = self._start(reader).lsn
+        chain = reader.readable(after, "a new query", _CHOOSE_START)
+        _log_gaps(chain, after, chain.last_segment_end)
         return list(self._plan(reader, chain.segments(after), after))
 
 
-class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One object for the life of a query, in a process of its own."""
+class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the micro-batches of one run of a query, in a Python process of its own on the driver."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._journal = JournalReader(options.journal)
         self._until: LSN | None = None
+        self._initial: Offset | None = None
+        self._registered = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The position that the options name. The cursor is registered before any read, so nothing behind it is pruned.
+        """Return the offset where a new query starts.
 
         :raises JournalError: the journal does not continue from there.
         """
-        begin = self._begin(self._journal)
-        if self._options.consumer is not None:
-            Cursors(self._options.journal).begin(self._options.consumer, begin)
-            # Segments may have been pruned before the cursor was registered.
-            self._journal.readable(begin.lsn, "a new query", _CHOOSE)
-        return dict(begin.to_json())
+        # Spark asks twice for the first batch, and the journal's end moves.
+        if self._initial is None:
+            self._initial = Offset.initial(self._start(self._journal))
+        return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say."""
+        """Return the limit that the options set."""
         limit = self._options.max_bytes
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the last segment that the limit lets in; the first one always is.
+        """Return the end of the last segment within the limit, but of one segment at least.
 
-        :raises SlotError: when the query's checkpoint is of another source than the journal.
+        :raises ConfigurationError: another consumer owns the cursor.
+        :raises SlotError: the query's checkpoint is of another source than the journal.
         :raises JournalError: the journal is damaged, or does not continue from ``start``.
         """
-        after = self._position(start).lsn
-        segments = self._journal.readable(after, _CHECKPOINT, _ANEW).segments(after, self._until)
+        first = self._offset(start)
+        if self._initial is None and not self._registered:
+            self._register(first)
+        after = first.position.lsn
+        segments = self._journal.readable(after, _CHECKPOINT, _START_OVER).segments(after, self._until)
         if isinstance(limit, ReadMaxBytes):
             size, taken = 0, 0
             for segment in segments:
@@ -278,47 +213,82 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                     break
                 taken += 1
             segments = segments[:taken]
-        return dict(self._journal.index(segments[-1]).end.to_json()) if segments else start
+        return first.at(self._journal.index(segments[-1]).end).to_json() if segments else start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on the journal ends where it ends now."""
+        """End the query at the journal's present end."""
         self._until = self._journal.end().lsn
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the journal ends, for the query's progress."""
+        """Return the journal's end, for the query's progress report."""
         return dict(self._journal.end().to_json())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The blocks between two offsets.
+        """Divide the blocks between two offsets into partitions.
 
+        :raises ConfigurationError: another consumer owns the cursor.
+        :raises SlotError: the query's checkpoint is of another source than the journal.
         :raises JournalError: the journal is damaged, or does not have all of the segments.
         """
-        after, until = self._position(start).lsn, self._position(end).lsn
-        chain = self._journal.readable(after, _CHECKPOINT, _ANEW)
+        last = self._offset(end)
+        after, until = last.follows(self._offset(start)), last.position.lsn
+        # Not earlier: from here on a restart brings ``end``, and with it the same query id. And before the journal is verified:
+        # from then on nothing may be pruned.
+        self._register(last.at(last.position.at(after)))
+        chain = self._journal.readable(after, _CHECKPOINT, _START_OVER)
         segments = chain.segments(after, until)
         reached = segments[-1].last_end_lsn if segments else after
         if reached != until:
             raise JournalError(
                 f"{_CHECKPOINT} has a batch up to {until}, where no segment of the journal {self._journal.url} ends: it is "
-                f"of another journal, or segments were put back from an older copy. {_ANEW}"
+                f"of another journal, or segments were put back from an older copy. {_START_OVER}"
             )
-        _tell_gaps(chain, after, until)
+        _log_gaps(chain, after, until)
         return list(self._plan(self._journal, segments, after))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with what is before ``end``: it may be pruned, as far as this query is concerned."""
-        if self._options.consumer is not None:
-            Cursors(self._options.journal).advance(self._options.consumer, self._position(end))
+        """Advance the consumer's cursor: Spark has processed everything up to ``end``.
 
-    def _position(self, offset: dict[str, Any]) -> Position:
+        A transient error only delays the cursor until the next commit, so that segments are kept longer.
+
+        :raises ConfigurationError: another consumer owns the cursor.
+        :raises JournalError: the cursor is damaged, or cannot be written for a permanent reason.
+        """
         try:
-            position = Position.from_json(offset)
-        except (TypeError, ValueError) as error:
-            raise JournalError(f"{_CHECKPOINT} holds no position of a journal: {error}. {_ANEW}") from None
-        position.require_same_source(self._journal.end_of(self._journal.chain()), _CHECKPOINT)
-        return position
+            self._advance(self._offset(end))
+        except JournalError as error:
+            if not (isinstance(error.__cause__, OSError) and transient(error.__cause__)):
+                raise
+            _log.warning("consumer %s keeps its earlier cursor for now: %s", self._options.consumer, error)
+
+    def _register(self, offset: Offset) -> None:
+        self._advance(offset)
+        self._registered = True
+
+    def _advance(self, offset: Offset) -> None:
+        consumer = self._options.consumer
+        if consumer is None:
+            return
+        cursors = Cursors(self._options.journal)
+        try:
+            cursors.advance(consumer, offset.position, query=offset.query)
+        except OSError as error:
+            raise JournalError(
+                f"cannot write cursor {consumer!r} of the journal {cursors.url}: {reason(error)}"
+            ) from error
+
+    def _offset(self, fields: dict[str, Any]) -> Offset:
+        try:
+            offset = Offset.from_json(fields)
+        except (AioreplError, TypeError, ValueError) as error:
+            raise JournalError(
+                f"{_CHECKPOINT} holds no offset of a journal: {error}. {_START_OVER}"
+            ) from None
+        journal_end = self._journal.end_of(self._journal.chain())
+        offset.position.require_same_source(journal_end, _CHECKPOINT)
+        return offset
 
 
-def _tell_gaps(chain: Chain, after: LSN, until: LSN) -> None:
+def _log_gaps(chain: Chain, after: LSN, until: LSN) -> None:
     for gap in chain.gaps(after, until):
-        _log.warning("the journal has nothing between %s and %s, as accepted", gap.after, gap.until)
+        _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)

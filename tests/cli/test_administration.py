@@ -86,7 +86,7 @@ async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
     checked = await run("journal", "check", str(tmp_path))
     assert (0, "3 segments, no damage found\n") == (checked.code, checked.out)
 
-    cursors.begin("one", stream.position.at(LSN(stream.ends[-1] + 1)))
+    cursors.reset("one", stream.position.at(LSN(stream.ends[-1] + 1)))
     inspected = await run("journal", "inspect", str(tmp_path))
     assert (1, 3) == (inspected.code, inspected.out.count("segment "))
     (segment, *_, lost) = sorted(tmp_path.glob("*.segment"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl.errors import JournalError, SlotError
+from aiorepl.errors import ConfigurationError, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
@@ -121,17 +121,53 @@ async def test_cursor_of_another_consumer(journal) -> None:
 async def test_cursor_of_another_source(journal) -> None:
     """A cursor that another slot's journal had is refused when it is read, and nothing is pruned by it."""
     folder, stream = journal
-    Cursors(folder).begin("s3", Stream(slot="other").position.at(stream.ends[2]))
+    Cursors(folder).reset("s3", Stream(slot="other").position.at(stream.ends[2]))
     for call in (Cursors(folder).get, lambda _: prune(folder)):
         with pytest.raises(SlotError, match="cursor 's3'"):
             call("s3")
 
 
-async def test_begin_anew(journal) -> None:
-    """A consumer that begins anew has its cursor moved back, and with it what is kept."""
+async def test_reset(journal) -> None:
+    """A sink that has lost data has its cursor moved back, and the segments after it are kept."""
     folder, stream = journal
     cursors = Cursors(folder)
     cursors.advance("spark", stream.position.at(stream.ends[3]))
-    cursors.begin("spark", stream.position.at(stream.ends[1]))
+    cursors.reset("spark", stream.position.at(stream.ends[1]))
     assert cursors.get("spark") == stream.position.at(stream.ends[1])
     assert len(prune(folder)) == 2
+
+
+async def test_owners(journal) -> None:
+    """A cursor is moved by the kind of consumer that registered it, and a query's by that query alone."""
+    folder, stream = journal
+    cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
+    cursors.advance("sink", first)
+    cursors.advance("query", first, query="1")
+    refused = [
+        (lambda: cursors.advance("sink", second, query="1"), "belongs to a sink"),
+        (lambda: cursors.advance("query", second), "belongs to a Spark query"),
+        (lambda: cursors.advance("query", second, query="2"), "belongs to another Spark query"),
+        (lambda: cursors.reset("query", second), "belongs to a Spark query"),
+    ]
+    for call, message in refused:
+        with pytest.raises(ConfigurationError, match=message + r".*\(aiorepl journal drop .*\)"):
+            call()
+    assert [first, first] == [cursors.get("sink"), cursors.get("query")]
+    assert second == cursors.advance("query", second, query="1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"kind":"sink",', "", "no field 'kind'"),
+        ('"kind":"sink"', '"kind":"spark"', "kind is neither"),
+        ('"kind":"sink"', '"kind":"query"', "query is no string"),
+    ],
+)
+async def test_no_owner(journal, reseal, old, new, problem) -> None:
+    """A cursor without an owner is refused, for it may be another consumer's."""
+    folder, stream = journal
+    Cursors(folder).advance("s3", stream.position)
+    reseal(folder / "cursors" / "s3.json", old, new)
+    with pytest.raises(JournalError, match=f"{problem}.*journal drop"):
+        Cursors(folder).advance("s3", stream.position)

@@ -243,7 +243,7 @@ async def test_an_older_copy(journal, tools) -> None:
     folder, stream = journal
     for path in folder.glob(f"{links(folder)[-1]}.*"):
         path.unlink()
-    Cursors(folder).begin("c", stream.position.at(stream.ends[-1]))
+    Cursors(folder).reset("c", stream.position.at(stream.ends[-1]))
     earlier = await _journal_of(folder.with_name("copy"), stream, tools)
     (folder / "position.json").write_bytes((earlier / "position.json").read_bytes())
     with pytest.raises(JournalError, match=f"behind the end of the journal .* {stream.ends[-2]}"):
@@ -269,7 +269,7 @@ async def test_inside_a_gap(journal, tools) -> None:
     await sink.skip(end, until)
     await sink.close()
     inside = stream.position.at(LSN(end + 0x10))
-    Cursors(folder).begin("c", inside)
+    Cursors(folder).reset("c", inside)
     with pytest.raises(JournalError, match="inside the gap"):
         Cursors(folder).get("c")
     with pytest.raises(JournalError, match="inside the gap"):

@@ -206,7 +206,7 @@ async def test_no_room_for_a_cursor(journal) -> None:
     while True:
         at += 1
         cursors = Cursors(folder)
-        cursors.begin("s", first)
+        cursors.reset("s", first)
         store = Failing(folder, at)
         try:
             Cursors(folder, store=store).advance("s", later)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aiorepl.errors import DataError
 from aiorepl.formats.arrow import timestamps
 from aiorepl.spark.columns import column
-from aiorepl.spark.source import Options
+from aiorepl.spark.options import Options
 from aiorepl.values.registry import Types
 from aiorepl.values.types import DOMAIN, TypeInfo
 
@@ -101,4 +101,4 @@ def test_moments(moment: dt.datetime) -> None:
 
 def test_keys_with_commas_in_their_names():
     """The option names columns as ``--publication`` names publications: quoted as in SQL, where a name has a comma."""
-    assert ("id", "a, b") == Options.read({"journal": "j", "keys": 'id, "a, b"'}).keys
+    assert ("id", "a, b") == Options.parse({"journal": "j", "keys": 'id, "a, b"'}).keys

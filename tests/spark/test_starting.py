@@ -189,9 +189,11 @@ def test_an_accepted_gap(spark, five, read) -> None:
 
 
 def test_a_new_query_with_an_old_cursor(spark, five, tmp_path) -> None:
-    """A consumer's new query begins at the beginning, and its cursor with it: nothing that it needs is pruned."""
+    """A query that replaces another under its name begins at the beginning, and its cursor with it, once that is dropped."""
     assert len(stream(spark, five, tmp_path / "one", consumer="q")) == 5
-    Cursors(five.folder).advance("q", five.stream.position.at(five.stream.ends[-1]))
+    with pytest.raises(Exception, match=r"belongs to another Spark query.* journal drop"):
+        stream(spark, five, tmp_path / "two", consumer="q")
+    Cursors(five.folder).remove("q")
     query = five.read(spark, stream=True, consumer="q", maxBytesPerTrigger="1")
     seen: list[Any] = []
     writer = query.writeStream.foreachBatch(

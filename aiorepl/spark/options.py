@@ -1,0 +1,93 @@
+"""The options of ``format("aiorepl")``, parsed and checked; ``source`` describes each one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.sizes import parse_size
+from aiorepl.spark.blocks import TableName
+from aiorepl.wire.commands import split_names
+
+_OPTIONS: Final = (
+    "journal",
+    "table",
+    "startingPosition",
+    "consumer",
+    "maxBytesPerTrigger",
+    "partitionBytes",
+    "unrepresentable",
+    "keys",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The checked options.
+
+    :param start: where a new query starts; ``None`` is the beginning of the journal.
+    :param max_bytes: the size of a micro-batch; ``None`` is unlimited.
+    :param partition_bytes: how much one task reads.
+    :param null: whether a value that a column's type cannot hold becomes null instead of an error.
+    """
+
+    journal: str
+    table: TableName | None
+    start: Literal["earliest", "latest"] | LSN | None
+    consumer: str | None
+    max_bytes: int | None
+    partition_bytes: int
+    null: bool
+    keys: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> Options:
+        """Parse the options that Spark passes on.
+
+        :param texts: a case-insensitive mapping.
+        :raises ConfigurationError: an option is unknown, missing or malformed; the message names it.
+        """
+        known = {name.lower() for name in _OPTIONS}
+        # Spark adds ``path`` for load(path).
+        unknown = sorted(name for name in texts if name.lower() not in known)
+        if unknown:
+            raise ConfigurationError(f"option {unknown[0]!r} does not exist: there are {', '.join(_OPTIONS)}")
+        journal = texts.get("journal")
+        if not journal:
+            raise ConfigurationError("option journal is missing: the folder of the pipeline's journal")
+        table, size = texts.get("table"), texts.get("maxBytesPerTrigger")
+        unrepresentable = texts.get("unrepresentable", "error")
+        if unrepresentable not in ("error", "null"):
+            raise ConfigurationError(f"option unrepresentable is error or null, not {unrepresentable!r}")
+        return cls(
+            journal=journal,
+            table=None if table is None else TableName.parse(table),
+            start=_start(texts.get("startingPosition")),
+            consumer=texts.get("consumer"),
+            max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
+            partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "32m")),
+            null=unrepresentable == "null",
+            keys=tuple(split_names(texts.get("keys", ""))),
+        )
+
+
+def _start(text: str | None) -> Literal["earliest", "latest"] | LSN | None:
+    match text:
+        case None | "earliest" | "latest":
+            return text
+    try:
+        return LSN.parse(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"option startingPosition is earliest, latest or an LSN like 0/171B2A8, not {text!r}"
+        ) from None
+
+
+def _bytes(name: str, text: str) -> int:
+    size = parse_size(text.strip())
+    if not size:
+        raise ConfigurationError(f"option {name} is a number of bytes like 1048576 or 64m, not {text!r}")
+    return size
