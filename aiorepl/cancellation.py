@@ -1,7 +1,7 @@
-"""Helpers that protect calls from asyncio's cancellation.
+"""Protects calls from asyncio's cancellation.
 
-``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while nobody waits for it.
-``uninterrupted`` is for cleanup that has to finish: its caller ends as cancelled, but not before.
+``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while no task waits for it.
+``uninterrupted`` is for cleanup that must finish: its caller is cancelled afterwards.
 ``cancel_and_wait`` ends tasks, and ``run_until_set`` ends a call when an event is set.
 ``cancellable`` is for a call into a library that may swallow the cancellation.
 """
@@ -19,10 +19,12 @@ T = TypeVar("T")
 
 
 class Resumable(Generic[T]):
-    """Calls ``work`` once at a time, and gives each result to one waiter. One task may use it at a time.
+    """Runs one call of ``work`` at a time, and returns each result once. One task may use it at a time.
 
-    A call with several awaits would lose consumed data if it were cancelled between two of them. So it runs in its own
-    task. A waiter may be cancelled; the next waiter waits for the same task.
+    A call with several awaits would lose consumed data if it were cancelled between two of them. So it runs in a task of its
+    own. If the waiting task is cancelled, the next call of ``result`` waits for the same task.
+
+    :param name: of the task.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], name: str) -> None:
@@ -31,7 +33,7 @@ class Resumable(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     async def result(self) -> T:
-        """Return the result of the call in progress, or of a new one, or raise its exception."""
+        """Return the result of the call in progress, or else of a new call, or raise its exception."""
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name=self._name)
         task = self._task
@@ -46,7 +48,7 @@ class Resumable(Generic[T]):
             await asyncio.wait({task})
 
     def cancel(self) -> asyncio.Task[T] | None:
-        """Cancel the call in progress, and return its task; an error that it raises is dropped."""
+        """Cancel the call in progress, and return its task. An error that it raises is ignored."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -57,7 +59,7 @@ class Resumable(Generic[T]):
 async def uninterrupted(work: Coroutine[Any, Any, T], *, patience: float = math.inf) -> T:
     """Run ``work`` to its end. A cancellation is raised afterwards, in place of an error of ``work``.
 
-    :param patience: seconds after the first cancellation until ``work`` is cancelled, too.
+    :param patience: seconds from the first cancellation until ``work`` is cancelled, too.
     """
     clock = asyncio.get_running_loop().time
     task = asyncio.ensure_future(work)
@@ -68,7 +70,7 @@ async def uninterrupted(work: Coroutine[Any, Any, T], *, patience: float = math.
             task.cancel()
             until = math.inf
         try:
-            # Within a cancelled scope anyio would cancel this again and again.
+            # Without a shield, a cancelled scope of anyio would cancel this wait repeatedly.
             with CancelScope(shield=True):
                 await asyncio.wait({task}, timeout=None if until == math.inf else until - clock())
         except asyncio.CancelledError as error:

@@ -1,14 +1,15 @@
-"""Which form of the hot modules is imported: compiled, if that was made of exactly these sources, or plain Python.
+"""Chooses the form of the hot modules that is imported: compiled, if it was made from exactly these sources, or plain Python.
 
-The hot path is Python that also compiles. Where there is a C compiler, an installation makes extension modules of
-``MODULES`` and puts them into ``_compiled``, where the packages they belong to look first. Types for C stand beside each
-module in a ``.pxd`` file. In an editable install a digest of the sources stands beside the extension modules. After an edit
-of a source the digest differs, and plain Python runs until ``make compiled``. A wheel's sources do not change, so a wheel
-has a fixed word instead of a digest, and an import hashes nothing.
+The hot path is plain Python that also compiles. If there is a C compiler, an installation compiles ``MODULES`` into extension
+modules in ``_compiled``, where their packages look first. A ``.pxd`` file beside each module has its types for C.
 
-``AIOREPL_PURE_PYTHON=1`` chooses plain Python, ``AIOREPL_PURE_PYTHON=0`` refuses it.
+In an editable installation, a digest of the sources is stored with the extension modules. After an edit the digest differs, and
+plain Python runs until ``make compiled``. A wheel's sources do not change, so a wheel has a fixed word in place of the digest,
+and an import hashes nothing.
 
-Imports nothing of the project: the build reads it too.
+``AIOREPL_PURE_PYTHON=1`` selects plain Python; ``AIOREPL_PURE_PYTHON=0`` requires the compiled form.
+
+Imports nothing of the project, because the build imports this module, too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MODULES: Final = (
     "journal.segment_builder",
 )
 VOCABULARY: Final = ("byteops", "values/calendar", "values/delimiters", "values/objects")
-"""Steps that compiled modules take as inline C, from a ``.pxd`` file that stands in for the module."""
+"""Modules that compiled modules use as inline C, from the ``.pxd`` file of the same name."""
 WITHOUT_CYCLES: Final = (
     "wire.frames",
     "pgoutput.tuples",
@@ -59,26 +60,26 @@ WITHOUT_CYCLES: Final = (
     "transactions.rows",
     "transactions.changes",
 )
-"""Those of whose objects there is one or more a row. They hold bytes and what they belong to, which never leads back to
-them, so they are kept from the garbage collector, which else takes a fifth of the time.
+"""Modules with at least one object per row. Their objects cannot be part of a reference cycle, so the garbage collector does not
+track them; otherwise it would take a fifth of the time.
 """
 
 PACKAGE: Final = Path(__file__).parent
 FOLDER: Final = PACKAGE / "_compiled"
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
-"""What this interpreter's extension modules end in."""
+"""The suffix of this interpreter's extension modules."""
 DIGEST: Final = f"digest{SUFFIX}.txt"
-"""The file that tells which sources the extension modules were made of."""
+"""The file with the digest of the sources that the extension modules were made from."""
 WHEEL: Final = "wheel"
 """The content of ``DIGEST`` in a wheel."""
 
 
 def digest(package: Path) -> str:
-    """What tells these sources from any others. All the types that C is told, because modules share them."""
+    """Return the digest of the sources of ``package``. One digest for all modules, because they share their types for C."""
     names = [f"{module.replace('.', '/')}{kind}" for module in MODULES for kind in (".py", ".pxd")]
     total = hashlib.sha256()
     for name in (*names, *(f"{module}{kind}" for module in VOCABULARY for kind in (".py", ".pxd"))):
-        # As text: a checkout may have line ends of its own.
+        # As text: a checkout may have other line ends.
         total.update((package / name).read_text(encoding="utf-8").encode())
     return total.hexdigest()
 
@@ -86,24 +87,25 @@ def digest(package: Path) -> str:
 def is_fresh() -> bool:
     """Whether there are extension modules, made from exactly these sources."""
     try:
-        made_of = (FOLDER / DIGEST).read_text(encoding="ascii")
+        compiled = (FOLDER / DIGEST).read_text(encoding="ascii")
     except OSError:
         return False
-    return made_of == WHEEL or made_of == digest(PACKAGE)
+    return compiled == WHEEL or compiled == digest(PACKAGE)
 
 
-_WISH: Final = os.environ.get("AIOREPL_PURE_PYTHON", "")
-ACTIVE: Final = _WISH in ("", "0") and is_fresh()
-"""Whether the compiled form is in use."""
+_REQUESTED: Final = os.environ.get("AIOREPL_PURE_PYTHON", "")
+ACTIVE: Final = _REQUESTED in ("", "0") and is_fresh()
+"""Whether the compiled form is used."""
 
 
 def path_of(package: str, own: list[str]) -> list[str]:
-    """Where ``package`` shall look for its modules.
+    """Return the folders where ``package`` looks for its modules.
 
-    :raises ImportError: when plain Python is refused, and there is nothing else.
+    :param own: its ``__path__``.
+    :raises ImportError: the compiled form is required, and there is none.
     """
-    if _WISH == "0" and not ACTIVE:
+    if _REQUESTED == "0" and not ACTIVE:
         raise ImportError(
-            "AIOREPL_PURE_PYTHON=0, but aiorepl was not compiled, or its sources were edited since: make compiled"
+            "AIOREPL_PURE_PYTHON=0 requires the compiled form, but aiorepl was not compiled, or was edited since: make compiled"
         )
     return [str(FOLDER / package.partition(".")[2]), *own] if ACTIVE else own

@@ -69,22 +69,22 @@ class NewFile:
 
     def write(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         """Append all of ``parts``. The call may be repeated after an OSError."""
-        file, at = self._opened(), self.size
-        file.seek(at)
+        file, size = self._open_file(), self.size
+        file.seek(size)
         for part in parts:
             # A part may be a megabyte, so parts are not joined (copied) first.
             view = memoryview(part)
-            at += len(view)
+            size += len(view)
             while view:
                 view = view[file.write(view) or 0 :]
-        self.size = at
+        self.size = size
 
     def sync(self) -> None:
         """Fsync the file's contents.
 
         :raises FsyncError: the contents may be lost; do not retry.
         """
-        file = self._opened()
+        file = self._open_file()
         file.truncate(self.size)
         fsync(file.fileno())
 
@@ -110,9 +110,9 @@ class NewFile:
                 with contextlib.suppress(OSError):
                     self.path.unlink(missing_ok=True)
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         if self._file is None:
-            raise ValueError("discarded")
+            raise ValueError("the file was discarded")
         return self._file
 
 
@@ -174,13 +174,17 @@ def fsync(descriptor: int) -> None:
 
 def remove_partials(target: Path) -> None:
     """Remove the partial files that ended processes left for ``target``."""
-    for left in _partials(target):
-        left.unlink(missing_ok=True)
+    for partial in _partials(target):
+        partial.unlink(missing_ok=True)
 
 
-def transient(error: OSError) -> bool:
-    """Whether the same call may succeed later. Never true of a failed fsync."""
-    return error.errno in _TRANSIENT and not isinstance(error, FsyncError)
+def transient(error: Exception) -> bool:
+    """Whether the same call may succeed later.
+
+    :param error: an OSError, or an error with an OSError as its cause. A failed fsync is never transient.
+    """
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _TRANSIENT and not isinstance(cause, FsyncError)
 
 
 def reason(error: OSError) -> str:
@@ -191,12 +195,12 @@ def reason(error: OSError) -> str:
 
 
 def storage_error(error: OSError, where: str) -> TransientError | PermanentError:
-    """Translate an OSError of a file or folder for the engine.
+    """Translate an OSError of a file or folder for the engine. A permanent one is fatal: other batches would fail as well.
 
     :param where: the beginning of the message: the sink and its file or folder.
     """
-    kind = TransientError if transient(error) else PermanentError
-    return kind(f"{where}: {reason(error)}")
+    message = f"{where}: {reason(error)}"
+    return TransientError(message) if transient(error) else PermanentError(message, fatal=True)
 
 
 _ADVICE: Final[Mapping[int, str]] = MappingProxyType({**_TRANSIENT, **_PERMANENT})
@@ -208,7 +212,7 @@ def _open(path: Path, flags: int) -> BinaryIO:
 
 
 def _partials(target: Path) -> list[Path]:
-    begin = f".{target.name}-"
+    prefix = f".{target.name}-"
     with os.scandir(target.parent) as entries:
         names = [entry.name for entry in entries]
-    return [target.with_name(name) for name in names if name.startswith(begin) and name.endswith(PARTIAL)]
+    return [target.with_name(name) for name in names if name.startswith(prefix) and name.endswith(PARTIAL)]

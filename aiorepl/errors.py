@@ -1,20 +1,21 @@
-"""What can go wrong, named by who acted.
+"""The exceptions of aiorepl. Every one has a text of one line, and an exit code for the command line.
 
-    AioreplError
-     ├── ConfigurationError        you: a value, an option or a combination that cannot work        exit 2
-     ├── ConnectionFailed          outside: no server there, or it would not let us in              exit 3
-     ├── ConnectionLost            outside: it was there and went away; reconnecting may help       exit 3
-     ├── ServerError               the server said no: SQLSTATE, message, detail, hint              exit 3
-     ├── SlotError                 the slot is missing, busy, lost, or not the one we know          exit 3
-     ├── ProtocolError             the peer sent what the protocol does not allow                   exit 1
-     ├── DataError                 a value that cannot be read as what its type says                exit 1
-     ├── SpoolError                the disk has no room for transactions in progress               exit 1
-     ├── JournalError              the journal is damaged, foreign, or locked                       exit 1
-     └── SinkError                 a sink failed for good                                           exit 4
-          ├── TransientError       raised by a sink: later may do
-          └── PermanentError       raised by a sink: never will
+    AioreplError                   the base class; catch it for everything below                 exit
+     ├── ConfigurationError        an option, or a combination of options, that cannot work        2
+     ├── ConnectionFailed          no server answered, or it refused the login                     3
+     ├── ConnectionLost            an open connection ended early                                  3
+     ├── ServerError               the server's ErrorResponse: SQLSTATE, message, hint             3
+     ├── SlotError                 the slot is missing, in use, lost, or another one               3
+     ├── ProtocolError             the server violated the replication protocol                    1
+     ├── DataError                 a value does not have the form of its type                      1
+     ├── SpoolError                there is no room for the transactions in progress               1
+     ├── JournalError              the journal is locked, unreadable, or another source's          1
+     │    └── DamagedJournal       a file of the journal is missing or was changed                 1
+     └── SinkError                 a sink cannot continue                                          4
+          ├── TransientError       raised by a sink: a retry may succeed                           4
+          └── PermanentError       raised by a sink: a retry cannot succeed                        4
 
-No message carries a row, a password or a token: names, positions and lengths only.
+No text contains row data, passwords or tokens.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from aiorepl.lsn import LSN
 
 
 def printable(text: str) -> str:
-    """The text on one line, with line breaks, control and format characters escaped.
+    """Escape line breaks, control and format characters, so that the text is one line.
 
-    Names and messages from a server may hold anything, and end in logs and terminals.
+    Names and messages come from the server, can contain any character, and end in logs and terminals.
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class AioreplError(Exception):
-    """The root of everything raised on purpose. ``exit_code`` is what the command line ends with.
+    """The base class of all exceptions that aiorepl raises.
 
-    ``str`` gives one printable line, whatever the names in it are.
+    ``exit_code`` is the exit code of the command line. ``str()`` is one printable line.
     """
 
     exit_code: ClassVar[int] = 1
@@ -49,15 +50,15 @@ class AioreplError(Exception):
 
 
 class ConfigurationError(AioreplError):
-    """A value, an option or a combination of options that cannot work; the message says which and what to do."""
+    """An option, or a combination of options, that cannot work. Raised before anything runs; change what the text names."""
 
     exit_code = 2
 
 
 class ConnectionFailed(AioreplError):
-    """No server answered, or it refused us before replication began.
+    """No server answered, or it refused the connection. Raised by connecting; the pipeline retries it if it is transient.
 
-    ``permanent`` tells whether trying again as we are is pointless (wrong password, no such database).
+    :param permanent: whether the same attempt would fail again, as with a wrong password or a missing database.
     """
 
     exit_code = 3
@@ -68,13 +69,13 @@ class ConnectionFailed(AioreplError):
 
 
 class ConnectionLost(AioreplError):
-    """The connection was there and ended without an orderly CopyDone; what was in flight comes again."""
+    """An open connection ended without CopyDone. Nothing is lost: the pipeline reconnects, and the server resends."""
 
     exit_code = 3
 
 
-# Field letters of ErrorResponse and NoticeResponse, as in PostgreSQL's "Error and Notice Message Fields".
-# None is promised to be present; an unknown letter is kept out, as the page asks.
+# The fields of ErrorResponse and NoticeResponse, from PostgreSQL's page "Error and Notice Message Fields". Any may be
+# missing, and unknown ones are ignored, as the page asks.
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "S": "severity_localized",
@@ -100,9 +101,11 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class ServerMessage:
-    """An ErrorResponse or NoticeResponse: every field of the protocol as an attribute, ``None`` where none was sent.
+    """An ErrorResponse or NoticeResponse, each field an attribute; ``None`` if the server did not send it.
 
-    ``detail``, ``where`` and ``internal_query`` can quote rows, so ``text`` leaves them out: read the attributes.
+    ``detail``, ``where`` and ``internal_query`` can quote rows. So ``text`` does not contain them.
+
+    :param fields: the texts by field letter.
     """
 
     severity_localized: str | None
@@ -142,11 +145,11 @@ class ServerMessage:
 
 
 class ServerNotice(ServerMessage):
-    """A NoticeResponse."""
+    """A NoticeResponse. It is logged and never raised."""
 
 
 class ServerError(ServerMessage, AioreplError):
-    """An ErrorResponse."""
+    """An ErrorResponse: the server rejected a command. ``sqlstate`` and the text say why."""
 
     exit_code = 3
 
@@ -159,9 +162,12 @@ class ServerError(ServerMessage, AioreplError):
 
 
 class SlotError(AioreplError):
-    """The replication slot is missing, in use, lost, of another kind, or not the one our position belongs to.
+    """The replication slot is missing, in use, lost, of another kind, or not the one that a kept position belongs to.
 
-    ``busy`` tells that another process holds it just now, so that waiting may help.
+    Raised at the start and after a reconnection. The text says whether to wait, to name another slot, to accept a gap, or to
+    load the tables again.
+
+    :param busy: whether another process uses the slot now, so that a later attempt may succeed.
     """
 
     exit_code = 3
@@ -172,11 +178,14 @@ class SlotError(AioreplError):
 
 
 class ProtocolError(AioreplError):
-    """The peer sent what the protocol does not allow. Nothing from there on is delivered or acknowledged.
+    """A message violates the protocol. Neither it nor anything after it is delivered or acknowledged.
 
-    :param message: the message's name, as the PostgreSQL pages spell it, or ``None`` for the frame itself.
-    :param field: the field at fault.
-    :param lsn: the WAL position that the frame was sent with.
+    Retries do not help: report it, with the server's version and the name of the output plugin.
+
+    :param problem: the violation.
+    :param message: the message's name in PostgreSQL's documentation; ``None`` if the frame itself is invalid.
+    :param field: the invalid field.
+    :param lsn: the WAL position of the frame.
     """
 
     def __init__(
@@ -189,7 +198,7 @@ class ProtocolError(AioreplError):
         super().__init__(f"{where}{at}: {problem}" if where or at else problem)
 
     def at(self, lsn: int) -> ProtocolError:
-        """The same error, told where in the WAL it happened; what the decoder cannot know, its caller adds."""
+        """Return the same error with its WAL position, which the decoder does not know."""
         return ProtocolError(self.problem, message=self.message, field=self.field, lsn=lsn)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -201,13 +210,19 @@ def _protocol_error(problem: str, message: str | None, field: str | None, lsn: i
 
 
 class DataError(AioreplError):
-    """A column's bytes are not what its type says. Names relation, column and type, never the value."""
+    """A column's bytes do not have the form of its type. The text names relation, column and type, not the value.
+
+    Raised when the value is read, not when it is received. ``raw_new`` and ``raw_old`` of the
+    change still return its bytes.
+    """
 
 
 class SpoolError(AioreplError):
-    """Transactions in progress do not fit in memory, and the spool file cannot be used. Nothing is lost.
+    """Transactions in progress do not fit in memory, and the spool file cannot be written or read. Nothing is lost.
 
-    ``permanent`` is false if a retry may succeed, such as after disk space was freed.
+    Make room in the spool's folder, or raise ``transaction_buffer_bytes``.
+
+    :param permanent: whether a retry cannot succeed; it can after a full disk, for example.
     """
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
@@ -216,14 +231,17 @@ class SpoolError(AioreplError):
 
 
 class JournalError(AioreplError):
-    """The journal is damaged, belongs to another source, or is locked by another process."""
+    """The journal cannot be used: another process writes it, it cannot be read, or it lacks the segments a reader needs.
+
+    The text names the file and says what to do. If an OSError is the reason, it is the ``__cause__``.
+    """
 
 
 class DamagedJournal(JournalError):
-    """A file of the journal is missing, or was changed after it was written.
+    """A file of the journal is missing, or was changed after it was written. Restore the file from a copy.
 
     :param problem: the file, the place in it, and the problem.
-    :param remedy: what to do, instead of the default text.
+    :param remedy: what to do, in place of the default text.
     """
 
     def __init__(self, problem: str, remedy: str | None = None) -> None:
@@ -231,23 +249,23 @@ class DamagedJournal(JournalError):
 
 
 _RESTORE: Final = (
-    "Put back a copy of the file; if there is none, begin with an empty journal and resnapshot=True (--resnapshot), for the "
-    "server does not send again what was confirmed"
+    "Put back a copy of the file; if there is none, start with an empty journal and resnapshot=True (--resnapshot), because "
+    "the server does not resend what was confirmed"
 )
 
 
 class SinkError(AioreplError):
-    """A sink failed for good: retries are spent, or it said that trying again is pointless."""
+    """A sink cannot continue: its retries are exhausted, or a retry cannot succeed. The text names the sink."""
 
     exit_code = 4
 
 
 class TransientError(SinkError):
-    """Raised by a sink: the same batch may succeed later.
+    """Raised by a sink: the same call may succeed later. The sink's RetryPolicy decides when it is repeated.
 
-    :param retry_after: in seconds, if the peer said it.
-    :param rewind: of ``write`` and ``flush``: not the batch alone. What was accepted before is lost, too: the sink is
-        opened again, and sent everything behind the position it returns.
+    :param retry_after: seconds to wait first, if the target named them.
+    :param rewind: from ``write`` and ``flush``: batches that were accepted before are lost as well. The sink is opened again
+        and receives everything after the position that ``open`` returns.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None, rewind: bool = False) -> None:
@@ -257,10 +275,10 @@ class TransientError(SinkError):
 
 
 class PermanentError(SinkError):
-    """Raised by a sink: this batch will never succeed as it is.
+    """Raised by a sink: this batch cannot succeed as it is. The sink's error policy decides what happens to it.
 
-    :param refused: the changes that the target will never accept, if the sink can tell; it has then accepted all others.
-    :param fatal: nor will any other batch, until somebody has changed something: the sink stops, whatever its policy.
+    :param refused: the changes that the target rejects, if the sink knows; the target has then accepted all others.
+    :param fatal: whether every other batch would fail as well. The sink then stops, whatever its error policy.
     """
 
     def __init__(self, message: str, *, refused: Sequence[Any] = (), fatal: bool = False) -> None:

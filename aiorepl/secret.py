@@ -1,4 +1,4 @@
-"""A value that logs, debuggers and serializers must not show: a DSN with a password, the key of masks."""
+"""A wrapper for values that logs, debuggers and serializers must not show, such as a DSN with a password or a mask's key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Secret(Generic[T]):
-    """Wraps a value that only ``reveal`` returns. It cannot be pickled; copying returns the same object."""
+    """Wraps a value that only ``reveal`` returns. It cannot be pickled; a copy is the same object."""
 
     __slots__ = ("_value",)
 
@@ -17,7 +17,7 @@ class Secret(Generic[T]):
 
     @classmethod
     def of(cls, value: T | Secret[T]) -> Secret[T]:
-        """Wrap ``value`` unless it is a Secret already."""
+        """Wrap ``value``, unless it is a Secret."""
         return value if isinstance(value, Secret) else cls(value)
 
     def reveal(self) -> T:
@@ -41,6 +41,6 @@ class Secret(Generic[T]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Secret is not pickled: give the other process the DSN or key by its environment or by a file, and make the "
-            "object there"
+            "a Secret cannot be pickled: pass the DSN or key to the other process in its environment or in a file, and create "
+            "the object there"
         )

@@ -57,7 +57,7 @@ def test_nothing_shows_it(holder, shown):
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_pickling_says_what_to_do(place):
     """A source that is to go to another process is refused with the way to do it."""
-    with pytest.raises(TypeError, match="by its environment or by a file"):
+    with pytest.raises(TypeError, match="in its environment or in a file"):
         pickle.dumps(holders()[place])
 
 

@@ -59,12 +59,12 @@ class Chain:
 
     @property
     def end_lsn(self) -> LSN:
-        """The LSN up to which the journal is complete; its beginning while it is empty."""
+        """The LSN up to which the journal is complete; its start while it is empty."""
         return max(self.manifest.start_lsn, self.state.position.lsn, self.last_segment_end)
 
     @property
     def start_lsn(self) -> LSN:
-        """The LSN after which the kept segments begin; 0 if nothing was pruned."""
+        """The LSN after which the first segment starts; 0 if nothing was pruned."""
         return segment_range(self.names[0])[0] if self.names else ZERO
 
     @property
@@ -74,7 +74,7 @@ class Chain:
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
         """The segments that end after ``after``, in commit order; with ``until``, only those that end by then."""
-        # Called every few milliseconds over thousands of segments; names sort like the numbers in them.
+        # Called every few milliseconds with thousands of segments. Names sort like the numbers in them.
         digits = segment_name(ZERO, after)[_LAST:]
         chosen = [Segment.named(name) for name in self.names if name[_LAST:] > digits]
         return [segment for segment in chosen if until is None or segment.last_end_lsn <= until]
@@ -90,14 +90,14 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A missing or misplaced file, its problem, and the remedy if it is not the default one."""
+    """A missing or misplaced file, its problem, and the remedy unless it is the default one."""
 
     file: str
     problem: str
     remedy: str | None = None
 
 
-def broken(names: list[str], manifest: Manifest | None, state: State | None) -> Break | None:
+def find_break(names: list[str], manifest: Manifest | None, state: State | None) -> Break | None:
     """Find the first break of the chain; ``None`` if all segments join.
 
     :param names: the sorted names of the segments that have an index.
@@ -108,17 +108,17 @@ def broken(names: list[str], manifest: Manifest | None, state: State | None) -> 
         try:
             segment_range(name)
         except ValueError:
-            return Break(f"{name}.index", "is not a name that a journal gives", "Move it out of the folder")
+            return Break(f"{name}.index", "does not have the name of a segment", "Move it out of the folder")
     for earlier, later in pairwise(names):
         end, after = earlier[_LAST:], later[:_DIGITS]
         if end < after:
-            stretch = f"{LSN(int(end, 16))} and {LSN(int(after, 16))}"
-            return Break(f"{end}-*.index", f"is missing: there is nothing between {stretch}")
+            missing = f"{LSN(int(end, 16))} and {LSN(int(after, 16))}"
+            return Break(f"{end}-*.index", f"is missing: there is nothing between {missing}")
         if end > after:
             return Break(
                 f"{later}.index",
                 f"does not follow {earlier}.index",
-                "Move the one that is not of this journal out of the folder",
+                "Move the file that does not belong to this journal out of the folder",
             )
     if state is None:
         return Break("position.json", "is missing") if names else None
@@ -126,14 +126,14 @@ def broken(names: list[str], manifest: Manifest | None, state: State | None) -> 
         # After a crash one segment is newer than position.json, and never more: gaps would be forgotten.
         return Break(
             "position.json",
-            f"is an older copy: it ends at {state.last_segment_end}, and a segment begins at {last_after}",
+            f"is an older copy: it ends at {state.last_segment_end}, and a segment starts at {last_after}",
         )
     if names and state.segment not in names:
         # Not missing if it was pruned, or if position.json is older than the first segment.
         first = segment_range(names[0])[0]
         if first < state.last_segment_end or (state.segment is None and first):
             missing = state.segment or f"{ZERO:016X}-*"
-            return Break(f"{missing}.index", "is missing, and position.json says that it is there")
+            return Break(f"{missing}.index", "is missing, although position.json names it")
     elif not names and state.segment is not None:
-        return Break(f"{state.segment}.index", "is missing, and position.json says that it is there")
+        return Break(f"{state.segment}.index", "is missing, although position.json names it")
     return None

@@ -1,4 +1,4 @@
-"""Verifies every file of a journal. Read-only; blocking."""
+"""Verifies every file of a journal, for ``aiorepl journal check``. Read-only; blocking."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from aiorepl.journal.store import Store, open_store, reading
 
 
 def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iterator[AioreplError]:
-    """Yield every error that a reader of the journal at ``url`` would raise, file by file."""
-    held = open_store(url) if store is None else store
-    reader, cursors = JournalReader(url, store=held), Cursors(url, store=held)
+    """Find the damaged and missing files of the journal at ``url``. Yields the error that a reader would raise for each."""
+    store = open_store(url) if store is None else store
+    reader, cursors = JournalReader(url, store=store), Cursors(url, store=store)
 
     def require_size(file: str, expected: int) -> None:
-        with reading(held):
-            size, _ = held.about(file)
+        with reading(store):
+            size, _ = store.about(file)
         if size != expected:
             raise DamagedJournal(
-                f"{file} in the journal {held.url} is damaged: it has {size} bytes, and should have {expected}"
+                f"{file} in the journal {store.url} is damaged: it has {size} bytes instead of {expected}"
             )
 
-    def segment_is_whole(segment: Segment) -> None:
+    def check_segment(segment: Segment) -> None:
         index = reader.index(segment)
         for block in index.blocks:
             for _ in reader.messages(segment, block):
                 pass
         require_size(segment.name + SEGMENT, index.size)
 
-    def prepared_is_whole(kept: PreparedTransaction) -> None:
-        for _ in read_prepared(held, kept):
+    def check_prepared(transaction: PreparedTransaction) -> None:
+        for _ in read_prepared(store, transaction):
             pass
-        require_size(kept.name + CONTENT, load_prepared_index(held, kept).size)
+        require_size(transaction.name + CONTENT, load_prepared_index(store, transaction).size)
 
     try:
         chain = reader.chain()
@@ -47,17 +47,17 @@ def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iter
         return
     for segment in chain.segments():
         try:
-            segment_is_whole(segment)
+            check_segment(segment)
         except AioreplError as error:
             # Not an error if it was pruned meanwhile.
             if segment.name in reader.chain().names:
                 yield error
-    for kept in chain.state.prepared:
+    for transaction in chain.state.prepared:
         try:
-            prepared_is_whole(kept)
+            check_prepared(transaction)
         except AioreplError as error:
             # Not an error if it was decided meanwhile.
-            if kept in reader.chain().state.prepared:
+            if transaction in reader.chain().state.prepared:
                 yield error
     for name in cursors.names():
         try:

@@ -1,4 +1,4 @@
-"""The format of a journal's small files: one line of JSON, and a second line with its CRC-32. Pure.
+"""The format of a journal's small files: a line of JSON, then a line with its CRC-32. Pure.
 
 ``unseal`` is the only way to read one. It verifies the checksum, the format number and, through the caller's function,
 every field.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """The bytes of a file with these fields."""
+    """Make the bytes of a file with these fields."""
     body = orjson.dumps({"format": FORMAT, **fields})
     return b"%b\n%08x\n" % (body, checksum(body))
 
@@ -50,36 +50,36 @@ def unseal(
         if fields["format"] == FORMAT:
             return read(fields)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AioreplError) as error:
-        raise DamagedJournal(f"{place} is damaged: {_told(error)}", remedy) from None
+        raise DamagedJournal(f"{place} is damaged: {_text_of(error)}", remedy) from None
     raise _other_format(place, fields["format"])
 
 
 def integer(fields: Mapping[str, Any], name: str, most: int = _UINT64) -> int:
-    """The field ``name``, a whole number from 0 to ``most``.
+    """Return the field ``name``, a whole number from 0 to ``most``.
 
-    :raises ValueError: when it is something else.
+    :raises ValueError: it is something else.
     """
     value = fields[name]
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{name} is no number from 0 to {most}")
+        raise ValueError(f"{name} is not a number from 0 to {most}")
     return value
 
 
 def text(fields: Mapping[str, Any], name: str) -> str:
-    """The field ``name``, a string.
+    """Return the field ``name``, a string.
 
-    :raises TypeError: when it is something else.
+    :raises TypeError: it is something else.
     """
     value = fields[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} is no string")
+        raise TypeError(f"{name} is not a string")
     return value
 
 
 def lsn(fields: Mapping[str, Any], name: str) -> LSN:
-    """The field ``name``, an LSN.
+    """Return the field ``name``, an LSN.
 
-    :raises ValueError: when it is something else.
+    :raises ValueError: it is something else.
     """
     return LSN.parse(text(fields, name))
 
@@ -94,9 +94,9 @@ def _format_of(body: bytes) -> Any:
 def _other_format(place: str, found: object) -> JournalError:
     return JournalError(
         f"{place} has format {found}; this version reads format {FORMAT}. Let every consumer finish with the version that "
-        "wrote the journal; or begin with an empty journal and resnapshot=True (--resnapshot)"
+        "wrote the journal, or start with an empty journal and resnapshot=True (--resnapshot)"
     )
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"it has no field {error}" if isinstance(error, KeyError) else str(error)

@@ -126,7 +126,7 @@ class Cursors:
 
         def read(fields: Mapping[str, Any]) -> _Cursor:
             if fields["consumer"] != name:
-                raise ValueError("it is that of another consumer")
+                raise ValueError("it belongs to another consumer")
             kind = fields["kind"]
             if kind not in (_SINK, _QUERY):
                 raise ValueError("kind is neither sink nor query")

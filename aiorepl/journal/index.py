@@ -1,7 +1,7 @@
-"""The index of a segment: what any reader, also on another machine, needs to verify and decode one block alone.
+"""The index of a segment: everything that a reader needs to verify and decode each block alone. Pure.
 
-LSNs are PostgreSQL's text, messages base64. An index holds each description (a Relation message with the Type messages that
-it uses) and each type once; blocks refer to descriptions by number. Pure.
+An index file is JSON, with LSNs in PostgreSQL's text form and messages in base64. It has each description (a Relation message
+and the Type messages that it uses) and each type once. Blocks refer to descriptions by number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UINT32: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The transaction that a block begins in the middle of, and the ordinal of the first change in the block."""
+    """The transaction in whose middle a block starts, and the ordinal of the block's first change."""
 
     xid: int
     commit_lsn: LSN
@@ -39,17 +39,19 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a block stands in its segment, and what is in it.
+    """A block's place in its segment, and its contents.
 
+    :param offset: where it starts, in bytes from the segment's start.
+    :param length: its size in bytes.
     :param checksum: zlib.crc32 of its bytes.
-    :param descriptions: numbers of the descriptions that hold where its first rows use them. One that changes
-        further on stands in the block itself.
-    :param rows: description number to the rows of it, in the order of their last use; a truncate counts as one of
-        each of its tables.
-    :param continuation: what it continues, ``None`` when it begins between transactions.
-    :param first_commit_lsn: of the first and last transaction that has messages here; ``None`` without one.
-    :param last_end_lsn: of the last transaction, or message between transactions, that ends here; ``None``
-        without one.
+    :param descriptions: the numbers of the descriptions that its rows need first. A description that changes within the block
+        is written into the block.
+    :param rows: the number of rows by description number, in the order of last use; a truncate counts as one row of each of
+        its tables.
+    :param continuation: the transaction that it continues; ``None`` if it starts between transactions.
+    :param first_commit_lsn: of the first transaction with messages in it; ``None`` if there is none.
+    :param last_commit_lsn: of the last one.
+    :param last_end_lsn: of the last transaction, or message between transactions, that ends in it; ``None`` if none ends.
     """
 
     offset: int
@@ -65,7 +67,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """How a table's rows are laid out: raw Relation and Type messages, version 1."""
+    """The layout of a table's rows: raw Relation and Type messages, protocol version 1."""
 
     relation: bytes
     types: tuple[bytes, ...] = ()
@@ -76,12 +78,14 @@ class SegmentIndex:
     """Everything about one segment except its blocks' contents.
 
     :param after: the end LSN of the previous segment; 0 for the first.
-    :param start_lsn: the position that a reader needs in order to miss nothing: ``after``, or for the first segment the
-        beginning of the journal; 0 if that is an initial load.
-    :param end: the position of a consumer of the whole segment; at or behind the end of its last transaction.
+    :param start_lsn: the lowest position from which a reader of this segment misses nothing: ``after``, or for the first
+        segment the start of the journal; 0 if the segment starts with an initial load.
+    :param end: the position of a consumer of the whole segment; at or after the end of its last transaction.
     :param prepared: the transactions that are prepared and undecided at ``end``.
-    :param binary: whether rows may hold columns in binary form.
-    :param types: the types that are not built in, with all they are made of.
+    :param size: of the segment file, in bytes.
+    :param binary: whether rows may have columns in binary format.
+    :param descriptions: in the order of their numbers.
+    :param types: the types that are not built in, and the types that they are made of.
     """
 
     after: LSN
@@ -110,20 +114,20 @@ def _relation(description: Description) -> Relation:
             decoder.decode(payload)
         relation = decoder.decode(description.relation)
     except AioreplError as error:
-        raise JournalError(f"it describes a table in a way that cannot be read: {error}") from None
+        raise JournalError(f"a table's description cannot be read: {error}") from None
     if not isinstance(relation, Relation):
-        raise JournalError("it describes a table with another message than Relation")
+        raise JournalError("a table's description is not a Relation message")
     return relation
 
 
 def dump(index: SegmentIndex) -> bytes:
-    """The index file's bytes."""
+    """Make the bytes of an index file."""
     return seal(
         {
             "after": str(index.after),
             "begins": str(index.start_lsn),
             "end": index.end.to_json(),
-            "prepared": [dump_prepared(kept) for kept in index.prepared],
+            "prepared": [dump_prepared(each) for each in index.prepared],
             "size": index.size,
             "binary": index.binary,
             "descriptions": [
@@ -140,7 +144,7 @@ def load(data: bytes, place: str) -> SegmentIndex:
     """Parse the output of ``dump``; verifies every field, and that the fields are consistent.
 
     :param place: the file, for errors.
-    :raises JournalError: when it is damaged, or of another format.
+    :raises JournalError: it is damaged, or has another format.
     """
     return unseal(data, place, _index)
 
@@ -152,7 +156,7 @@ def _index(fields: Mapping[str, Any]) -> SegmentIndex:
         end=Position.from_json(fields["end"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
         size=integer(fields, "size"),
-        binary=_truth(fields, "binary"),
+        binary=_boolean(fields, "binary"),
         descriptions=tuple(
             Description(_bytes(item["relation"]), tuple(_bytes(payload) for payload in item["types"]))
             for item in fields["descriptions"]
@@ -170,17 +174,17 @@ def _require_consistent(index: SegmentIndex) -> None:
     :raises Exception: they are not.
     """
     if index.end.lsn < max(index.after, index.start_lsn):
-        raise ValueError(f"the segment ends at {index.end.lsn}, before it begins")
-    described = len(index.relations)
+        raise ValueError(f"the segment ends at {index.end.lsn}, before it starts")
+    count = len(index.relations)
     offset = len(MAGIC)
     for block in index.blocks:
         if block.offset != offset:
-            raise ValueError(f"no block begins at {offset}, where the one before it ends")
+            raise ValueError(f"no block starts at {offset}, where the previous one ends")
         offset += block.length
-        if not all(number < described for number in (*block.descriptions, *block.rows)):
-            raise ValueError(f"the block at {block.offset} has a table that is not described")
+        if not all(number < count for number in (*block.descriptions, *block.rows)):
+            raise ValueError(f"the block at {block.offset} has a table without a description")
     if index.size != offset:
-        raise ValueError(f"its blocks end at {offset}, the segment at {index.size}")
+        raise ValueError(f"its blocks end at {offset}, and the segment at {index.size}")
 
 
 def _dump_block(block: Block) -> dict[str, Any]:
@@ -223,7 +227,7 @@ def _load_block(fields: Mapping[str, Any]) -> Block:
 def _load_continuation(fields: Mapping[str, Any]) -> Continuation:
     timestamp = fields["commit_timestamp"]
     if type(timestamp) is not int:
-        raise TypeError("commit_timestamp is no number")
+        raise TypeError("commit_timestamp is not a number")
     return Continuation(
         xid=integer(fields, "xid", _UINT32),
         commit_lsn=lsn(fields, "commit_lsn"),
@@ -234,7 +238,7 @@ def _load_continuation(fields: Mapping[str, Any]) -> Continuation:
 
 
 def dump_type(info: TypeInfo) -> dict[str, Any]:
-    """A type as JSON; ``load_type`` reads it."""
+    """Convert a type to a JSON object, for ``load_type``."""
     return {
         "oid": info.oid,
         "namespace": info.namespace,
@@ -270,16 +274,16 @@ def _optional(fields: Mapping[str, Any], name: str) -> LSN | None:
     return None if fields[name] is None else lsn(fields, name)
 
 
-def _truth(fields: Mapping[str, Any], name: str) -> bool:
+def _boolean(fields: Mapping[str, Any], name: str) -> bool:
     value = fields[name]
     if not isinstance(value, bool):
-        raise TypeError(f"{name} is neither true nor false")
+        raise TypeError(f"{name} is not a Boolean")
     return value
 
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError("a number is none")
+        raise ValueError("a count is not a number from 0 up")
     return value
 
 
@@ -289,5 +293,5 @@ def _text(payload: bytes) -> str:
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, str):
-        raise TypeError("a message is no text")
+        raise TypeError("a message is not a string")
     return binascii.a2b_base64(value, strict_mode=True)

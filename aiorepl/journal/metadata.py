@@ -1,4 +1,4 @@
-"""The contents of ``journal.json``, the journal's source, and of ``position.json``, its state. Pure.
+"""The contents of ``journal.json`` (Manifest) and ``position.json`` (State), and the names of files. Pure.
 
 ``journal.json`` is written when a journal is first opened for writing and never changes once the journal has content.
 ``position.json`` is replaced whenever something becomes durable: a segment, a prepared transaction or its outcome, or the
@@ -20,8 +20,10 @@ _UINT32 = 2**32 - 1
 
 
 def segment_name(after: LSN, last_end: LSN) -> str:
-    """The name of a segment's files without their suffixes: the end LSN of the previous segment (0 for the first) and
-    its own. Names sort in commit order, and a listing shows whether one is missing.
+    """Make the name of a segment's files, without a suffix. Names sort in commit order.
+
+    :param after: the end LSN of the previous segment; 0 for the first.
+    :param last_end: the end LSN of this segment.
     """
     return f"{after:016X}-{last_end:016X}"
 
@@ -34,7 +36,7 @@ def segment_range(name: str) -> tuple[LSN, LSN]:
     first, _, last = name.partition("-")
     after, last_end = LSN(int(first, 16)), LSN(int(last, 16))
     if segment_name(after, last_end) != name or after >= last_end:
-        raise ValueError(f"{name!r} is no segment's name")
+        raise ValueError(f"{name!r} is not the name of a segment")
     return after, last_end
 
 
@@ -43,7 +45,7 @@ class Manifest:
     """The source of a journal's transactions.
 
     :param source: the slot and its cluster, at LSN 0.
-    :param start_lsn: where the slot stood when the journal was made.
+    :param start_lsn: the slot's position when the journal was made.
     """
 
     source: Position
@@ -52,7 +54,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A range of the stream that the slot had lost and the user has accepted as lost.
+    """A range of the stream that the slot had lost, and that the user has accepted as lost.
 
     :param after: transactions that committed after this are missing.
     :param until: the end of the gap.
@@ -65,15 +67,15 @@ class Gap:
 
     @property
     def start_lsn(self) -> LSN:
-        """Where the hole begins: after a promotion, the journal may hold transactions beyond ``after``."""
+        """The start of the missing range: after a promotion, the journal may have transactions beyond ``after``."""
         return self.after if self.segment is None else max(self.after, segment_range(self.segment)[1])
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """An undecided prepared transaction, kept beside the segments.
+    """A prepared transaction without a COMMIT PREPARED or ROLLBACK PREPARED yet, kept beside the segments.
 
-    Its identity is xid and PREPARE LSN: a gid may be used again at once, and an xid after 4 billion others.
+    Xid and PREPARE LSN identify it: a gid can be reused at once, and an xid after 4 billion others.
     """
 
     lsn: LSN
@@ -108,7 +110,7 @@ class State:
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """The bytes of ``journal.json``."""
+    """Make the bytes of ``journal.json``."""
     return seal({"source": manifest.source.to_json(), "begins": str(manifest.start_lsn)})
 
 
@@ -116,21 +118,21 @@ def load_manifest(data: bytes, place: str) -> Manifest:
     """Parse the output of ``dump_manifest``.
 
     :param place: the file, for errors.
-    :raises JournalError: when it is damaged, or of another format.
+    :raises JournalError: it is damaged, or has another format.
     """
     return unseal(
         data,
         place,
         lambda fields: Manifest(Position.from_json(fields["source"]), lsn(fields, "begins")),
         remedy=(
-            "Put back a copy of the file: it says whose transactions the segments hold. If there is none, begin with an "
-            "empty journal and resnapshot=True (--resnapshot)"
+            "Put back a copy of the file, which names the source of the segments; if there is none, start with an empty "
+            "journal and resnapshot=True (--resnapshot)"
         ),
     )
 
 
 def dump_state(state: State) -> bytes:
-    """The bytes of ``position.json``."""
+    """Make the bytes of ``position.json``."""
     return seal(
         {
             "position": state.position.to_json(),
@@ -139,7 +141,7 @@ def dump_state(state: State) -> bytes:
                 {"after": str(gap.after), "until": str(gap.until), "segment": gap.segment}
                 for gap in state.gaps
             ],
-            "prepared": [dump_prepared(kept) for kept in state.prepared],
+            "prepared": [dump_prepared(each) for each in state.prepared],
         }
     )
 
@@ -149,9 +151,9 @@ def load_state(data: bytes, place: str) -> State:
     return unseal(data, place, _state)
 
 
-def dump_prepared(kept: PreparedTransaction) -> dict[str, Any]:
-    """Convert a kept transaction to JSON, for ``load_prepared``."""
-    return {"lsn": str(kept.lsn), "xid": kept.xid, "gid": kept.gid}
+def dump_prepared(prepared: PreparedTransaction) -> dict[str, Any]:
+    """Convert a prepared transaction to a JSON object, for ``load_prepared``."""
+    return {"lsn": str(prepared.lsn), "xid": prepared.xid, "gid": prepared.gid}
 
 
 def load_prepared(fields: Mapping[str, Any]) -> PreparedTransaction:

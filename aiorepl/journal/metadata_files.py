@@ -7,7 +7,7 @@ from typing import Final
 
 from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.journal import index
-from aiorepl.journal.chain import Break, Chain, Segment, broken
+from aiorepl.journal.chain import Break, Chain, Segment, find_break
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.metadata import (
     Manifest,
@@ -31,26 +31,26 @@ def read_chain(store: Store) -> Chain | None:
     :raises JournalError: a file is damaged, missing, or has another format.
     :raises OSError: a file cannot be read.
     """
-    seen: Break | None = None
+    previous: Break | None = None
     while True:
         manifest, state = read_manifest(store), read_state(store)
         # The listing comes last: the segment that position.json names was published before it.
         names = segment_names(store)
-        found = broken(names, manifest, state)
+        found = find_break(names, manifest, state)
         if found is None:
             if manifest is None:
                 return None
             return Chain(manifest, state or State(manifest.source), tuple(names))
-        if found == seen:
+        if found == previous:
             raise DamagedJournal(f"{found.file} in the journal {store.url} {found.problem}", found.remedy)
-        # A file may appear or disappear during a listing, so only a second failure counts.
-        seen = found
+        # A file may appear or disappear during a listing, so only the same break twice counts.
+        previous = found
 
 
 def read_manifest(store: Store) -> Manifest | None:
     """Read ``journal.json``; ``None`` if there is no journal.
 
-    :raises JournalError: when the file is damaged, or of another format.
+    :raises JournalError: the file is damaged, or has another format.
     """
     data = _read(store, MANIFEST)
     return None if data is None else load_manifest(data, f"{MANIFEST} in the journal {store.url}")
@@ -64,7 +64,7 @@ def write_manifest(store: Store, manifest: Manifest) -> None:
 def read_state(store: Store) -> State | None:
     """Read ``position.json``; ``None`` if it was never written.
 
-    :raises JournalError: when the file is damaged.
+    :raises JournalError: the file is damaged, or has another format.
     """
     data = _read(store, POSITION)
     return None if data is None else load_state(data, f"{POSITION} in the journal {store.url}")
@@ -76,12 +76,12 @@ def write_state(store: Store, state: State) -> None:
 
 
 def segment_names(store: Store) -> list[str]:
-    """The names of the segments that have an index, in commit order."""
+    """List the segments that have an index, in commit order."""
     return sorted(name.removesuffix(INDEX) for name in store.names() if name.endswith(INDEX))
 
 
 def unindexed(store: Store) -> list[Segment]:
-    """Segments without an index, left by a crash while one was published or pruned."""
+    """List the segments without an index, left by a crash while one was published or pruned."""
     files = store.names()
     indexed = {file.removesuffix(INDEX) for file in files if file.endswith(INDEX)}
     found = []
@@ -102,19 +102,21 @@ def load_index(store: Store, name: str) -> SegmentIndex:
     try:
         data = store.read(name + INDEX)
     except FileNotFoundError:
-        raise JournalError(f"{place} is gone: it was pruned while it was being read") from None
+        raise JournalError(f"{place} does not exist: it was pruned while it was being read") from None
     loaded = index.load(data, place)
     segment = Segment.named(name)
     if (loaded.after, loaded.end.lsn) != (segment.after, segment.last_end_lsn):
-        raise DamagedJournal(f"{place} is that of another segment, from {loaded.after} to {loaded.end.lsn}")
+        raise DamagedJournal(
+            f"{place} is the index of another segment, from {loaded.after} to {loaded.end.lsn}"
+        )
     require_own(store, loaded, place)
     return loaded
 
 
 def require_own(store: Store, loaded: SegmentIndex, place: str) -> None:
-    """Verify that an index is of the journal's own source: slots of one cluster have segments of the same names.
+    """Verify that an index belongs to the journal's own source: slots of one cluster can have segments of the same names.
 
-    :raises JournalError: when it is of another slot or cluster, or ``journal.json`` is damaged.
+    :raises JournalError: it belongs to another slot or cluster, or ``journal.json`` is damaged.
     """
     manifest, end = read_manifest(store), loaded.end
     if manifest is None:
@@ -122,8 +124,8 @@ def require_own(store: Store, loaded: SegmentIndex, place: str) -> None:
     own = manifest.source
     if (end.system_identifier, end.slot) != (own.system_identifier, own.slot):
         raise DamagedJournal(
-            f"{place} is that of another journal: it is of slot {end.slot!r} of cluster {end.system_identifier}, and the "
-            f"journal is of slot {own.slot!r} of cluster {own.system_identifier}"
+            f"{place} is from another journal: its source is slot {end.slot!r} of cluster {end.system_identifier}, and the "
+            f"journal's source is slot {own.slot!r} of cluster {own.system_identifier}"
         )
 
 

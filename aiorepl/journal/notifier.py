@@ -1,7 +1,6 @@
-"""Who waits for a journal to grow, in this process. Others have to look.
+"""Notifies the readers of this process that a journal has grown. Readers in other processes poll.
 
-A writer works in a thread of its own, and readers may run on several event loops, so a waiter is woken through its
-own loop.
+The writer runs in a thread, and readers may run in several event loops, so each reader is woken through its own loop.
 """
 
 from __future__ import annotations
@@ -11,37 +10,37 @@ import contextlib
 import threading
 from weakref import WeakSet
 
-_waiting: dict[str, WeakSet[Notifier]] = {}
+_notifiers: dict[str, WeakSet[Notifier]] = {}
 _lock = threading.Lock()
 
 
 class Notifier:
-    """Rings when the journal at ``url`` has grown, for as long as somebody has it."""
+    """Waits for growth of the journal at ``url``. Registered for as long as the object exists."""
 
     def __init__(self, url: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._rung = asyncio.Event()
+        self._grown = asyncio.Event()
         with _lock:
-            _waiting.setdefault(url, WeakSet()).add(self)
+            _notifiers.setdefault(url, WeakSet()).add(self)
 
-    def ring(self) -> None:
-        """From any thread."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits there
-            self._loop.call_soon_threadsafe(self._rung.set)
+    def notify(self) -> None:
+        """Wake the waiting task. May be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
+            self._loop.call_soon_threadsafe(self._grown.set)
 
     async def wait(self, seconds: float) -> None:
-        """Until it rings, which it may have done already, but no longer than ``seconds``."""
+        """Wait for a notification since the last call, but no longer than ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._rung.wait()
-        self._rung.clear()
+                await self._grown.wait()
+        self._grown.clear()
 
 
-def grown(url: str) -> None:
-    """Tell all who listen that the journal at ``url`` has grown."""
+def notify(url: str) -> None:
+    """Notify the readers of the journal at ``url``."""
     with _lock:
-        bells = list(_waiting.get(url, ()))
-        if not bells:
-            _waiting.pop(url, None)
-    for bell in bells:
-        bell.ring()
+        notifiers = list(_notifiers.get(url, ()))
+        if not notifiers:
+            _notifiers.pop(url, None)
+    for notifier in notifiers:
+        notifier.notify()

@@ -1,14 +1,12 @@
-"""Prepared transactions, kept beside the segments until they are decided.
+"""Prepared transactions, kept beside the segments until they are decided. Blocking; used by the writer only.
 
-Once a PREPARE is confirmed, the server does not send its rows again, and COMMIT PREPARED carries none. So the rows are
-made durable here first, in a file like a segment with one transaction. On COMMIT PREPARED they are appended to the journal
-as a transaction of that commit. Segments hold committed transactions only, so their readers need not know two-phase commit.
+Once a PREPARE is confirmed, the server does not send its rows again, and COMMIT PREPARED has none. So the rows are made
+durable here first, in a file like a segment with one transaction. At COMMIT PREPARED they are appended to the journal as a
+transaction of that commit. Segments have committed transactions only, so their readers need not know two-phase commit.
 
-A transaction is identified by its xid and the LSN of its PREPARE, never by its gid, which may be used again at once. The
-index of every segment and ``position.json`` list the undecided transactions. A file that is not listed is a leftover; a
-listed file that is missing is an error.
-
-Blocking, and used by the writer alone.
+Xid and PREPARE LSN identify a transaction; its gid can be reused at once. The index of every segment and ``position.json``
+list the undecided transactions. A file that is not listed is a leftover, and is deleted. A listed file that is missing is an
+error.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.index import SegmentIndex, dump, load
 from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.metadata_files import require_own
-from aiorepl.journal.reader import decoder, read_block
+from aiorepl.journal.reader import block_decoder, read_block
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segment_format import frames
 from aiorepl.journal.store import Store, Upload
@@ -49,15 +47,15 @@ class PreparedStore:
 
     @property
     def undecided(self) -> tuple[PreparedTransaction, ...]:
-        """The kept transactions, in the order of their PREPAREs."""
+        """The undecided transactions, in the order of their PREPAREs."""
         return tuple(self._undecided)
 
-    def open(self, kept: Iterable[PreparedTransaction]) -> None:
-        """Load the kept transactions, and delete the files of all others.
+    def open(self, undecided: Iterable[PreparedTransaction]) -> None:
+        """Start with these undecided transactions, and delete the files of all others.
 
-        :raises JournalError: a kept transaction's file is missing or damaged.
+        :raises JournalError: the index of an undecided transaction is missing or damaged.
         """
-        self._undecided, self._decided = list(kept), []
+        self._undecided, self._decided = list(undecided), []
         for transaction in self._undecided:
             load_prepared_index(self._store, transaction)
         names = {transaction.name for transaction in self._undecided}
@@ -70,72 +68,75 @@ class PreparedStore:
 
         After an error, the caller may repeat the slice or the whole transaction.
         """
-        kept = PreparedTransaction(header.commit_lsn, header.xid, header.gid or "")
+        transaction = PreparedTransaction(header.commit_lsn, header.xid, header.gid or "")
         preparing = self._preparing
-        if preparing is None or preparing.transaction != kept:
+        if preparing is None or preparing.transaction != transaction:
             self.discard()
-            preparing = self._preparing = _Preparing(self._store, kept, self._block_bytes)
+            preparing = self._preparing = _Preparing(self._store, transaction, self._block_bytes)
         preparing.add(part)
         if part.end_lsn is not None:
             preparing.publish(source.at(part.end_lsn))
-            self._undecided.append(kept)
+            self._undecided.append(transaction)
             self._preparing = None
 
     def committed(self, header: Transaction, end_lsn: LSN) -> Iterator[Slice]:
-        """The slices of the prepared transaction under its commit's header; one slice without changes if it is not
-        kept, because PostgreSQL 15 and 16 do not send the PREPARE of an empty transaction.
+        """Read the slices of a prepared transaction, with the header of its commit.
 
-        :raises JournalError: when it is damaged.
+        One slice without changes if the transaction is unknown: PostgreSQL 15 and 16 do not send the PREPARE of an empty
+        transaction.
+
+        :raises JournalError: its file is missing or damaged.
         """
-        kept = self._find(header.xid, header.commit_lsn)
-        held: Slice | None = None
-        for part in () if kept is None else read_prepared(self._store, kept):
-            if held is not None:
-                yield held
-            before = part.transaction or header
-            committed = replace(header, origin=before.origin, prepared=False)
-            held = Slice(committed, part.changes, held is None, None, part.size)
-        if held is None:
-            held = Slice(replace(header, prepared=False), (), True, None, 0)
-        yield replace(held, end_lsn=end_lsn)
+        transaction = self._find(header.xid, header.commit_lsn)
+        # One slice behind, because only the last one gets the end LSN.
+        pending: Slice | None = None
+        for part in () if transaction is None else read_prepared(self._store, transaction):
+            if pending is not None:
+                yield pending
+            prepared = part.transaction or header
+            committed = replace(header, origin=prepared.origin, prepared=False)
+            pending = Slice(committed, part.changes, pending is None, None, part.size)
+        if pending is None:
+            pending = Slice(replace(header, prepared=False), (), True, None, 0)
+        yield replace(pending, end_lsn=end_lsn)
 
     def decide(self, xid: int, decided_at: LSN) -> None:
         """Mark a transaction as committed or rolled back. Its files stay until ``forget``."""
-        kept = self._find(xid, decided_at)
-        if kept is not None:
-            self._decided.append(kept)
-            self._undecided.remove(kept)
+        transaction = self._find(xid, decided_at)
+        if transaction is not None:
+            self._decided.append(transaction)
+            self._undecided.remove(transaction)
 
     def void(self) -> None:
-        """Drop all of them, because a new slot sends their rows again when they commit."""
+        """Forget all undecided transactions: a new slot sends their rows when they commit."""
         self._decided += self._undecided
         self._undecided.clear()
 
     def forget(self) -> None:
-        """Delete the files of decided transactions, once the decision is durable. Failed deletions are retried later."""
-        left = []
-        for kept in self._decided:
+        """Delete the files of decided transactions. Call it once the decisions are durable. The next call retries failures."""
+        remaining = []
+        for transaction in self._decided:
             try:
-                self._store.delete(kept.name + INDEX)
-                self._store.delete(kept.name + CONTENT)
+                self._store.delete(transaction.name + INDEX)
+                self._store.delete(transaction.name + CONTENT)
             except OSError:
-                left.append(kept)
-        self._decided = left
+                remaining.append(transaction)
+        self._decided = remaining
 
     def discard(self) -> None:
-        """Discard an incomplete transaction; the server sends it again."""
+        """Discard the incomplete transaction: the server sends it again."""
         if self._preparing is not None:
             self._preparing.discard()
             self._preparing = None
 
     def _find(self, xid: int, before: LSN) -> PreparedTransaction | None:
-        """The latest transaction with this xid that was prepared before ``before``."""
-        found = [kept for kept in self._undecided if kept.xid == xid and kept.lsn < before]
-        return max(found, key=lambda kept: kept.lsn, default=None)
+        """Find the latest transaction with this xid that was prepared before ``before``."""
+        found = [each for each in self._undecided if each.xid == xid and each.lsn < before]
+        return max(found, key=lambda each: each.lsn, default=None)
 
 
 class _Preparing:
-    """A transaction whose rows are being written. Its buffer is cleared once the store has taken the bytes."""
+    """The prepared transaction whose slices are being written."""
 
     def __init__(self, store: Store, transaction: PreparedTransaction, block_bytes: int) -> None:
         self.transaction = transaction
@@ -174,39 +175,39 @@ class _Preparing:
         self._ready = []
 
 
-def load_prepared_index(store: Store, kept: PreparedTransaction) -> SegmentIndex:
-    """Read the index of a kept transaction.
+def load_prepared_index(store: Store, transaction: PreparedTransaction) -> SegmentIndex:
+    """Read the index of a prepared transaction.
 
     :raises JournalError: it is missing or damaged.
     """
-    place = f"{kept.name}{INDEX} in the journal {store.url}"
+    place = f"{transaction.name}{INDEX} in the journal {store.url}"
     try:
-        loaded = load(store.read(kept.name + INDEX), place)
+        loaded = load(store.read(transaction.name + INDEX), place)
     except FileNotFoundError:
         raise DamagedJournal(
-            f"{place} is missing: the prepared transaction {kept.gid!r} is not decided, and its rows were confirmed"
+            f"{place} is missing: the prepared transaction {transaction.gid!r} is undecided, and the server does not resend it"
         ) from None
     require_own(store, loaded, place)
     return loaded
 
 
-def read_prepared(store: Store, kept: PreparedTransaction) -> Iterator[Slice]:
-    """Read the slices of a kept transaction.
+def read_prepared(store: Store, transaction: PreparedTransaction) -> Iterator[Slice]:
+    """Read the slices of a prepared transaction.
 
     :raises JournalError: its file is missing or damaged.
     """
-    index = load_prepared_index(store, kept)
-    place = f"{kept.name}{CONTENT} in the journal {store.url}"
+    index = load_prepared_index(store, transaction)
+    place = f"{transaction.name}{CONTENT} in the journal {store.url}"
     assembler = Assembler(Types(index.types), binary=index.binary)
     for block in index.blocks:
-        data = read_block(store, kept.name + CONTENT, block)
-        decode = decoder(index, block).decode
+        data = read_block(store, transaction.name + CONTENT, block)
+        decode = block_decoder(index, block).decode
         try:
             parts = assembler.feed(decode(payload) for payload in frames(data))
         except (ProtocolError, JournalError) as error:
             raise DamagedJournal(f"{place} is damaged: {error}") from None
         for part in parts:
             header = part.transaction
-            if header is None or (header.commit_lsn, header.xid) != (kept.lsn, kept.xid):
-                raise DamagedJournal(f"{place} is damaged: it holds another transaction")
+            if header is None or (header.commit_lsn, header.xid) != (transaction.lsn, transaction.xid):
+                raise DamagedJournal(f"{place} is damaged: it has another transaction")
             yield part

@@ -1,4 +1,4 @@
-"""Which segments can go: those that every registered consumer has passed, and of these the ones that nobody retains."""
+"""Deletes the segments that every registered consumer has passed, and that the retention does not keep."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Self
 
+from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
@@ -20,19 +21,20 @@ from aiorepl.sizes import parse_size
 
 _log = logging.getLogger("aiorepl.journal")
 
-_LONGEST: Final = 60.0
-_SHORTEST: Final = 1.0
+# Seconds between two prunings.
+_MAX_PAUSE: Final = 60.0
+_MIN_PAUSE: Final = 1.0
 _AGE: Final = re.compile(r"(\d{1,9})(s|min|h|d)")
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What to keep of what every consumer has passed: for reading it again, or for those that come later.
+    """Limits for the segments that every consumer has passed. They are kept for replays and for new consumers.
 
-    :param max_age_seconds: segments go when they are older.
-    :param max_bytes: the oldest go while all segments together are larger.
-    :raises ConfigurationError: for neither, and for less than nothing.
+    :param max_age_seconds: segments that are older are deleted.
+    :param max_bytes: the oldest segments are deleted while all segments together are larger.
+    :raises ConfigurationError: there is no limit, or one is negative.
     """
 
     max_age_seconds: float | None = None
@@ -42,32 +44,32 @@ class Retention:
         limits = [limit for limit in (self.max_age_seconds, self.max_bytes) if limit is not None]
         if not limits or min(limits) < 0:
             raise ConfigurationError(
-                "a retention is an age in seconds, a number of bytes, or both; 0 keeps nothing"
+                "a retention needs max_age_seconds, max_bytes or both, and neither is negative; 0 keeps nothing"
             )
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``"7d"``, ``"100gb"``, or both, ``"7d 100gb"``: what exceeds either goes.
+        """Parse an age like ``"7d"``, a size like ``"100gb"``, or both: ``"7d 100gb"``.
 
-        :raises ConfigurationError: for other text.
+        :raises ConfigurationError: the text has another form.
         """
         found: dict[str, int | None] = {}
         for word in text.lower().replace(",", " ").split() or [""]:
-            limit, amount = _read(word)
+            limit, amount = _parse(word)
             if amount is None or limit in found:
                 raise ConfigurationError(
-                    f"retention {text!r} is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or one of "
-                    'each, as in "7d 100gb"'
+                    f"retention {text!r} is neither an age in s, min, h or d, nor a size in kb, mb or gb, nor one of each, as in "
+                    '"7d 100gb"'
                 )
             found[limit] = amount
-        return cls(found.get("seconds"), found.get("bytes"))
+        return cls(found.get("max_age_seconds"), found.get("max_bytes"))
 
 
-def _read(word: str) -> tuple[str, int | None]:
+def _parse(word: str) -> tuple[str, int | None]:
     if (age := _AGE.fullmatch(word)) is not None:
-        return "seconds", int(age[1]) * _SECONDS[age[2]]
-    # Of 30m nobody knows whether these are minutes.
-    return "bytes", parse_size(word) if word.endswith("b") else None
+        return "max_age_seconds", int(age[1]) * _SECONDS[age[2]]
+    # 30m could be minutes, so a size needs its b.
+    return "max_bytes", parse_size(word) if word.endswith("b") else None
 
 
 def prune(
@@ -77,61 +79,60 @@ def prune(
     until: LSN | None = None,
     retention: Retention | None = None,
 ) -> list[str]:
-    """Delete the segments that all cursors have passed. Safe beside a writer and readers.
+    """Delete the segments that all cursors have passed. Safe while the journal is written and read.
 
-    The newest segment stays, for it tells where the journal ends. Without any cursor nothing is deleted: nobody has
-    said that he has read it.
+    The last segment is kept, because it marks the journal's end. Without any cursor, nothing is deleted.
 
-    :param until: keep what ends behind this, too.
-    :param retention: keep this much of it; nothing unless given.
-    :returns: the names of the segments that are gone, oldest first.
-    :raises OSError: when a file cannot be deleted; those before it are gone.
+    :param until: keep also the segments that end after this LSN.
+    :param retention: keep also the segments within these limits.
+    :returns: the names of the deleted segments, oldest first.
+    :raises OSError: a file cannot be deleted; those before it are.
     :raises JournalError: the journal or a cursor is damaged; nothing was deleted.
     """
     store = open_store(url) if store is None else store
     with reading(store):
         chain = read_chain(store)
     cursors = Cursors(url, store=store)
-    held = [position.lsn for name in cursors.names() if (position := cursors.get(name)) is not None]
-    if chain is None or not held:
+    read = [position.lsn for name in cursors.names() if (position := cursors.get(name)) is not None]
+    if chain is None or not read:
         return []
-    passed = min(held) if until is None else min(*held, until)
+    passed = min(read) if until is None else min(*read, until)
     segments = chain.segments()
     retained = None if retention is None else _Retained(store, segments, retention)
-    gone = []
+    deleted = []
     for segment in segments[:-1]:
         if segment.last_end_lsn > passed or (retained is not None and retained.keeps(segment)):
             break
-        # The index first: from then on the segment does not exist, whatever happens to the rest.
+        # The index first: without it the segment does not exist, even if the second deletion fails.
         store.delete(segment.name + INDEX)
         store.delete(segment.name + SEGMENT)
-        gone.append(segment.name)
+        deleted.append(segment.name)
     for segment in unindexed(store):
         # An earlier pruning was interrupted between the two files.
         if segment.last_end_lsn <= min(chain.start_lsn, passed):
             store.delete(segment.name + SEGMENT)
-    return gone
+    return deleted
 
 
 class _Retained:
-    """What a retention keeps of a journal, asked from its oldest segment on until the first that is kept."""
+    """Applies a retention to a journal's segments, from the oldest to the first that is kept."""
 
     def __init__(self, store: Store, segments: list[Segment], retention: Retention) -> None:
         self._store = store
         self._retention = retention
         self._now = time.time()
-        # Only a limit in bytes needs all of them looked at.
-        self._left = 0 if retention.max_bytes is None else sum(map(self._size, segments))
+        # Only a limit in bytes needs the sizes of all segments.
+        self._total = 0 if retention.max_bytes is None else sum(map(self._size, segments))
 
     def keeps(self, segment: Segment) -> bool:
-        """Whether this one stays; if not, it counts as gone."""
+        """Whether the segment is kept; if not, it no longer counts for the limit in bytes."""
         size, published = self._about(segment)
         old = (
             self._retention.max_age_seconds is not None
             and self._now - published > self._retention.max_age_seconds
         )
-        large = self._retention.max_bytes is not None and self._left > self._retention.max_bytes
-        self._left -= size
+        large = self._retention.max_bytes is not None and self._total > self._retention.max_bytes
+        self._total -= size
         return not (old or large)
 
     def _size(self, segment: Segment) -> int:
@@ -143,20 +144,20 @@ class _Retained:
 
 
 async def keep_pruned(url: str, retention: Retention) -> None:
-    """Prune now and again and again, until cancelled. Never fails: the stream does not depend on it."""
-    age = _LONGEST if retention.max_age_seconds is None else retention.max_age_seconds
-    pause = max(_SHORTEST, min(age, _LONGEST))
-    told = ""
+    """Prune periodically, until cancelled. An error is only logged, because the stream does not depend on pruning."""
+    age = _MAX_PAUSE if retention.max_age_seconds is None else retention.max_age_seconds
+    pause = max(_MIN_PAUSE, min(age, _MAX_PAUSE))
+    logged = ""
     while True:
         try:
-            gone = await asyncio.to_thread(prune, url, retention=retention)
+            deleted = await asyncio.to_thread(prune, url, retention=retention)
         except (JournalError, OSError) as error:
-            text = f"{type(error).__name__}: {error.strerror if isinstance(error, OSError) else error}"
-            if text != told:
+            text = reason(error) if isinstance(error, OSError) else str(error)
+            if text != logged:
                 _log.warning("journal %s cannot be pruned, and grows: %s", url, text)
-            told = text
+            logged = text
         else:
-            told = ""
-            if gone:
-                _log.info("pruned %d segments of journal %s, up to %s", len(gone), url, gone[-1])
+            logged = ""
+            if deleted:
+                _log.info("pruned %d segments of journal %s, up to %s", len(deleted), url, deleted[-1])
         await asyncio.sleep(pause)

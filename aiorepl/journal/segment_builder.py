@@ -1,11 +1,11 @@
-"""Slices into blocks and their index. Pure: the bytes it has ready are the writer's to keep.
+"""Builds the blocks and the index of a segment from slices. Pure: the writer writes the bytes.
 
-A block is closed at about ``block_bytes``, between any two messages; a segment only between transactions. So that a
-block decodes alone, its entry in the index carries the transaction it begins in, the ordinal, and the descriptions
+A block is closed at about ``block_bytes``, between any two messages; a segment only between transactions. A block can be
+decoded alone, because its entry in the index has the transaction in whose middle it starts, the ordinal, and the descriptions
 that its rows need. Only a description that changes *within* a block is written into it.
 
-A row's bytes go straight behind those of the block, without the xid of a stream: 0.02 µs of CPU compiled. As a list of
-lengths and messages that were joined in the end, in plain Python, it was 0.5.
+A row is appended to the block's bytes without the xid of a streamed transaction, in 0.02 µs of CPU if compiled. A list of
+messages, joined at the end, took 0.5 µs in plain Python.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aiorepl.values.types import BUILTIN, TypeInfo
 class SegmentBuilder:
     """Builds one segment.
 
-    :param block_bytes: where to close a block, roughly.
+    :param block_bytes: the approximate size of a block.
     """
 
     def __init__(self, block_bytes: int) -> None:
@@ -49,19 +49,19 @@ class SegmentBuilder:
 
     @property
     def open(self) -> Transaction | None:
-        """The transaction that has begun and not ended."""
+        """The transaction whose end was not added yet."""
         return self._open
 
     def add(self, part: Slice) -> None:
         """Append a slice.
 
-        :raises PermanentError: when changes are missing before it. What was added before is not affected.
+        :raises PermanentError: changes before it are missing. Earlier slices are not affected.
         """
         header = part.transaction
         if header is not None:
             self._enter(part, header)
         elif self._open is None and part.end_lsn is not None:
-            # A message between transactions. Within one, its Commit, which is further on, covers the message.
+            # A message between transactions. The end of a message within one is that of its Commit.
             self._end(part.end_lsn)
         for change in part.changes:
             self._change(change)
@@ -75,7 +75,7 @@ class SegmentBuilder:
             self._close_block()
 
     def redefines(self, part: Slice) -> bool:
-        """Whether a type of this slice's rows was another one in the segment so far, which has one description of each."""
+        """Whether a type differs from the one of the same oid in this segment, which can describe only one of them."""
         if isinstance(part.changes, SpooledChanges) and len(part.changes):
             changes: Sequence[Change] = (part.changes[0],)
         else:
@@ -84,21 +84,21 @@ class SegmentBuilder:
         return types is not None and self._descriptions.redefined(types)
 
     def take(self) -> list[bytes | bytearray]:
-        """The bytes that are complete, in order, and not taken yet."""
+        """Return the bytes of the blocks that were closed since the last call."""
         ready, self._ready = self._ready, []
         return ready
 
     @property
     def first_end(self) -> LSN:
-        """End LSN of the first transaction, or message between transactions; 0 if there is none yet."""
+        """The end LSN of the first transaction, or message between transactions; 0 if there is none yet."""
         return self._first_end
 
     def finish(
         self, end: Position, *, after: LSN, start_lsn: LSN, prepared: tuple[PreparedTransaction, ...] = ()
     ) -> SegmentIndex:
-        """Close the last block and describe the segment, which covers everything up to ``end``.
+        """Close the last block, and make the index.
 
-        The other parameters are fields of the index.
+        :param end: the end of the segment's range; other parameters as in SegmentIndex.
         """
         self._close_block()
         return SegmentIndex(
@@ -115,16 +115,16 @@ class SegmentBuilder:
 
     def _enter(self, part: Slice, header: Transaction) -> None:
         before = self._open
-        begins = before is None or before.commit_lsn != header.commit_lsn
-        expected = 0 if begins else self._ordinal
-        if (begins and not (part.first and before is None)) or (
+        is_new = before is None or before.commit_lsn != header.commit_lsn
+        expected = 0 if is_new else self._ordinal
+        if (is_new and not (part.first and before is None)) or (
             part.changes and part.changes[0].ordinal != expected
         ):
             raise PermanentError(
-                f"changes of the transaction at {header.commit_lsn} are missing: a journal keeps whole "
-                "transactions, so nothing may be filtered out before it"
+                f"changes of the transaction at {header.commit_lsn} are missing: a journal needs whole transactions, so "
+                "do not filter changes before it"
             )
-        if begins:
+        if is_new:
             self._block.append(segment_format.begin(header.commit_lsn, header.commit_timestamp, header.xid))
             self._ordinal = 0
         if header.origin is not None and (before is None or before.origin != header.origin):
@@ -136,7 +136,7 @@ class SegmentBuilder:
         block = self._block
         xid: int | None
         if isinstance(change, RowChange):
-            row = change  # known to be one in the compiled form, too
+            row = change  # the compiled form knows the type of ``row`` only
             if row.layout.relation is not block.relation:
                 self._switch(row.layout.relation, row.layout.types)
                 self._binary = self._binary or row.layout.binary
@@ -146,15 +146,13 @@ class SegmentBuilder:
             for relation in change.relations:
                 self._switch(relation, None)
                 block.run += 1
-            # It came without types, so the next row has to bring its own.
+            # A Truncate comes without types, so the next row must register its own.
             block.relation = None
             payload, xid = change.message.payload, change.message.xid
         elif isinstance(change, Message):
             payload, xid = change.message.payload, change.message.xid
         else:
-            raise AssertionError(  # noqa: TRY004 - a kind of change was added and not here
-                f"{type(change).__name__} is no change that a journal keeps"
-            )
+            raise AssertionError(f"a journal cannot keep a {type(change).__name__}")  # noqa: TRY004 - a bug, not a caller's error
         if xid is None:
             block.append(payload)
         else:
@@ -165,7 +163,7 @@ class SegmentBuilder:
             self._close_block()
 
     def _switch(self, relation: Relation, types: Types | None) -> None:
-        """The next row is one of ``relation``."""
+        """Prepare the block for rows of ``relation``."""
         block = self._block
         number = self._descriptions.number(relation, types)
         current = block.current.get(relation.oid)
@@ -201,7 +199,7 @@ class SegmentBuilder:
 
 
 class _OpenBlock:
-    """The block that messages go into. ``run`` counts rows since ``relation`` became the last one."""
+    """The block that messages are appended to. ``run`` counts the rows since the last change of ``relation``."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -220,7 +218,7 @@ class _OpenBlock:
         byteops.put_framed(self.data, payload, 0, 0)
 
     def append_without_xid(self, payload: bytes) -> None:
-        """A content message of a stream block: ``messages.without_xid`` of it."""
+        """Append a message of a streamed transaction, as ``messages.without_xid`` would return it."""
         byteops.put_framed(self.data, payload, 1, 5)
 
     def within(self, commit_lsn: LSN) -> None:
@@ -230,7 +228,7 @@ class _OpenBlock:
 
     def count(self) -> None:
         if self.run:
-            # Taken out and put back, so that the description used last comes last.
+            # Removed and inserted, so that the dictionary's order is that of last use.
             self.rows[self.number] = self.rows.pop(self.number, 0) + self.run
             self.run = 0
 
@@ -250,7 +248,7 @@ class _OpenBlock:
 
 
 class _Descriptions:
-    """The descriptions of a segment, each once, however often the server sent it, and the types they lean on."""
+    """The descriptions of a segment, each once, and the types that they use."""
 
     def __init__(self) -> None:
         self.all: list[Description] = []
@@ -261,13 +259,13 @@ class _Descriptions:
         self._last: Types | None = None
 
     def number(self, relation: Relation, types: Types | None) -> int:
-        """The number of ``relation``; with ``types``, what is known of its columns' types is kept too."""
+        """Return the number of ``relation``. If ``types`` are given, register its columns' types, too."""
         number = self._known.get(relation)
         if number is None:
             number = self._known[relation] = self._describe(relation)
         if types is not None and relation not in self._typed:
             self._typed.add(relation)
-            self._gather((column.type_oid for column in relation.columns), types)
+            self._add_types((column.type_oid for column in relation.columns), types)
         return number
 
     def _describe(self, relation: Relation) -> int:
@@ -282,14 +280,14 @@ class _Descriptions:
         return number
 
     def redefined(self, types: Types) -> bool:
-        """Whether one of the types is another one there."""
+        """Whether a registered type differs from the one in ``types``."""
         if types is self._last:
             return False
         self._last = types
         return any(types.info(oid) not in (None, info) for oid, info in self.types.items())
 
-    def _gather(self, oids: Iterable[int], types: Types) -> None:
-        """Keep what is known of types that are not built in, down to what they are made of."""
+    def _add_types(self, oids: Iterable[int], types: Types) -> None:
+        """Register the known types that are not built in, and the types that they are made of."""
         pending = list(oids)
         seen: set[int] = set()
         while pending:

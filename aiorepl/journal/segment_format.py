@@ -1,11 +1,11 @@
-"""What stands in a segment: framed pgoutput messages of version 1, and the few that the journal writes itself.
+"""The format of a segment file: framed pgoutput messages of protocol version 1. Pure.
 
     segment   magic, then blocks
-    block     frames; decodes by itself, given what the index says of it
+    block     frames; can be decoded alone, with its entry in the index
     frame     length (4 bytes, big-endian), then one pgoutput message
 
-Version 1 has no xid prefixes: there is nothing in a journal but committed transactions, one after the other, each
-from Begin to Commit. Pure: bytes in, bytes out.
+Messages of version 1 have no xid, because a journal holds whole committed transactions, one after the other, each from Begin
+to Commit. The journal makes its own Begin, Commit and Origin messages; all others are the server's.
 """
 
 from __future__ import annotations
@@ -29,26 +29,29 @@ checksum: Final = zlib.crc32
 
 
 def begin(commit_lsn: int, commit_timestamp: int, xid: int) -> bytes:
-    """A Begin message; times are microseconds since 2000-01-01 00:00 UTC."""
+    """Make a Begin message.
+
+    :param commit_timestamp: microseconds since 2000-01-01 00:00 UTC.
+    """
     return _BEGIN.pack(b"B", commit_lsn, commit_timestamp, xid)
 
 
 def commit(commit_lsn: int, end_lsn: int, commit_timestamp: int) -> bytes:
-    """A Commit message."""
+    """Make a Commit message; parameters as ``begin``."""
     return _COMMIT.pack(b"C", 0, commit_lsn, end_lsn, commit_timestamp)
 
 
 def origin(name: str) -> bytes:
-    """An Origin message. The commit LSN over there is not kept, so it is 0."""
+    """Make an Origin message. A journal does not keep the commit LSN on the origin server, so it is 0."""
     return _ORIGIN.pack(b"O", 0) + name.encode() + b"\0"
 
 
 def frames(block: bytes) -> Iterator[bytes]:
-    """The messages of a block.
+    """Iterate over the messages of a block.
 
-    :raises JournalError: when the lengths do not add up.
+    :raises JournalError: the last message is incomplete.
     """
     try:
         yield from unframed(block)
     except ValueError:
-        raise JournalError("a block does not end where its last message does") from None
+        raise JournalError("its last message is incomplete") from None

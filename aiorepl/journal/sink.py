@@ -1,6 +1,6 @@
-"""The journal as a sink: the one that the slot waits for when a pipeline has a journal.
+"""The journal as a sink. In a pipeline with a journal, it is the only sink that the slot waits for.
 
-Only hands over: ``writer`` works in threads, a batch at a time.
+The blocking work is in ``writer``, which runs in threads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from aiorepl.sink import Batch, Sink, SinkContext
 
 
 class JournalSink(Sink):
-    """Keeps everything it is given, durable at every flush, and tells ``follow`` of this process when it grows.
+    """Appends slices to a journal, durable at every flush, and notifies the readers of this process.
 
-    It must be given everything: a transaction of which changes were filtered out is refused. Marks (slices that are
-    empty) move its position, so that it stays up with what the slot is told.
+    It needs every change: a transaction with changes filtered out is rejected. Empty slices advance its position, so that it
+    keeps up with what the slot confirms.
 
-    :param url: the folder, as a path or ``file://`` URL; made at the first start.
+    :param url: the journal's folder, as a path or ``file://`` URL; created at the first start.
     :param segment_bytes: a segment is closed at the first transaction end past this size, and at every flush.
-    :param block_bytes: a block, the unit that a reader holds in memory, is closed past this size.
+    :param block_bytes: a block is closed past this size. A reader has one block in memory at a time.
     """
 
     supports_prepared = True
@@ -46,50 +46,46 @@ class JournalSink(Sink):
 
     @property
     def url(self) -> str:
-        """Where the journal is."""
+        """The journal's absolute path."""
         return self._store.url
 
     @property
     def end(self) -> LSN:
-        """The end of the last segment: as far as anybody can read."""
+        """The end of the last segment, which is the limit for readers."""
         return self._writer.end
 
     async def skip(self, after: LSN, until: Position) -> None:
-        """Note that what committed behind ``after`` and up to ``until`` is missing, and go on from there. Between
-        ``open`` and ``write``.
-        """
-        with self._errors("note a gap"):
+        """Record a gap from ``after`` to ``until``, and continue after it. Call it between ``open`` and ``write``."""
+        with self._errors("record a gap"):
             await to_thread.run_sync(self._writer.skip, after, until)
 
     async def void_prepared(self) -> None:
-        """Forget all prepared transactions, because a new slot sends them again when they commit. Call it between
-        ``open`` and ``write``.
-        """
+        """Forget all prepared transactions: a new slot sends them when they commit. Call it between ``open`` and ``write``."""
         with self._errors("forget prepared transactions"):
             await to_thread.run_sync(self._writer.void_prepared)
 
     async def open(self, context: SinkContext) -> Position | None:
-        """Take the journal over.
+        """Lock and verify the journal.
 
-        :returns: how far it goes; ``None`` when nothing is in it yet.
-        :raises JournalError: when it is damaged, or another process writes it.
-        :raises SlotError: when it is the journal of another source.
+        :returns: its end; ``None`` if it is empty.
+        :raises JournalError: it is damaged, or another process writes it.
+        :raises SlotError: it belongs to another source.
         """
         with self._errors("open"):
             return await to_thread.run_sync(self._writer.open, context.position)
 
     async def write(self, batch: Batch) -> None:
-        """Append the batch; the segment may be closed with it."""
+        """Append the batch, and close the segment if it has become large."""
         with self._errors("write"):
             await to_thread.run_sync(self._writer.write, batch.slices)
 
     async def flush(self) -> None:
-        """Close the segment: every whole transaction is durable, and readers see it."""
+        """Close the segment, which makes every whole transaction durable and visible to readers."""
         with self._errors("flush"):
             await to_thread.run_sync(self._writer.flush)
 
     async def close(self) -> None:
-        """Release the journal. What was not flushed is thrown away: it comes again."""
+        """Release the journal, and discard what was not flushed: the server sends it again."""
         # Releases the lock even if this is cancelled before the thread begins.
         with self._errors("close"):
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._writer.close))

@@ -1,4 +1,4 @@
-"""A reader that follows a journal: an iterator whose calls may be cancelled and made again."""
+"""The iterator that ``JournalReader.follow`` returns. Its calls may be cancelled and repeated."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from aiorepl.transactions.slices import Slice
 
 
 class SliceIterator(AsyncIterator[Slice]):
-    """The slices of a journal as they come; it never ends by itself. Made by ``JournalReader.follow``.
+    """Iterates over the slices of a journal, and waits for more at its end.
 
-    Unlike an async generator, which ends when it is cancelled, it continues after a time-out where it was.
+    An async generator ends when it is cancelled. This iterator continues where it was, such as after a time-out.
 
-    :param blocks: the slices of one block after the other; an empty list where the journal ends for now.
-    :param poll: how many seconds to wait for the writer of this process before the next look.
+    :param url: the journal's URL.
+    :param blocks: yields the slices of one block at a time, and an empty list at the journal's end.
+    :param poll: seconds between two looks at the journal's end, unless the writer is in this process and notifies.
     """
 
     def __init__(self, url: str, blocks: AsyncGenerator[list[Slice]], poll: float) -> None:
         self._url = url
         self._blocks = blocks
         self._poll = poll
-        self._bell: Notifier | None = None
+        self._notifier: Notifier | None = None
         self._slices: deque[Slice] = deque()
-        # Ends soon in each case, so that nothing runs on where the iterator is dropped.
+        # One call reads one block, so no task outlives a dropped iterator for long.
         self._reading = Resumable(self._read, "aiorepl journal reader")
-        self._ended = False
+        self._at_end = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Slice:
-        if self._bell is None:
-            self._bell = Notifier(self._url)
+        if self._notifier is None:
+            self._notifier = Notifier(self._url)
         while not self._slices:
-            if self._ended:
-                await self._bell.wait(self._poll)
-                self._ended = False
+            if self._at_end:
+                await self._notifier.wait(self._poll)
+                self._at_end = False
             slices = await self._reading.result()
             self._slices.extend(slices)
-            self._ended = not slices
+            self._at_end = not slices
         return self._slices.popleft()
 
     async def aclose(self) -> None:
-        """Let go of the journal."""
+        """Stop reading."""
         try:
             await self._reading.stop()
         finally:

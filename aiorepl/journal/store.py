@@ -1,7 +1,7 @@
-"""Where a journal's files are kept: whole small files, large ones that appear at once, and ranged reads.
+"""Keeps a journal's files, whatever their contents: atomic writes, ranged reads, listings, and the writer's lock.
 
-The seam is narrow so that an object store fits behind it: nothing is appended to, renamed or changed once it has its
-name, and a name that is listed can be read whole. Knows nothing of what is in the files.
+The interface is small, so that an object store can implement it: a published file is never appended to, renamed or changed,
+and a listed file can be read whole.
 """
 
 from __future__ import annotations
@@ -21,73 +21,82 @@ _LOCK: Final = "journal.lock"
 
 
 class Upload(Protocol):
-    """A file that does not exist until it is published."""
+    """A file that is invisible until it is published."""
 
     def write(self, parts: Sequence[bytes | bytearray]) -> None:
-        """Append ``parts``, all or nothing: after an OSError the same call may be made again."""
+        """Append all of ``parts``. After an OSError the call may be repeated."""
 
     def publish(self, name: str) -> None:
-        """Make it durable and give it its name. Once that has been done, again does nothing."""
+        """Make the file durable under ``name``. Does nothing if it is published."""
 
     def discard(self) -> None:
-        """Forget it, unless it has been published."""
+        """Delete the file unless it is published."""
 
 
 class Store(Protocol):
-    """A folder. Names may have one ``/``; every call may raise OSError."""
+    """A journal's folder. Names may contain one ``/``. Every call may raise OSError."""
 
     @property
     def url(self) -> str:
-        """Where it is: the same for all who use it, however they spelled it."""
+        """The folder's normalized address: equal for all users of one folder."""
 
     def names(self, folder: str = "") -> list[str]:
-        """The names of what has been published, in any order; empty when there is no such folder."""
+        """List the published files in any order; empty if the folder does not exist."""
 
     def read(self, name: str, offset: int = 0, length: int = -1) -> bytes:
-        """Some of a file, or all of it. FileNotFoundError when there is none of that name."""
+        """Read a file, or a range of it; fewer bytes than ``length`` at its end.
+
+        :raises FileNotFoundError: there is no such file.
+        """
 
     def about(self, name: str) -> tuple[int, float]:
-        """How large a file is, and when it was published, in seconds since 1970. FileNotFoundError as ``read``."""
+        """Return a file's size in bytes, and when it was published, in seconds since 1970.
+
+        :raises FileNotFoundError: there is no such file.
+        """
 
     def write(self, name: str, data: bytes) -> None:
-        """Create or replace a small file, atomically; durable on return."""
+        """Create or replace a small file atomically. It is durable on return."""
 
     def create(self) -> Upload:
-        """Begin a large file."""
+        """Start a large file."""
 
     def delete(self, name: str) -> None:
-        """Delete a file; none of that name is no error."""
+        """Delete a file. A missing file is no error."""
 
     def lock(self) -> None:
-        """Become the one writer. JournalError when another process, or another object of this one, is."""
+        """Become the only writer.
+
+        :raises JournalError: another process, or another object in this process, is the writer.
+        """
 
     def unlock(self) -> None:
-        """Let another become the writer. Without the lock, nothing."""
+        """Release the writer's lock, if it is held."""
 
     def clean(self) -> None:
-        """Remove what uploads left that were never published. For the writer alone."""
+        """Delete the remains of uploads that were never published. Only the writer may call it."""
 
 
 def open_store(url: str | os.PathLike[str]) -> LocalStore:
-    """The store at a path or ``file://`` URL.
+    """Open the store at a path or ``file://`` URL.
 
-    :raises ConfigurationError: for a URL of another kind.
+    :raises ConfigurationError: the URL has another scheme.
     """
     if isinstance(url, str) and "://" in url:
         parts = urlsplit(url)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
             raise ConfigurationError(
-                f"a journal is a folder: {parts.scheme}://{parts.netloc} is no path or file:///path"
+                f"a journal is a folder: {parts.scheme}://{parts.netloc} is neither a path nor file:///path"
             )
         return LocalStore(unquote(parts.path))
     return LocalStore(url)
 
 
 class LocalStore:
-    """A folder of a local (or properly locking network) file system.
+    """A folder in a local file system, or in a network file system with locks that work.
 
-    A file is written under another name, fsynced and renamed, and the folder is fsynced: a reader that sees the name sees
-    the whole file, also after a power cut. Files hold rows, so only their owner may read them.
+    ``durable`` writes the files, so a reader that sees a name sees the whole file, also after a power cut. The files contain
+    rows, so only their owner can read them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -100,7 +109,7 @@ class LocalStore:
         return str(self.path)
 
     def names(self, folder: str = "") -> list[str]:
-        """What stands in the folder under a name of its own."""
+        """List the published files."""
         try:
             with os.scandir(self.path / folder) as entries:
                 return [entry.name for entry in entries if not entry.name.endswith(PARTIAL)]
@@ -108,19 +117,19 @@ class LocalStore:
             return []
 
     def read(self, name: str, offset: int = 0, length: int = -1) -> bytes:
-        """Bytes of a file; fewer than ``length`` at its end."""
+        """Read a file, or a range of it."""
         with (self.path / name).open("rb", buffering=0) as file:
             if offset:
                 file.seek(offset)
             return file.read(length) if length >= 0 else file.readall()
 
     def about(self, name: str) -> tuple[int, float]:
-        """Size and time of the last write, which was just before it got its name."""
+        """Return the size and the time of the last write, which was just before the file was published."""
         found = (self.path / name).stat()
         return found.st_size, found.st_mtime
 
     def write(self, name: str, data: bytes) -> None:
-        """A small file, folder and all."""
+        """Create or replace a small file, and its folder if that is missing."""
         target = self.path / name
         make_folder(target.parent)
         upload = _LocalUpload(self, name)
@@ -131,45 +140,47 @@ class LocalStore:
             upload.discard()
 
     def create(self) -> Upload:
-        """A file that has no name yet."""
+        """Start a file under a temporary name."""
         return _LocalUpload(self, "segment")
 
     def delete(self, name: str) -> None:
-        """Unlink. Not fsynced: a file that comes back after a power cut is deleted again."""
+        """Delete a file. Not fsynced: if a power cut restores it, it is deleted again."""
         self.reached("delete", name)
         with contextlib.suppress(FileNotFoundError):
             (self.path / name).unlink()
 
     def lock(self) -> None:
-        """``flock`` on a file of its own, which also makes the folder."""
+        """Take an ``flock`` on the lock file. Creates the folder if it is missing."""
         make_folder(self.path)
         file = open_or_create(self.path / _LOCK)
         try:
-            # Held by the open file, so it goes with the process, however that ends.
+            # The lock belongs to the open file, so it ends with the process.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             raise JournalError(
-                f"the journal in {self.path} is being written by another process: stop that, or use another folder"
+                f"another process writes the journal in {self.path}: stop it, or use another folder"
             ) from None
         self._locked = file
 
     def unlock(self) -> None:
-        """Close the file, and the lock is gone."""
+        """Close the lock file, which releases the lock."""
         if self._locked is not None:
             self._locked.close()
             self._locked = None
 
     def clean(self) -> None:
-        """Unlink what has no name of its own."""
+        """Delete temporary files."""
         for path in self.path.glob(f"*{PARTIAL}"):
             path.unlink()
 
     def reached(self, step: str, name: str) -> None:
-        """Called before each step that another process, or a later start, could see. For tests to stop at."""
+        """A hook for tests, called before each step that another process or a restart could observe."""
 
 
 class _LocalUpload:
+    """An upload to a temporary file beside its target."""
+
     def __init__(self, store: LocalStore, name: str) -> None:
         self._store = store
         self._name = name
@@ -199,7 +210,7 @@ class _LocalUpload:
 
 @contextlib.contextmanager
 def reading(store: Store) -> Iterator[None]:
-    """OSErrors of reading, as JournalError."""
+    """Translate an OSError of a read into a JournalError."""
     try:
         yield
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Appends slices to a journal: blocks to a file without a name, which becomes a segment when it is complete.
+"""Appends slices to a journal: blocks go to a temporary file, which becomes a segment when it is complete.
 
-Blocking; called from a thread. An error leaves the writer so that the same call can be made again: what was built
-stays ready to be written, and slices that were built already are recognised and dropped. The one exception is an
-fsync that failed: the kernel may have dropped the pages, and a second fsync would lie.
+Blocking; runs in a thread. After an error the same call may be repeated: built bytes wait to be written, and slices that were
+built before are recognized and dropped. The exception is a failed fsync: the kernel may have dropped the pages, and a second
+fsync would succeed without them.
 
-A transaction that does not fit a batch gets a segment of its own to begin in, so that everything before it can be
-made durable while it is still coming.
+A transaction that is larger than a batch starts in a segment of its own. So everything before it can be made durable while
+the rest of it arrives.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from aiorepl.transactions.transaction import Transaction
 
 
 class JournalWriter:
-    """The one writer of a journal.
+    """The only writer of a journal.
 
     :param segment_bytes: a segment is closed at the first transaction end past this size.
     :param block_bytes: a block is closed past this size.
@@ -51,9 +51,9 @@ class JournalWriter:
         self._store = store
         self._segment_bytes = segment_bytes
         self._block_bytes = block_bytes
-        # A cancelled call goes on in its thread; close must not pull the file from under it.
+        # A cancelled call continues in its thread, and close must wait for it.
         self._lock = threading.Lock()
-        # Nor must an open that was cancelled before it came to anything take the lock once nobody is left to release it.
+        # An open that was cancelled before its thread started must not lock the journal after close.
         self._closed = False
         self._source: Position | None = None
         self._start_lsn = ZERO
@@ -71,23 +71,25 @@ class JournalWriter:
         self._leftovers: list[Segment] = []
 
     def open(self, source: Position, holder: str = "journal") -> Position | None:
-        """Take the lock, verify the journal, and return how far it goes; ``None`` when it is empty.
+        """Lock and verify the journal.
 
-        :raises JournalError: when it is damaged, or another process writes it, or this writer was closed.
-        :raises SlotError: when it is the journal of another source.
+        :param holder: how errors name the journal.
+        :returns: its end; ``None`` if it is empty.
+        :raises JournalError: it is damaged, another process writes it, or this writer was closed.
+        :raises SlotError: it belongs to another source.
         """
         with self._working():
             store = self._store
             store.lock()
             try:
-                self._take_over(source, f"{holder} in {store.url}")
+                self._load(source, f"{holder} in {store.url}")
             except BaseException:
-                # So that open may be called again.
+                # open may be called again.
                 store.unlock()
                 raise
             return self._state.position if self._state is not None and self._state.position.lsn else None
 
-    def _take_over(self, source: Position, holder: str) -> None:
+    def _load(self, source: Position, holder: str) -> None:
         store, chain = self._store, read_chain(self._store)
         if chain is None:
             state = State(source.at(ZERO))
@@ -98,18 +100,18 @@ class JournalWriter:
         self._prepared.open(state.prepared)
         self._start_lsn = source.lsn if chain is None else chain.manifest.start_lsn
         if not state.position.lsn:
-            # An empty journal begins at the slot's current position.
+            # An empty journal starts at the slot's current position.
             self._start_lsn = source.lsn
             write_manifest(store, Manifest(source.at(ZERO), self._start_lsn))
         if not state.position.lsn or (chain is not None and state is not chain.state):
             write_state(store, state)
-        kept_from = ZERO if chain is None else chain.start_lsn
-        self._leftovers = [segment for segment in unindexed(store) if segment.after >= kept_from]
+        start = ZERO if chain is None else chain.start_lsn
+        self._leftovers = [segment for segment in unindexed(store) if segment.after >= start]
         store.clean()
         self._source, self._state, self._accepted = source, state, ReplayFilter(state.position.lsn)
 
     def _recovered(self, chain: Chain) -> State:
-        """The state, corrected after a crash between a segment's index and ``position.json``."""
+        """The state, corrected after a crash between the publication of an index and of ``position.json``."""
         last = chain.last
         if last is None or last.last_end_lsn <= chain.state.last_segment_end:
             return chain.state
@@ -117,12 +119,12 @@ class JournalWriter:
         return State(index.end, last.name, chain.state.gaps, index.prepared)
 
     def write(self, slices: Sequence[Slice]) -> None:
-        """Append, and close the segment if it has become large.
+        """Append slices, and close the segment if it has become large.
 
-        :raises PermanentError: when changes are missing.
+        :raises PermanentError: changes of a transaction are missing.
         """
         with self._working():
-            if self._index is not None:  # closing it failed
+            if self._index is not None:  # an earlier call failed to close the segment
                 self._seal()
             self._push()
             plain: list[Slice] = []
@@ -141,32 +143,32 @@ class JournalWriter:
 
     @property
     def end(self) -> LSN:
-        """The end of the last segment: as far as anybody can read."""
+        """The end of the last segment, which is the limit for readers."""
         return ZERO if self._state is None else self._state.last_segment_end
 
     def skip(self, after: LSN, until: Position) -> None:
-        """Go on behind what the slot has lost; what is missing is noted for good. Before anything is written."""
+        """Record a gap from ``after`` to ``until``, and continue after it. Call it before ``write``."""
         with self._working():
-            state = self._opened()
+            state = self._require_state()
             gap = Gap(after, until.lsn, state.segment)
             self._advance(replace(state, position=until, gaps=(*state.gaps, gap)))
             self._accepted = ReplayFilter(until.lsn)
 
     def void_prepared(self) -> None:
-        """Forget all prepared transactions, because a new slot sends them again when they commit."""
+        """Forget all prepared transactions: a new slot sends them when they commit."""
         with self._working():
             self._prepared.void()
-            self._advance(replace(self._opened(), prepared=()))
+            self._advance(replace(self._require_state(), prepared=()))
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""
         with self._working():
-            # An open transaction is alone in its segment: there is nothing whole to make durable.
+            # An open transaction is alone in its segment, so there is no whole one to make durable.
             if self._builder is None or self._builder.open is None:
                 self._seal()
 
     def close(self) -> None:
-        """Throw away what was not flushed, and release the lock. The last call."""
+        """Discard what was not flushed, and release the lock. No call may follow."""
         with self._lock:
             self._closed = True
             try:
@@ -179,17 +181,17 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        # A call that was cancelled before its thread began may begin after close. Without the lock it would note as durable
-        # what close has thrown away.
+        # A call that was cancelled before its thread started may start after close. It would record as durable what close has
+        # discarded.
         with self._lock:
             if self._closed:
                 raise JournalError(
-                    f"this writer of the journal in {self._store.url} was closed: make another"
+                    f"this writer of the journal in {self._store.url} is closed: create another one"
                 )
             yield
 
     def _write_plain(self, slices: Sequence[Slice]) -> None:
-        whole = next((place for place in range(len(slices), 0, -1) if slices[place - 1].last), 0)
+        whole = next((count for count in range(len(slices), 0, -1) if slices[count - 1].last), 0)
         for part in slices[:whole]:
             self._add(part)
         if whole < len(slices):
@@ -199,19 +201,19 @@ class JournalWriter:
                 self._add(part)
 
     def _write_prepared(self, part: Slice, header: Transaction) -> None:
-        """Take a slice of a prepared transaction, or its outcome."""
+        """Write a slice of a prepared transaction, or the outcome of one."""
         message = part.two_phase
         if isinstance(message, (CommitPrepared, RollbackPrepared)) and part.end_lsn is not None:
             if self._accepted.new(part) is not None and isinstance(message, CommitPrepared):
                 for committed in self._prepared.committed(header, part.end_lsn):
                     self._add(committed)
                     self._push()
-            # Also on a repeated call after the last push failed.
+            # Also if the call is repeated because the last push failed.
             self._prepared.decide(header.xid, header.commit_lsn)
             # A repeated call can bring an outcome that was accepted, and part of a later transaction as well.
             self._accepted.add(part)
         elif self._accepted.known(header.commit_lsn) is not None:
-            self._prepared.add(part, header, self._from())
+            self._prepared.add(part, header, self._require_source())
             if part.end_lsn is not None:
                 self._accepted.add(part)
 
@@ -219,21 +221,22 @@ class JournalWriter:
         part = self._accepted.new(repeated)
         if part is None:
             return
-        self._require_one_timeline(part)
+        self._close_at_promotion(part)
         if self._builder is not None and self._builder.open is None and self._builder.redefines(part):
             self._seal()
         if part.changes or part.transaction is not None:
-            builder = self._built()
+            builder = self._require_builder()
             builder.add(part)
             self._ready += builder.take()
         if isinstance(part.two_phase, CommitPrepared) and part.transaction is not None:
-            # Prepared before this slot was created, so it is sent whole now; the rows from the older slot are void.
+            # It was prepared before this slot was created, so the server sends it whole at its commit. The rows from the older slot
+            # are obsolete.
             self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
         self._accepted.add(part)
 
-    def _require_one_timeline(self, part: Slice) -> None:
-        """A segment is of one timeline: close it where the source was promoted."""
-        source = self._from()
+    def _close_at_promotion(self, part: Slice) -> None:
+        """Close the segment if ``part`` is on a later timeline: a segment has one timeline."""
+        source = self._require_source()
         if self._builder is None or self._builder.open is not None or source.timelines is None:
             return
         lsn = part.end_lsn if part.transaction is None else part.transaction.commit_lsn
@@ -241,23 +244,23 @@ class JournalWriter:
         if lsn is not None and timeline(self._accepted.after) < timeline(lsn):
             self._seal()
 
-    def _built(self) -> SegmentBuilder:
+    def _require_builder(self) -> SegmentBuilder:
         if self._builder is None:
             self._builder = SegmentBuilder(self._block_bytes)
         return self._builder
 
-    def _from(self) -> Position:
+    def _require_source(self) -> Position:
         if self._source is None:
-            raise RuntimeError("open first")
+            raise RuntimeError("call open first")
         return self._source
 
-    def _opened(self) -> State:
+    def _require_state(self) -> State:
         if self._state is None:
-            raise RuntimeError("open first")
+            raise RuntimeError("call open first")
         return self._state
 
     def _push(self) -> None:
-        """Give what is ready to the store."""
+        """Write the built bytes to the store."""
         if not self._ready:
             return
         if self._upload is None:
@@ -266,15 +269,15 @@ class JournalWriter:
         self._ready = []
 
     def _seal(self) -> None:
-        """Publish the open segment, and write the state. After an error, a repeated call continues where it failed."""
-        builder, state = self._builder, self._opened()
-        end, prepared = self._from().at(self._accepted.after), self._prepared.undecided
+        """Publish the open segment, and write the state. A repeated call after an error continues with the failed step."""
+        builder, state = self._builder, self._require_state()
+        end, prepared = self._require_source().at(self._accepted.after), self._prepared.undecided
         if builder is None:
             if self._accepted.after > state.position.lsn:
                 self._advance(replace(state, position=end, prepared=prepared))
             return
         if self._index is None:
-            # An initial load ends where the slot begins, and needs nothing before it.
+            # An initial load ends where the slot starts, and needs nothing before it.
             start = state.last_segment_end or (
                 self._start_lsn if builder.first_end > self._start_lsn else ZERO
             )
@@ -286,17 +289,17 @@ class JournalWriter:
         name = segment_name(index.after, index.end.lsn)
         self._push()
         if self._upload is None:
-            raise PermanentError(f"segment {name} has no contents")
+            raise PermanentError(f"segment {name} of the journal {self._store.url} is empty")
         self._leftovers = [segment for segment in self._leftovers if segment.name != name]
         self._upload.publish(name + SEGMENT)
         self._store.write(name + INDEX, dump(index))
         self._advance(replace(state, position=index.end, segment=name, prepared=index.prepared))
         self._upload.discard()
         self._builder = self._upload = self._index = None
-        notifier.grown(self._store.url)
+        notifier.notify(self._store.url)
 
     def _advance(self, state: State) -> None:
-        """Make a state durable, then delete the files that it no longer needs."""
+        """Make a state durable, then delete the files that are obsolete in it."""
         write_state(self._store, state)
         self._state = state
         self._prepared.forget()

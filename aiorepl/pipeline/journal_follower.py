@@ -70,7 +70,7 @@ class JournalFollower:
                 try:
                     return await self._read()
                 except JournalError as error:
-                    pause = self._retries.pause(self._reached) if _is_transient(error) else None
+                    pause = self._retries.pause(self._reached) if transient(error) else None
                     if pause is None:
                         raise
                     _log.warning(
@@ -116,8 +116,3 @@ class JournalFollower:
 
     def _is_done(self) -> bool:
         return self._end is not None and self._reached >= self._end
-
-
-def _is_transient(error: JournalError) -> bool:
-    """Whether the same read may succeed later, for example after a lack of file descriptors."""
-    return isinstance(error.__cause__, OSError) and transient(error.__cause__)

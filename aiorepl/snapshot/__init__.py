@@ -1,1 +1,1 @@
-"""What was in the tables before the slot: a consistent beginning."""
+"""The initial load: the rows that the published tables had when the slot was created."""

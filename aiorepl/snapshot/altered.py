@@ -49,6 +49,7 @@ async def require_unaltered(
     connection: Any, now: Queried, publications: Iterable[str], tables: dict[int, str]
 ) -> None:
     """Compare the catalog under the snapshot with the current one.
+
     :param connection: an asyncpg connection under the snapshot, where the tables are locked.
     :param now: a connection to the same server without the snapshot.
     :param tables: the names of the tables by oid.
@@ -60,15 +61,15 @@ async def require_unaltered(
     sql = " UNION ALL ".join(f"({part})" for part in parts)
     before = {row["object"]: row["state"] for row in await connection.fetch(sql)}
     after = {row["object"]: row["state"] for row in await now.query(sql)}
-    for found, state in before.items():
-        if after.get(found) != state:
-            kind, _, name = found.partition(" ")
+    for described, state in before.items():
+        if after.get(described) != state:
+            kind, _, name = described.partition(" ")
             raise altered(f"{kind} {tables[int(name)] if kind == 'table' else name} was altered")
 
 
 def altered(what: str) -> SlotError:
-    """The error for a load whose snapshot no longer matches the tables."""
+    """Make the error for a load whose snapshot no longer matches the tables."""
     return SlotError(
-        f"{what}, truncated or dropped after the slot's snapshot was taken: start again, if the slot is still there with "
-        "resnapshot=True (--resnapshot)"
+        f"{what}, truncated or dropped after the slot's snapshot was taken: start again, with resnapshot=True (--resnapshot) "
+        "if the slot still exists"
     )

@@ -1,15 +1,15 @@
-"""The initial load: the rows of the published tables, as of the moment the slot begins at, as one transaction.
+"""Reads the rows of the published tables at the slot's consistent point, as one transaction.
 
-CREATE_REPLICATION_SLOT exports a snapshot of just that moment. The rows read under it and the stream that follows
-fit together without gap or overlap. They take the form of the stream itself, inserts of one transaction that ends
-where the slot begins, so that nothing downstream has to know of two kinds of rows. No real commit record can start
-one byte before the slot's begin, which makes that the transaction's commit LSN. Its xid is 0.
+CREATE_REPLICATION_SLOT exports a snapshot of the consistent point, so rows that are read under it and the stream that follows
+have neither gap nor overlap. The rows become inserts of one transaction that ends at the consistent point, so later stages
+handle one kind of rows. The transaction's commit LSN is one byte before the consistent point, where no real commit record can
+start. Its xid is 0.
 
-A snapshot does not lock anything. So all tables are locked ACCESS SHARE before the first is read, as pg_dump does, and
-compared with their state under the snapshot. Until the load is done they can be written to, but not altered or truncated.
+A snapshot locks nothing. So all tables are locked with ACCESS SHARE before the first one is read, as in pg_dump, and compared
+with their state under the snapshot. During the load they can be written, but not altered or truncated.
 
-A load that comes behind an older history, of which the end is missing, begins with a truncate of all its tables: what
-was deleted unseen has no other way out of a mirror.
+A load into a journal with a gap starts with a truncate of all its tables, because rows that were deleted in the gap would stay
+in a mirror.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from aiorepl.wire.opening import is_sql_ascii, translated
 Emit = Callable[[list[Slice]], Awaitable[None]]
 
 # Row-level security is an error, not a filter: a load must copy all rows, and policies may run untrusted code.
-# A role's timeouts are not meant for a long load.
+# A role's timeouts are too short for a long load.
 _SETTINGS: Final = """
 SET LOCAL row_security = off;
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
@@ -58,12 +58,13 @@ _NEW_AT: Final = 6
 
 
 class InitialLoad:
-    """Reads under an exported snapshot, on a connection of its own. Use: ``begin``, then ``run``.
+    """Reads the tables under an exported snapshot. Call ``begin``, then ``run``.
 
-    :param connection: an asyncpg connection under the text settings.
+    :param connection: an asyncpg connection of its own, with the settings for text values.
+    :param types: the known types; those of the tables are added.
     :param publications: the publications whose tables are loaded.
-    :param consistent_point: where the slot begins.
-    :param truncate: begin with a truncate.
+    :param consistent_point: the slot's first position.
+    :param truncate: whether to start with a truncate of all tables.
     """
 
     def __init__(
@@ -87,14 +88,15 @@ class InitialLoad:
         self._emit: Emit | None = None
 
     async def begin(self, snapshot: str, exporter: Queried) -> None:
-        """Enter the exported snapshot and lock the tables. Afterwards the exporting connection may be used again.
+        """Import the snapshot and lock the tables. Afterwards the exporting connection may be used again.
 
+        :param snapshot: the snapshot's name.
         :param exporter: the connection that exported it.
-        :raises ConfigurationError: the role may not read all rows of a table.
-        :raises SlotError: a table was altered since.
-        :raises ConnectionLost, ServerError: the server could not do it.
+        :raises ConfigurationError: the role cannot read all rows of a table.
+        :raises SlotError: a table was altered after the snapshot was taken.
+        :raises ConnectionLost, ServerError: the server failed.
         """
-        with _told(), _told_of_dropped():
+        with _translate_errors(), _translate_missing_tables():
             await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             await self._connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
             await self._connection.execute(_SETTINGS)
@@ -106,8 +108,8 @@ class InitialLoad:
                 await self._lock(table, role)
             names = {table.oid: str(table) for table in self._tables}
             await require_unaltered(self._connection, exporter, self._publications, names)
-            # The server lists what is published now, and not under the snapshot: also what was altered back before the
-            # locks may be missing in the list.
+            # The catalog function lists the tables that are published now, not under the snapshot. A publication that was altered
+            # and altered back would escape the comparison above.
             if self._tables != await published_tables(self._connection, self._publications):
                 raise altered("a published table was altered")
 
@@ -118,19 +120,20 @@ class InitialLoad:
             raise altered(f"table {table} was altered") from None
 
     async def run(self, emit: Emit) -> int:
-        """Load every published table; returns the number of rows.
+        """Load every published table.
 
-        :param emit: takes the slices as they come and returns when there is room for more.
-        :raises SlotError: a type was altered meanwhile; the transaction has no end.
-        :raises ConnectionLost, ServerError: the server could not do it.
+        :param emit: called with the slices; returns once there is room for more.
+        :returns: the number of rows.
+        :raises SlotError: a type was altered during the load; the transaction has no end.
+        :raises ConnectionLost, ServerError: the server failed.
         """
         self._emit = emit
         rows = 0
-        with _told():
+        with _translate_errors():
             now = from_datetime(await self._connection.fetchval("SELECT now()"))
             commit_lsn = self._consistent_point - 1
             await self._feed([m.Begin(commit_lsn, now, 0)])
-            relations = await self._described()
+            relations = await self._describe()
             if self._truncate and self._tables:
                 # One truncate for all tables, because they may refer to each other.
                 oids = b"".join(_OID(table.oid) for table in self._tables)
@@ -143,7 +146,7 @@ class InitialLoad:
         await self._feed([m.Commit(commit_lsn, self._consistent_point, now)])
         return rows
 
-    async def _described(self) -> list[Relation]:
+    async def _describe(self) -> list[Relation]:
         relations = []
         for table in self._tables:
             relation = self._decoder.decode(table.relation)
@@ -161,13 +164,13 @@ class InitialLoad:
         return catalog.parse(rows)
 
     async def _require_same_types(self, relations: Iterable[Relation]) -> None:
-        """Check that no type was altered during the load. Values are decoded by the current types, which cannot be locked."""
+        """Check that no type was altered during the load. Types cannot be locked, and values are decoded with the current ones."""
         now = {info.oid: info for info in await self._look_up(relations)}
         for info in self._looked_up:
             if now.get(info.oid) != info:
                 raise SlotError(
-                    f"type {info} was altered during the initial load, which is void: start again, if the slot is still "
-                    "there with resnapshot=True (--resnapshot)"
+                    f"type {info} was altered during the initial load, which cannot be used: start again, with resnapshot=True "
+                    "(--resnapshot) if the slot still exists"
                 )
 
     async def _load(self, table: PublishedTable, relation: Relation) -> int:
@@ -179,12 +182,12 @@ class InitialLoad:
             rows += len(lines)
             await self._feed(_insert(relation, line) for line in lines)
 
-        # asyncpg would have to send names that are no ASCII.
-        as_it_is = is_sql_ascii(self._connection) and table.query.isascii()
-        if as_it_is:
+        # asyncpg encodes the query as UTF-8, so names must be ASCII.
+        raw = is_sql_ascii(self._connection) and table.query.isascii()
+        if raw:
             await self._connection.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
         await self._connection.copy_from_query(table.query, output=take, format="text")
-        if as_it_is:
+        if raw:
             await self._connection.execute("SET LOCAL client_encoding = 'UTF8'")
         return rows
 
@@ -194,8 +197,8 @@ class InitialLoad:
 
 
 def _insert(relation: Relation, line: bytes) -> m.Insert:
-    """A line of COPY's text format as the Insert message it would have been."""
-    # A table without columns is a line without fields, not one empty field.
+    """Convert a line of COPY's text format to an Insert message."""
+    # A line of a table without columns has no field, instead of an empty one.
     fields = line.split(b"\t") if relation.columns else []
     parts = [_INSERT(b"I", relation.oid, b"N", len(fields))]
     for field in fields:
@@ -212,8 +215,8 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 @contextlib.contextmanager
-def _told_of_dropped() -> Iterator[None]:
-    """What the server says where it has found a table under the snapshot that is gone."""
+def _translate_missing_tables() -> Iterator[None]:
+    """Translate the server's error about a table that the snapshot has and that was dropped."""
     try:
         yield
     except asyncpg.InternalServerError as error:
@@ -221,7 +224,7 @@ def _told_of_dropped() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Translate asyncpg's errors."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""The published tables as pgoutput would describe them, asked from the catalog."""
+"""Reads the published tables from the catalog, and describes them as pgoutput would."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from aiorepl.wire.commands import identifier
 
-# One row a published table: its columns by the publications' column lists (15 and later), the filters that decide
-# which rows are published, and what its Relation message would say.
+# One row per published table: its columns by the publications' column lists (since PostgreSQL 15), its row filters, and the
+# fields of its Relation message.
 _TABLES: Final = """
 SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
        pg_catalog.row_security_active(c.oid) AS secured,
@@ -32,7 +32,10 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table, what to read of it, and the Relation message that describes the rows read.
+    """A table, the query for its published rows, and the Relation message that describes them.
+
+    :param query: a SELECT.
+    :param relation: the payload of the Relation message.
 
     :param secured: whether row-level security applies to the connection's role.
     """
@@ -46,7 +49,7 @@ class PublishedTable:
 
     @property
     def identifier(self) -> str:
-        """Its name in SQL."""
+        """The table's qualified name in SQL."""
         return f"{identifier(self.schema)}.{identifier(self.name)}"
 
     def __str__(self) -> str:
@@ -54,22 +57,22 @@ class PublishedTable:
 
 
 async def published_tables(connection: Any, publications: tuple[str, ...]) -> list[PublishedTable]:
-    """Every table of the publications, each once."""
+    """Read the tables of the publications, each once."""
     version = connection.get_server_version().major
     new = version >= 15
-    # Since 18 generated columns may be published, and are among the publication's columns then. Before, they are
-    # listed where all columns are, and never published.
+    # Since 18 generated columns can be published, and are then among the publication's columns. Earlier versions list them with all
+    # columns, but never publish them.
     generated = "true" if version < 12 else "a.attgenerated = ''"
     if version >= 18:
         generated = f"(p.columns IS NOT NULL OR {generated})"
     query = _TABLES.format(
         columns="min(attnames::text[])" if new else "NULL::text[]",
-        # A table in several publications is published where any of their filters holds, and always without one.
+        # A row of a table in several publications is published if any of their filters accepts it; no filter accepts all rows.
         filters="CASE WHEN bool_or(rowfilter IS NULL) THEN NULL ELSE array_agg(DISTINCT rowfilter) END"
         if new
         else "NULL::text[]",
         published=generated,
-        # INCLUDE columns stand behind the key's in indkey, which counts from 0.
+        # In indkey, which starts at 0, INCLUDE columns follow the key columns.
         keys="i.indkey" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
     )
     return [_table(row) for row in await connection.fetch(query, list(publications))]
@@ -77,7 +80,7 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
 
 def _table(row: Any) -> PublishedTable:
     columns = ", ".join(identifier(name) for name in row["names"])
-    # The rows of a partitioned table are its partitions'; a plain parent's children are published as themselves.
+    # A partitioned table has the rows of its partitions; the children of an inheritance parent are published themselves.
     only = "" if row["relkind"] == "p" else "ONLY "
     query = f"SELECT {columns} FROM {only}{identifier(row['nspname'])}.{identifier(row['relname'])}"
     if row["filters"]:
@@ -92,7 +95,7 @@ def _relation(row: Any) -> bytes:
         namespace.encode() + b"\0" + row["relname"].encode() + b"\0",
         row["relreplident"].encode() + struct.pack(">H", len(row["names"])),
     ]
-    # A table without columns has no names, and of the rest one NULL.
+    # For a table without columns, names is empty and the other arrays have one NULL.
     for name, oid, modifier, key in zip(
         row["names"], row["types"], row["modifiers"], row["keys"], strict=False
     ):

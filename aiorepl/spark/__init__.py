@@ -1,12 +1,15 @@
-"""The Spark lane: a pipeline's journal as DataFrames, and Delta mirrors kept from them.
+"""Reads a pipeline's journal in Spark, and mirrors tables into Delta tables.
 
     spark = aiorepl.spark.local_session()                       # or any session, and register(spark)
-    orders = (spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load())
+    orders = spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
     aiorepl.spark.apply_changes(orders, target="/lake/orders", keys=["id"])
 
-``source`` plans on the driver, ``walk``, ``typed``, ``generic`` and ``columns`` read on executors, ``mirror`` writes.
-Spark never touches the slot: it reads what a pipeline has made durable. pyspark is imported here alone, and pyarrow and
-deltalake, like it, only when something is asked for.
+``source`` plans on the driver, with ``options``, ``offsets``, ``schema`` and ``blocks``. ``block_reader``, ``typed``, ``generic``
+and ``columns`` read on executors. ``mirror`` writes, with ``delta`` and ``unchanged``. ``session`` and ``java`` start a local
+Spark.
+
+Spark does not use the replication slot. It reads what a pipeline has made durable. Only this package imports pyspark and
+deltalake, and only when one of its functions is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which blocks of a journal a query reads, and how they are dealt out. Runs on the driver; knows no pyspark.
+"""Selects the blocks that a query reads, and divides them into partitions. Runs on the driver; does not use pyspark.
 
-Only indexes are read here. A table's blocks are known from them, so a partition holds just what it has to decode.
+Reads indexes only. They name the tables in each block, so a partition has only the blocks that it needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.index import SegmentIndex
-from aiorepl.journal.reader import JournalReader, first_behind
+from aiorepl.journal.reader import JournalReader, first_block_after
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
@@ -30,14 +30,14 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Read ``orders``, ``public.orders`` or ``"Odd.Schema"."Orders"``. Case counts, quoted or not.
+        """Parse ``orders``, ``public.orders`` or ``"Odd.Schema"."Orders"``. Case-sensitive, also without quotes.
 
-        :raises ConfigurationError: when the text has another form.
+        :raises ConfigurationError: the text has another form.
         """
         match = _NAME.fullmatch(text)
         if match is None:
             raise ConfigurationError(
-                f'table {text!r} is not a name: it is schema.table, with "quotes" around a part that has a dot in it'
+                f'table {text!r} is not a name: write schema.table, with "quotes" around a part that contains a dot'
             )
         return cls(_unquoted(match[1] or "public"), _unquoted(match[2]))
 
@@ -51,7 +51,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some blocks of one segment, by number.
+    """Blocks of one segment, by number.
 
     :param after: skip the transactions that ended at or before this LSN; 0 skips none.
     """
@@ -68,31 +68,31 @@ def plan(
     partition_bytes: int,
     after: LSN = ZERO,
 ) -> list[tuple[Span, ...]]:
-    """Deal the blocks of ``segments`` out to partitions of about ``partition_bytes``, in order.
+    """Divide the blocks of ``segments`` into partitions of about ``partition_bytes``, in order.
 
-    :param table: leave out the blocks that have nothing of another table; ``None``: leave out none.
-    :param after: an end LSN: leave out what ended by then.
+    :param table: leave out the blocks without rows of this table; ``None`` leaves out none.
+    :param after: leave out the transactions that ended at or before this LSN.
     """
     partitions: list[tuple[Span, ...]] = []
     spans: list[Span] = []
     size = 0
     for segment in segments:
         index = reader.index(segment)
-        within = after if segment.after < after else ZERO
+        skip_to = after if segment.after < after else ZERO
         numbers: list[int] = []
-        for number in _wanted(index, table, first_behind(index, within) if within else 0):
+        for number in _wanted(index, table, first_block_after(index, skip_to) if skip_to else 0):
             numbers.append(number)
             size += index.blocks[number].length
             if size >= partition_bytes:
-                partitions.append((*spans, Span(segment, tuple(numbers), within)))
+                partitions.append((*spans, Span(segment, tuple(numbers), skip_to)))
                 spans, numbers, size = [], [], 0
         if numbers:
-            spans.append(Span(segment, tuple(numbers), within))
+            spans.append(Span(segment, tuple(numbers), skip_to))
     return [*partitions, tuple(spans)] if spans else partitions
 
 
 def newest_description(reader: JournalReader, table: TableName) -> tuple[Relation, Types] | None:
-    """How the table was laid out last, with the types that its columns use; ``None`` when it never occurred."""
+    """Return the table's last description and the types of its columns; ``None`` if the journal has no change of it."""
     relation: Relation | None = None
     types = Types()
     for segment in reversed(reader.segments()):
@@ -104,7 +104,7 @@ def newest_description(reader: JournalReader, table: TableName) -> tuple[Relatio
         for info in index.types:
             if types.info(info.oid) is None:
                 types.add(info)
-        # A segment that only truncates the table has its description and not its types: they are further back.
+        # A segment that only truncates the table has its description without the types, which are in earlier segments.
         if not any(types.missing(column.type_oid) for column in relation.columns):
             break
     return None if relation is None else (relation, types)
@@ -123,9 +123,9 @@ def _wanted(index: SegmentIndex, table: TableName | None, first: int) -> Iterato
         yield from range(first, len(index.blocks))
         return
     numbers = {number for number, relation in enumerate(index.relations) if table.is_of(relation)}
-    for place in range(first, len(index.blocks)):
-        if not numbers.isdisjoint(index.blocks[place].rows):
-            yield place
+    for number in range(first, len(index.blocks)):
+        if not numbers.isdisjoint(index.blocks[number].rows):
+            yield number
 
 
 def _unquoted(part: str) -> str:

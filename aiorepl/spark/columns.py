@@ -1,4 +1,4 @@
-"""A column of a table as Spark wants it, or an error that says what to do. Runs on executors."""
+"""Converts a table's column to the Arrow type that the query wants. Runs on executors."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from aiorepl.values.registry import Types
 
 
 def column(name: str, oid: int, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
-    """How to make arrays of type ``wanted`` of a column's values.
+    """Return a function that converts a column's values to arrays of type ``wanted``.
 
-    :param name: what errors call the column.
-    :param null: make null of what ``wanted`` cannot hold; else it is a DataError, which names table, column and type.
+    :param name: the column's name in errors.
+    :param null: convert a value that ``wanted`` cannot hold to null. Otherwise the function raises DataError.
     """
     convert = converter(oid, types, wanted, null=null)
-    described = types.info(oid)
+    info = types.info(oid)
 
-    def read(values: Sequence[Raw]) -> Any:
+    def convert_or_explain(values: Sequence[Raw]) -> Any:
         try:
             return convert(values)
         except Unrepresentable:
             raise DataError(
-                f"{name}: a value of type {described or oid} cannot be held by {wanted}: read the column as string "
-                "with .schema(...), or set the option unrepresentable to null"
+                f"{name}: a value of type {info or oid} does not fit into {wanted}: read the column as string with "
+                ".schema(...), or set the option unrepresentable to null"
             ) from None
 
-    return read
+    return convert_or_explain

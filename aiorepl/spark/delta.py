@@ -1,8 +1,7 @@
-"""A Delta table that takes a batch of last changes in one commit, or not at all. Uses deltalake; knows no Spark.
+"""Applies a batch of last changes to a Delta table in one atomic commit. Uses deltalake; does not use Spark.
 
-Two guards make a replay harmless. The commit carries the batch's number under the query's name, as Delta's own
-transaction identifier, so that a batch that is in is not applied again. And every row has the position of its last
-change, and yields to a newer one only.
+Two guards make a replay harmless. The commit has the query's id and the batch's number as a Delta transaction identifier, so a
+batch is not applied twice. And every row has the position of its last change, so only a newer change replaces it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.history import Key
 from aiorepl.spark.schema import COMMIT_LSN, OP, ORDINAL
+from aiorepl.spark.unchanged import Key
 
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """Who applies, and the number of the batch, which grows."""
+    """A Delta transaction identifier: the query's id, and the number of the batch, which increases."""
 
     application: str
     number: int
@@ -45,7 +44,7 @@ class Mirror:
         self._table: DeltaTable | None = None
 
     def applied(self, batch: BatchId) -> bool:
-        """Whether this batch, or a later one of the same application, is in."""
+        """Whether this batch, or a later one of the same application, was applied."""
         if not DeltaTable.is_deltatable(self._target, self._storage):
             return False
         last = self._open().transaction_version(batch.application)
@@ -61,12 +60,12 @@ class Mirror:
     ) -> None:
         """Apply the last change of each key, in one commit.
 
-        :param changes: the table's columns and ``_op``: delete, or anything else for a row that is there now.
-        :param kept: for some columns, in which rows the mirror's own value stays.
-        :param truncated: the position at which the table was emptied; ``changes`` are behind it.
-        :raises ConfigurationError: when the target's columns have other types.
+        :param changes: the table's columns and ``_op``, which is delete, or anything else for a row that exists now.
+        :param kept: by column, a Boolean for each row: whether the mirror's value stays.
+        :param truncated: the position of a truncate before ``changes``.
+        :raises ConfigurationError: the target's columns have other types.
         """
-        table = self._ready()
+        table = self._prepare()
         transactions = None if batch is None else [Transaction(batch.application, batch.number)]
         properties = CommitProperties(app_transactions=transactions)
         if not table.file_uris():
@@ -79,13 +78,13 @@ class Mirror:
         self._table = table
 
     def values(self, keys: Iterable[Key], columns: Iterable[str]) -> dict[Key, dict[str, Any]]:
-        """What the mirror has in ``columns`` under these keys."""
+        """Read the mirror's values of ``columns`` for these keys."""
         wanted = list(keys)
         if not wanted or not DeltaTable.is_deltatable(self._target, self._storage):
             return {}
         condition = None
-        for place, name in enumerate(self._keys):
-            values = pa.array([key[place] for key in wanted], self._schema.field(name).type)
+        for index, name in enumerate(self._keys):
+            values = pa.array([key[index] for key in wanted], self._schema.field(name).type)
             part = pc.field(name).isin(values)
             condition = part if condition is None else condition & part
         found = self._open().to_pyarrow_dataset().to_table([*self._keys, *columns], filter=condition)
@@ -136,22 +135,22 @@ class Mirror:
             self._table.update_incremental()
         return self._table
 
-    def _ready(self) -> DeltaTable:
-        """The table, made if it is missing, with columns that the changes have and it had not."""
+    def _prepare(self) -> DeltaTable:
+        """Open the table. Create it if it is missing, and add the columns that only the changes have."""
         if not DeltaTable.is_deltatable(self._target, self._storage):
             return DeltaTable.create(
                 self._target, schema=self._schema, mode="ignore", storage_options=self._storage
             )
         table = self._open()
-        there = {field.name: field.type for field in table.schema().fields}
+        existing = {field.name: field.type for field in table.schema().fields}
         missing = []
         for field in Schema.from_arrow(self._schema).fields:
-            if field.name not in there:
+            if field.name not in existing:
                 missing.append(field)
-            elif there[field.name] != field.type:
+            elif existing[field.name] != field.type:
                 raise ConfigurationError(
-                    f"column {field.name!r} of the mirror {self._target} is {there[field.name]}, the changes bring "
-                    f"{field.type}: cast it in the DataFrame, or mirror into a new table"
+                    f"column {field.name!r} of the mirror {self._target} is {existing[field.name]}, and in the changes "
+                    f"it is {field.type}: cast it in the DataFrame, or mirror into a new table"
                 )
         if missing:
             table.alter.add_columns(missing)

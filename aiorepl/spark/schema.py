@@ -1,18 +1,18 @@
-"""Which Spark type a column of PostgreSQL gets, and the columns that stand beside the table's own.
+"""The Spark type of each PostgreSQL type, and the metadata columns beside a table's columns.
 
     int2, int4, int8, oid         smallint, int, bigint, bigint
     float4, float8, bool          float, double, boolean
     numeric(p,s), p up to 38      decimal(p,s)
-    numeric                       string: it may have 131,072 digits
+    numeric                       string, because it may have 131,072 digits
     bytea                         binary
     date                          date
     timestamp, timestamptz        timestamp_ntz, timestamp
-    a domain                      what its base type gets
-    an array of these             array: one-dimensional values only, see ``columns``
-    all else                      string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, time, interval …)
+    a domain                      the type of its base type
+    an array of these             array; one-dimensional values only, see ``columns``
+    any other type                string in PostgreSQL's text form: json, jsonb, uuid, enums, ranges, time, interval …
 
-A domain over numeric(p,s) does not tell its precision on the wire, so it is a string. Whoever wants another type
-gives the schema himself: values are read as it says, and string is always PostgreSQL's text.
+A domain over numeric(p,s) is a string, because the protocol does not send its precision. A schema in the query overrides these
+types; string is always PostgreSQL's text form.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ META: Final = StructType(
         StructField(UNCHANGED, ArrayType(StringType(), containsNull=False)),
     ]
 )
-"""Beside a table's columns. ``_op`` is insert, update, delete or truncate. ``(_commit_lsn, _ordinal)`` is the
-change's identity and sorts; ``_commit_lsn`` is the LSN as a number. ``_unchanged`` names the columns whose TOASTed
-value was not sent: they are null here, and were not changed to null."""
+"""The columns beside a table's own. ``_op`` is insert, update, delete or truncate. ``(_commit_lsn, _ordinal)`` identifies a change,
+and sorts in commit order; ``_commit_lsn`` is the LSN as a number. ``_unchanged`` lists the columns whose TOASTed value the server
+did not send: they are null in the row, but did not change."""
 
 _TEXTS: Final = MapType(StringType(), StringType())
 
@@ -81,8 +81,8 @@ GENERIC: Final = StructType(
         StructField("content", BinaryType()),
     ]
 )
-"""Any table's changes, columns as PostgreSQL's text. ``op`` may also be message, with ``prefix`` and ``content``; one
-that is not transactional has neither xid nor time, its own LSN as ``commit_lsn`` and 0 as ``ordinal``."""
+"""The columns for the changes of all tables, values in PostgreSQL's text form. ``op`` can also be message, with ``prefix`` and
+``content``. A message that is not transactional has no xid and time; ``commit_lsn`` is its own LSN, and ``ordinal`` is 0."""
 
 _SCALARS: Final[dict[str, DataType]] = {
     "int2": ShortType(),
@@ -115,9 +115,10 @@ _READABLE: Final = (
 
 
 def table_schema(relation: Relation, types: Types) -> StructType:
-    """The schema of a table's changes, as the table is described by ``relation``.
+    """Return the schema of a table's changes.
 
-    :raises ConfigurationError: when the table has a column of a name that is ours.
+    :param relation: the table's description.
+    :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
     fields = [
         StructField(column.name, spark_type(column.type_oid, column.type_modifier, types))
@@ -126,19 +127,19 @@ def table_schema(relation: Relation, types: Types) -> StructType:
     taken = set(META.names) & set(relation.names)
     if taken:
         raise ConfigurationError(
-            f"{relation} has a column {min(taken)!r}, which is the name of one of ours: read it without the option "
+            f"{relation} has a column {min(taken)!r}, which is the name of a metadata column: read it without the option "
             "table, or leave the column out of the publication"
         )
     return StructType(fields + META.fields)
 
 
 def spark_type(oid: int, modifier: int, types: Types) -> DataType:
-    """What a column of this type and type modifier becomes."""
+    """Return the Spark type of a column with this type and type modifier."""
     info = types.base(oid)
     if info is None or not types.readable(oid):
         return StringType()
     if info.oid != oid:
-        # The modifier that comes with a domain is the column's own, which is none.
+        # The modifier belongs to the column, not to the domain's base type.
         modifier = -1
     if info.kind == ARRAY:
         element = spark_type(info.element, modifier, types)
@@ -156,19 +157,19 @@ def _decimal(modifier: int) -> DataType:
 
 
 def require_readable(schema: StructType) -> None:
-    """Check a schema that the user gave.
+    """Check the query's own schema.
 
-    :raises ConfigurationError: when values cannot be read as one of its types.
+    :raises ConfigurationError: values cannot be read as one of its types.
     """
     for field in schema.fields:
         if field.name in META.names:
-            # Spelled, for a schema in DDL says nothing of nullability.
-            ours, theirs = META[field.name].dataType.simpleString(), field.dataType.simpleString()
-            if ours != theirs:
-                raise ConfigurationError(f"column {field.name!r} is {ours}, not {theirs}")
+            # Compared as text, because a schema in DDL has no nullability.
+            expected, found = META[field.name].dataType.simpleString(), field.dataType.simpleString()
+            if expected != found:
+                raise ConfigurationError(f"column {field.name!r} is {expected}, not {found}")
             continue
         inner = field.dataType.elementType if isinstance(field.dataType, ArrayType) else field.dataType
         if not isinstance(inner, _READABLE):
             raise ConfigurationError(
-                f"column {field.name!r} cannot be read as {field.dataType.simpleString()}: take string and convert it"
+                f"column {field.name!r} cannot be read as {field.dataType.simpleString()}: read it as string and convert it"
             )

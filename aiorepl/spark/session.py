@@ -1,7 +1,4 @@
-"""A Spark session on this machine, set up for the source; and how to make the source known to any other.
-
-Nothing here knows what the source reads.
-"""
+"""Starts a local Spark session, and registers the data source in any session."""
 
 from __future__ import annotations
 
@@ -22,29 +19,31 @@ from aiorepl.spark.source import AioreplDataSource
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("aiorepl")`` known to a session. The executors need aiorepl installed, too."""
+    """Register ``format("aiorepl")`` in a session. aiorepl must be installed on the executors, too."""
     spark.dataSource.register(AioreplDataSource)
 
 
 def local_session(
     cores: int = 2, memory: str = "1g", *, name: str = "aiorepl", log: str | os.PathLike[str] | None = None
 ) -> SparkSession:
-    """A quiet session in this process, in UTC, with the source registered. An active one is returned as it is.
+    """Start a local session in UTC with the source registered, or return the active session.
 
-    :param memory: Java's heap.
-    :param log: a file for what Spark has to say; otherwise that is kept only until the process ends.
-    :raises ConfigurationError: when there is no Java to run it, or Java does not start.
+    :param cores: the number of tasks that run at a time.
+    :param memory: the size of Java's heap, in Spark's form: ``"1g"``.
+    :param name: the application's name.
+    :param log: a file for the output of Java and its Python workers. The default is a temporary file.
+    :raises ConfigurationError: there is no Java, or it does not start.
     """
     spark = SparkSession.getActiveSession()
     if spark is None:
         ensure_java()
-        # The workers have to be what this process is; some set it for their cluster.
+        # Workers must use this Python, unless the user has chosen another one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = _conf(cores, memory, name)
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
-        # They print exceptions on their way to whoever catches them.
+        # They also log exceptions that the caller catches.
         for logger in ("SQLQueryContextLogger", "py4j.clientserver"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
     register(spark)
@@ -60,11 +59,11 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Small tables on few cores: a partition for each is enough.
+        # For small tables one partition per core is enough.
         "spark.sql.shuffle.partitions": str(cores),
-        # An idle query looks for news as often, by way of a Python process; the default is 10 ms.
+        # An idle query polls a Python process this often; the default is 10 ms.
         "spark.sql.streaming.pollingDelay": "200ms",
-        # Batches reach Java a third faster than through a TCP socket.
+        # A third faster than a TCP socket.
         "spark.python.unix.domain.socket.enabled": "true",
     }
     conf = SparkConf().setMaster(f"local[{cores}]").setAppName(name)
@@ -74,14 +73,16 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
 
 
 def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:
-    """Start Java with its standard error in a file: the JVM and its Python workers write there, not on our screen."""
-    file: IO[bytes] = tempfile.TemporaryFile() if log is None else Path(log).open("ab")  # noqa: SIM115 - Java's now
+    """Start Java with its output in a file, so that the JVM and its Python workers do not write to this terminal."""
+    file: IO[bytes] = tempfile.TemporaryFile() if log is None else Path(log).open("ab")  # noqa: SIM115 - Java writes to it
     with file:
         try:
             return launch_gateway(conf, {"stderr": file, "stdout": file})  # type: ignore[no-untyped-call]
         except Exception as error:
-            said = "nothing"
+            line = "nothing"
             if log is None:
                 file.seek(0)
-                said = (file.read().decode(errors="replace").strip().splitlines() or [said])[-1]
-            raise ConfigurationError(f"Spark's Java did not start; its last words: {said}") from error
+                line = (file.read().decode(errors="replace").strip().splitlines() or [line])[-1]
+            raise ConfigurationError(
+                f"Spark's Java did not start; the last line of its output: {line}"
+            ) from error

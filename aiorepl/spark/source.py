@@ -257,7 +257,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         try:
             self._advance(self._offset(end))
         except JournalError as error:
-            if not (isinstance(error.__cause__, OSError) and transient(error.__cause__)):
+            if not transient(error):
                 raise
             _log.warning("consumer %s keeps its earlier cursor for now: %s", self._options.consumer, error)
 

@@ -1,7 +1,7 @@
-"""One table's changes in its own columns, as record batches. Runs on executors; knows no pyspark.
+"""Reads one table's changes in the table's columns, as record batches. Runs on executors; does not use pyspark.
 
-Columns go by name: what the table did not have at the time is null, what the schema does not have is left out.
-``formats.arrow.rows`` says what becomes of each kind of change.
+Columns are matched by name. A column that the table did not have at the time is null; a column that the schema does not have
+is left out. ``formats.arrow.rows`` makes the rows of each kind of change.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import TupleData
+from aiorepl.spark.block_reader import BlockReader
 from aiorepl.spark.blocks import Span, TableName
 from aiorepl.spark.columns import column
-from aiorepl.spark.walk import Walk
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
@@ -30,17 +30,17 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
 _NEW, _KEY, _OLD = b"NKO"
-# Where a row stands in its message: type, relation (4 bytes), tuple kind, then the tuple.
+# Offsets in a row's message: type, relation (4 bytes), tuple kind, then the tuple.
 _KIND_AT, _TUPLE_AT = 5, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """What to read of a table, and as what; pickled to executors.
+    """Reads one table; pickled to executors.
 
-    :param schema: the Arrow form of the query's schema: the wanted columns and ours.
-    :param keys: what identifies a row under replica identity FULL, where the server does not say it.
-    :param null: see ``columns.column``.
+    :param schema: the Arrow form of the query's schema: columns of the table and of ``schema.META``.
+    :param keys: the columns that identify a row under replica identity FULL, for which the server names none.
+    :param null: as in ``columns.column``.
     """
 
     table: TableName
@@ -49,70 +49,70 @@ class Typed:
     null: bool
 
     def batches(self, reader: JournalReader, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
-        """The table's changes in ``spans``, in order.
+        """Read the table's changes in ``spans``, in order.
 
-        :raises DataError: when a value cannot be held by the wanted type.
-        :raises JournalError: when the journal is damaged.
+        :raises DataError: a value does not fit into the wanted type.
+        :raises JournalError: the journal is damaged.
         """
         layouts: dict[tuple[bytes, tuple[TypeInfo, ...]], _Layout] = {}
         rows: _Rows | None = None
         for span in spans:
             index = reader.index(span.segment)
-            seen: dict[Relation, _Layout] = {}
+            segment_layouts: dict[Relation, _Layout] = {}
             for number in span.blocks:
-                walk = Walk(reader, span.segment, index.blocks[number], self.table.is_of, span.after)
-                for header, ordinal, relation, payload in walk.rows():
+                block = BlockReader(reader, span.segment, index.blocks[number], self.table.is_of, span.after)
+                for header, ordinal, relation, payload in block.rows():
                     target: Relation | None = relation
                     if target is None:
-                        target = self._truncated(walk, payload)
+                        target = self._truncated(block, payload)
                         if target is None:
                             continue
-                    layout = seen.get(target)
+                    layout = segment_layouts.get(target)
                     if layout is None:
-                        # The same description has another object in every segment.
+                        # The same description is a different object in every segment.
                         key = (target.payload, index.types)
                         layout = layouts.get(key)
                         if layout is None:
                             layout = layouts[key] = _Layout(self, target, index.types, binary=index.binary)
-                        seen[target] = layout
+                        segment_layouts[target] = layout
                     if rows is None or rows.layout is not layout or rows.full:
                         if rows is not None:
                             yield rows.batch()
                         rows = _Rows(layout)
-                    rows.add(header, ordinal, payload, walk)
+                    rows.add(header, ordinal, payload, block)
         if rows is not None:
             yield rows.batch()
 
-    def _truncated(self, walk: Walk, payload: bytes) -> Relation | None:
+    def _truncated(self, block: BlockReader, payload: bytes) -> Relation | None:
         if payload[0] != _TRUNCATE:
             return None
-        message = walk.decode(payload)
+        message = block.decode(payload)
         assert isinstance(message, m.Truncate)
         return next((relation for relation in message.relations if self.table.is_of(relation)), None)
 
 
 class _Layout(Shape):
-    """How a description's tuples become the wanted columns."""
+    """Converts the tuples of one description to the wanted columns."""
 
     def __init__(
         self, wanted: Typed, relation: Relation, types: tuple[TypeInfo, ...], *, binary: bool
     ) -> None:
         known = Types(types)
-        places = {name: place for place, name in enumerate(relation.names)}
-        key = relation.key or tuple(places[name] for name in wanted.keys if name in places)
+        indexes = {name: index for index, name in enumerate(relation.names)}
+        key = relation.key or tuple(indexes[name] for name in wanted.keys if name in indexes)
         converters = {}
         for field in wanted.schema:
-            place = places.get(field.name)
-            if place is not None:
-                oid = relation.columns[place].type_oid
+            index = indexes.get(field.name)
+            if index is not None:
+                oid = relation.columns[index].type_oid
                 name = f"{relation}.{field.name}"
-                converters[field.name] = place, column(name, oid, known, field.type, null=wanted.null)
+                converters[field.name] = index, column(name, oid, known, field.type, null=wanted.null)
         super().__init__(wanted.schema, relation.names, key, converters)
         self.texts = Texts(relation, known, binary=binary)
 
 
 class _Rows(Rows):
-    """Rows of one layout, from messages."""
+    """Collects rows of one layout from messages."""
 
     def __init__(self, layout: _Layout) -> None:
         super().__init__(layout)
@@ -121,11 +121,11 @@ class _Rows(Rows):
 
     @property
     def full(self) -> bool:
-        """Whether to make a batch before adding more."""
+        """Whether to make a batch before more rows are added."""
         return len(self) >= BATCH_ROWS or self._size >= BATCH_BYTES
 
-    def add(self, header: Header, ordinal: int, payload: bytes, walk: Walk) -> None:
-        """The row or rows of one message."""
+    def add(self, header: Header, ordinal: int, payload: bytes, block: BlockReader) -> None:
+        """Add the row or rows of one message."""
         self.begin(header)
         split, before = self.layout.texts.split, self.layout.texts.printed
         kind = payload[0]
@@ -135,7 +135,7 @@ class _Rows(Rows):
             if payload[_KIND_AT] == _NEW:
                 self.update(ordinal, split(TupleData(payload, _TUPLE_AT)))
             else:
-                message = walk.decode(payload)
+                message = block.decode(payload)
                 assert isinstance(message, m.Update)
                 assert message.old is not None
                 self.update(ordinal, split(message.new), split(message.old), whole=message.old_kind == "O")

@@ -94,15 +94,15 @@ def command(capsys, *arguments):
             SOURCE + '[journal]\nurl = "j"\nretention = "30m"',
             [
                 (
-                    "journal.retention: retention '…' is no retention: it is an age in s, min, h or d, a size in kb, mb or gb, or "
-                    'one of each, as in "7d 100gb"'
+                    "journal.retention: retention '…' is neither an age in s, min, h or d, nor a size in kb, mb or gb, nor one of "
+                    'each, as in "7d 100gb"'
                 )
             ],
         ),
         ("journal = 1\n" + SOURCE, ["journal: must be a table"]),
         (
             SOURCE + "[journal]\nurl = 's3://bucket/key'",
-            ["journal.url: a journal is a folder: s3://bucket is no path or file:///path"],
+            ["journal.url: a journal is a folder: s3://bucket is neither a path nor file:///path"],
         ),
         (
             SOURCE

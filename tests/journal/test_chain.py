@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl.journal.chain import Chain, broken
+from aiorepl.journal.chain import Chain, find_break
 from aiorepl.journal.metadata import Gap, Manifest, State, segment_name
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -33,11 +33,11 @@ def test_any_segments_missing(ends: list[int], data: st.DataObject) -> None:
     """Whichever are missing, it is found, unless those are the oldest, which look pruned, and the last one is there."""
     names = names_of(ends)
     state = state_of(names)
-    assert broken(names, MANIFEST, state) is None
+    assert find_break(names, MANIFEST, state) is None
     kept = data.draw(st.sets(st.sampled_from(names)))
     left = [name for name in names if name in kept]
     pruned = left != [] and left == names[len(names) - len(left) :]
-    assert (broken(left, MANIFEST, state) is None) == pruned
+    assert (find_break(left, MANIFEST, state) is None) == pruned
 
 
 @given(ends, st.data())
@@ -45,10 +45,10 @@ def test_position_one_segment_behind(ends: list[int], data: st.DataObject) -> No
     """A crash between the last index and position.json is no damage, also if the segments before were pruned."""
     names = names_of(ends)
     state = state_of(names[:-1])
-    assert broken(names, MANIFEST, state) is None
+    assert find_break(names, MANIFEST, state) is None
     gone = data.draw(st.integers(0, len(names) - 1))
     left = names[gone:]
-    assert (broken(left, MANIFEST, state) is None) == (len(names) > 1 or gone == 0)
+    assert (find_break(left, MANIFEST, state) is None) == (len(names) > 1 or gone == 0)
 
 
 @given(ends, st.data())
@@ -56,7 +56,7 @@ def test_position_of_an_older_copy(ends: list[int], data: st.DataObject) -> None
     """More than one segment behind is no crash, and would forget gaps."""
     names = names_of(ends)
     older = data.draw(st.integers(0, len(names)))
-    found = broken(names, MANIFEST, state_of(names[:older]))
+    found = find_break(names, MANIFEST, state_of(names[:older]))
     assert (found is None) == (older >= len(names) - 1)
     assert found is None or found.file == "position.json"
 
@@ -69,11 +69,11 @@ def test_files_of_their_own(ends: list[int]) -> None:
         (None, state_of(names), "journal.json"),
         (MANIFEST, None, "position.json"),
     ):
-        found = broken(names, manifest, state)
+        found = find_break(names, manifest, state)
         assert found is not None
         assert found.file == file
-    assert broken([], None, None) is None
-    assert broken([], MANIFEST, None) is None
+    assert find_break([], None, None) is None
+    assert find_break([], MANIFEST, None) is None
 
 
 @given(ends, st.data())

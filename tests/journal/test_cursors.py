@@ -161,7 +161,7 @@ async def test_owners(journal) -> None:
     [
         ('"kind":"sink",', "", "no field 'kind'"),
         ('"kind":"sink"', '"kind":"spark"', "kind is neither"),
-        ('"kind":"sink"', '"kind":"query"', "query is no string"),
+        ('"kind":"sink"', '"kind":"query"', "query is not a string"),
     ],
 )
 async def test_no_owner(journal, reseal, old, new, problem) -> None:

@@ -246,10 +246,10 @@ async def test_an_older_copy(journal, tools) -> None:
     Cursors(folder).reset("c", stream.position.at(stream.ends[-1]))
     earlier = await _journal_of(folder.with_name("copy"), stream, tools)
     (folder / "position.json").write_bytes((earlier / "position.json").read_bytes())
-    with pytest.raises(JournalError, match=f"behind the end of the journal .* {stream.ends[-2]}"):
+    with pytest.raises(JournalError, match=f"after the end of the journal .* {stream.ends[-2]}"):
         await tools.read(JournalReader(folder), stream.ends[-1], stream.ends[-1])
     for call in (Cursors(folder).get, lambda _: prune(folder)):
-        with pytest.raises(JournalError, match=r"cursor 'c' \(cursors/c.json .* behind the end"):
+        with pytest.raises(JournalError, match=r"cursor 'c' \(cursors/c.json .* after the end"):
             call("c")
 
 
@@ -316,7 +316,7 @@ async def test_files_of_another_slot(tmp_path, tools) -> None:
         (file,) = (tmp_path / "other").glob(pattern)
         (tmp_path / "own" / file.name).write_bytes(file.read_bytes())
     found = [str(error) for error in problems(tmp_path / "own")]
-    assert ["of another journal" in error for error in found] == [True, True]
+    assert ["from another journal" in error for error in found] == [True, True]
     with pytest.raises(DamagedJournal, match="slot 'other'"):
         await tools.read(JournalReader(tmp_path / "own"), LSN(0), stream.ends[0])
     with pytest.raises(DamagedJournal, match="slot 'other'"):

@@ -102,7 +102,7 @@ def test_frames(payloads: list[bytes]) -> None:
 @pytest.mark.parametrize("cut", [1, 3, 5, 8])
 def test_frames_cut_short(cut: int) -> None:
     """A block that ends within a frame is refused."""
-    with pytest.raises(JournalError, match="does not end"):
+    with pytest.raises(JournalError, match="last message is incomplete"):
         list(segment_format.frames((frame_length(5) + b"12345")[:cut]))
 
 

@@ -277,7 +277,7 @@ async def test_an_open_behind_close(tmp_path, tools) -> None:
     stream = tools.shop()
     late, other = JournalSink(tmp_path), JournalSink(tmp_path)
     await late.close()
-    with pytest.raises(JournalError, match="was closed"):
+    with pytest.raises(JournalError, match="is closed"):
         await late.open(SinkContext("journal", stream.position))
     await other.open(SinkContext("journal", stream.position))
     await other.close()
@@ -292,7 +292,7 @@ async def test_a_call_behind_close(tmp_path, tools, call: str) -> None:
     await sink.open(SinkContext("journal", stream.position))
     await sink.write(batch)
     await sink.close()
-    with pytest.raises(JournalError, match="was closed"):
+    with pytest.raises(JournalError, match="is closed"):
         await (sink.write(batch) if call == "write" else sink.flush())
     assert JournalReader(tmp_path).position() is None
     await tools.write(tmp_path, stream.position, batch.slices)

@@ -46,7 +46,7 @@ def test_a_folder_that_was_there(tmp_path, synced):
 @pytest.mark.parametrize("url", ["s3://bucket/journal", "file://elsewhere/journal"])
 def test_unknown_url(url: str) -> None:
     """Only folders of this machine, so far."""
-    with pytest.raises(ConfigurationError, match="no path"):
+    with pytest.raises(ConfigurationError, match="neither a path"):
         JournalReader(url)
 
 

@@ -70,7 +70,7 @@ class Run:
 
 def test_names_of_sinks_and_queries(spark, tmp_path, make_journal) -> None:
     """A query cannot take over the cursor of a pipeline's sink, nor a sink that of a query."""
-    journal = make_journal()
+    journal = make_journal(slot="memory")
     append(journal, 1)
     assert stream(spark, journal, tmp_path / "query", consumer="query") == [1]
 

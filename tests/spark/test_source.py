@@ -217,7 +217,7 @@ def test_unrepresentable(spark, journal) -> None:
     journal.stream.transaction(table.insert("1", "infinity", "{{1,2},{3,4}}"))
     journal.write()
     with pytest.raises(
-        Exception, match=r"public\.t\.day: a value of type date cannot be held by date32"
+        Exception, match=r"public\.t\.day: a value of type date does not fit into date32"
     ) as caught:
         journal.read(spark).collect()
     assert "unrepresentable to null" in str(caught.value)

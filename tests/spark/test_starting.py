@@ -151,7 +151,7 @@ def test_a_checkpoint_ahead_of_the_journal(spark, five, tmp_path) -> None:
             path.unlink()
     for path, data in copy.items():
         path.write_bytes(data)
-    with pytest.raises(Exception, match=r"the query's checkpoint is at .* behind the end of the journal"):
+    with pytest.raises(Exception, match=r"the query's checkpoint is at .* after the end of the journal"):
         stream(spark, five, tmp_path / "c")
 
 

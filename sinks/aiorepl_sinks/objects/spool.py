@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import PermanentError, TransientError
-from aiorepl.durable import reason, transient
+from aiorepl.durable import reason, storage_error
 
 _BLOCK_BYTES: Final = 64 * 1024
 # Left free on the disk for other programs.
@@ -73,9 +73,7 @@ class Spool:
                 raise TransientError(
                     self._message("is full: make room there, or set another folder with spill_dir")
                 ) from None
-            if transient(error):
-                raise TransientError(self._message(f"cannot be written: {reason(error)}")) from None
-            raise PermanentError(self._message(f"cannot be written: {reason(error)}"), fatal=True) from None
+            raise storage_error(error, self._message("cannot be written")) from None
         return Extent(blocks, sizes)
 
     def read(self, extent: Extent) -> Iterator[memoryview]:

@@ -1,7 +1,7 @@
-"""The changes in blocks, each with its transaction and ordinal. Runs on executors; knows no pyspark and no Arrow.
+"""Reads the changes of a block, each with its transaction and ordinal. Runs on executors; does not use pyspark or Arrow.
 
-A block says what it begins in, so blocks can be read in any order and by anyone. Rows are not decoded here: most of a
-block may be other tables', and a row that is not wanted costs a look at its first five bytes.
+The index has the transaction in whose middle a block starts, so blocks can be read in any order, on any machine. Rows are not
+decoded here. Many rows of a block may belong to other tables, and to skip one takes its first five bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiorepl.errors import JournalError, ProtocolError
 from aiorepl.formats.arrow.header import Header
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.index import Block
-from aiorepl.journal.reader import JournalReader, decoder
+from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.journal.segment_format import frames
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
@@ -29,10 +29,10 @@ _BEGIN, _COMMIT, _TRUNCATE, _MESSAGE = b"BCTM"
 _ROWS: Final = frozenset(b"IUD")
 
 
-class Walk:
-    """One block, read once.
+class BlockReader:
+    """Reads one block, once.
 
-    :param wanted: whether the rows of a relation are.
+    :param wanted: whether to return the rows of a relation.
     :param after: skip the transactions that ended at or before this LSN; 0 skips none.
     """
 
@@ -45,10 +45,10 @@ class Walk:
         after: LSN = ZERO,
     ) -> None:
         index = reader.index(segment)
-        self._place = reader, segment, block
+        self._source = reader, segment, block
         self._after = after
         self._data = reader.read(segment, block)
-        self._decoder = decoder(index, block)
+        self._decoder = block_decoder(index, block)
         self._wanted = wanted
         continuation = block.continuation
         self._header = (
@@ -59,16 +59,16 @@ class Walk:
         self._ordinal = 0 if continuation is None else continuation.ordinal
 
     def rows(self) -> Iterator[Row]:
-        """Header, ordinal, relation and payload of each wanted row; of every truncate and message with no relation.
+        """Iterate over the wanted rows, and over all truncates and messages, which have no relation.
 
         :raises JournalError: the block's contents are invalid.
         """
-        return self._behind() if self._after else self._rows()
+        return self._rows_after() if self._after else self._rows()
 
-    def _behind(self) -> Iterator[Row]:
+    def _rows_after(self) -> Iterator[Row]:
         for row in self._rows():
             header = row[0]
-            # A transaction ends behind its commit record; a message between transactions ends at its own LSN.
+            # A transaction ends after its commit LSN; a message between transactions ends at its own LSN.
             if header.commit_lsn >= self._after and (
                 header.xid is not None or header.commit_lsn > self._after
             ):
@@ -112,9 +112,9 @@ class Walk:
                     decode(payload)
                     relations = {}
         except (ProtocolError, JournalError, IndexError, struct.error) as error:
-            reader, segment, block = self._place
+            reader, segment, block = self._source
             raise reader.damaged(segment, block, error) from None
 
     def decode(self, payload: bytes) -> m.AnyMessage:
-        """Decode a row, truncate or message that ``rows`` has just given."""
+        """Decode the payload that ``rows`` has just returned."""
         return self._decoder.decode(payload)
