@@ -1,4 +1,4 @@
-"""``sqlite``: native events as rows of a SQLite file, each exactly once, for the position is kept beside them."""
+"""``sqlite``: native events as rows of a SQLite file, exactly once, because the position is stored with them."""
 
 import json
 import sqlite3
@@ -15,8 +15,8 @@ CREATE TABLE IF NOT EXISTS position (only_one INTEGER PRIMARY KEY CHECK (only_on
 """
 
 
-class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
-    """Options: ``path``, the database file, which is made if it is missing."""
+class SQLite(SyncSink):  # SQLite's calls block, so they are made in a worker thread
+    """Options: ``path``, the database file, which is created if it does not exist."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -24,36 +24,36 @@ class SQLite(SyncSink):  # its calls block, so they are made in a worker thread
         self._database: sqlite3.Connection | None = None
 
     def open(self, context: SinkContext) -> Position | None:
-        self._begin = context.position
+        self._source = context.position
         with self._errors():
             self._database = sqlite3.connect(self._path, timeout=1, check_same_thread=False)
             self._database.executescript(TABLES)
-            kept = self._database.execute("SELECT position FROM position").fetchone()
-        return self._begin if kept is None else Position.from_json(json.loads(kept[0]))
+            row = self._database.execute("SELECT position FROM position").fetchone()
+        return self._source if row is None else Position.from_json(json.loads(row[0]))
 
     def write(self, batch: Batch) -> None:
         self.replay(batch)
         with self._errors():
             if batch.end_lsn is not None:
-                position = json.dumps(self._begin.at(batch.end_lsn).to_json())
+                position = json.dumps(self._source.at(batch.end_lsn).to_json())
                 self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (position,))
 
-    def replay(self, batch: Batch) -> None:  # a dead letter again: its events, and no position
+    def replay(self, batch: Batch) -> None:  # a dead letter: its events, without a position
         rows = [(event_id(change), self._format.event(change).decode()) for change in batch.changes]
-        with self._errors():  # slices of a transaction that broke off come again: they are there
+        with self._errors():  # OR IGNORE: the first slices of an incomplete transaction are delivered again
             self._database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?)", rows)
 
     def flush(self) -> None:
         with self._errors():
-            self._database.commit()  # the events and the position in one step
+            self._database.commit()  # events and position in one atomic step
 
     def close(self) -> None:
         if self._database is not None:
-            self._database.close()  # what was not committed is rolled back, and comes again
+            self._database.close()  # rolls back what is not committed; it is delivered again
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:  # locked, full, not there; all else is permanent
+        except sqlite3.OperationalError as error:  # locked, full or missing; other errors are permanent
             raise TransientError(f"sqlite: {self._path}: {error}") from None
