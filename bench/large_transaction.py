@@ -105,7 +105,7 @@ def main() -> int:
     with EmbeddedServer() as server, tempfile.TemporaryDirectory() as spool:
         asyncio.run(prepare(server.dsn, arguments.rows, arguments.width))
         print(
-            f"{'streaming':<10}{'rows':>12}{'seconds':>9}{'rows/s':>9}{'MiB over idle':>15}{'MiB spooled':>13}"
+            f"{'streaming':<10}{'rows':>12}{'seconds':>9}{'rows/s':>9}{'MiB above idle':>15}{'MiB spooled':>13}"
         )
         for mode in arguments.modes:
             command = [sys.executable, __file__, "--consume", server.dsn, f"bench_{mode}", mode, spool]

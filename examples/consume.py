@@ -15,14 +15,14 @@ import aiorepl
 
 
 async def consume() -> None:
-    """Until cancelled. What was not acknowledged comes again at the next start."""
+    """Print changes until cancelled. Transactions that were not acknowledged are delivered again at the next start."""
     dsn = os.environ["DATABASE_URL"]
     async with aiorepl.connect(dsn, slot="consume", publication="shop", create_slot=True) as stream:
         async for transaction in stream:
             async for change in transaction:
                 match change:
                     case aiorepl.Insert() | aiorepl.Update():
-                        # A value that was not sent, for it did not change, is aiorepl.UNCHANGED, never None.
+                        # A large value that did not change is not sent: it is aiorepl.UNCHANGED, never None.
                         print(change.kind, change.table, dict(change.new), flush=True)
                     case aiorepl.Delete():
                         print(change.kind, change.table, dict(change.key or {}), flush=True)
@@ -32,7 +32,7 @@ async def consume() -> None:
 
 
 async def main() -> None:
-    """Ctrl-C and SIGTERM end it in order: the last acknowledgement is sent, the slot is let go of."""
+    """Stop on Ctrl-C and SIGTERM: send the last acknowledgement, and release the slot."""
     task = asyncio.create_task(consume())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

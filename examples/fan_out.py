@@ -1,4 +1,4 @@
-"""One stream, several sinks: each gets what it should see, in the form it should see it, in whole transactions.
+"""One stream, several sinks: each gets its own selection of changes, transformed, in whole transactions.
 
 psql "$DATABASE_URL" -c 'CREATE TABLE customers (id int PRIMARY KEY, name text, email text)' \
                          -c 'CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric, note text)' \
@@ -24,7 +24,7 @@ DSN = os.environ["DATABASE_URL"]
 
 
 class Names:
-    """Adds the customer's name to orders: a transform, called with one change after another."""
+    """A transform that adds the customer's name to orders."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
@@ -33,7 +33,7 @@ class Names:
         if not isinstance(change, (aiorepl.Insert, aiorepl.Update)) or change.new is None:
             return change
         if change.new["note"] == "internal":
-            return None  # not for this sink
+            return None  # drop it for this sink
         name = await self._pool.fetchval("SELECT name FROM customers WHERE id = $1", change.new["customer"])
         return change.with_columns({"customer_name": name})
 
@@ -43,18 +43,18 @@ async def main(folder: Path) -> None:
         pipeline = aiorepl.Pipeline(
             aiorepl.Source(DSN, slot="fan_out", publication="shop", create_slot=True),
             {
-                # Everything, with addresses that stay comparable and cannot be read.
+                # All changes, with masked email addresses, which are unreadable but still comparable.
                 "archive": aiorepl.Delivery(
                     JsonLinesSink(folder / "archive"),
                     selection=aiorepl.Selection(mask=("*.customers.email",), secret=os.environ["MASKS"]),
                 ),
-                # New and changed orders, with names, for somebody who reads along.
+                # Inserted and updated orders, with names, to read along.
                 "orders": aiorepl.Delivery(
                     StdoutSink(),
                     selection=aiorepl.Selection(tables=("public.orders",), kinds=("insert", "update")),
                     transform=Names(pool),
                 ),
-                # A sink that may lag without holding back the others wants a journal: Pipeline(…, journal="…").
+                # With a journal a slow sink does not hold back the others: Pipeline(…, journal="…").
                 "deletes": aiorepl.Delivery(
                     JsonLinesSink(folder / "deletes"),
                     selection=aiorepl.Selection(kinds=("delete", "truncate")),

@@ -1,11 +1,11 @@
-"""A web service with a cache that PostgreSQL itself invalidates: a pipeline lives in the application's lifespan.
+"""A web service whose cache PostgreSQL invalidates: a pipeline runs in the application's lifespan.
 
     psql "$DATABASE_URL" -c 'CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)' \
                          -c 'CREATE PUBLICATION products FOR TABLE products'
     uvicorn fastapi_cache:app
 
-Each process needs a slot of its own, for each has a cache of its own: give every instance another ``INSTANCE``, and
-drop the slot of one that goes for good (``aiorepl slots drop cache_1``).
+Each process has its own cache, so it needs its own slot: set a different ``INSTANCE`` for every process, and drop the slot of one
+that is removed (``aiorepl slots drop cache_1``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import aiorepl
 
 DSN = os.environ["DATABASE_URL"]
 SLOT = f"cache_{os.environ.get('INSTANCE', '1')}"
-LONGEST = 60.0  # seconds; an upper bound should the stream be slow
+MAX_AGE = 60.0  # seconds; limits the age of a row if the stream is slow
 
 
 class Products(aiorepl.Sink):
-    """Rows by id. As a sink it forgets those that changed; without a running pipeline it keeps none."""
+    """A cache of rows by id. As a sink it drops changed rows; it is empty while no pipeline runs."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[float, dict[str, Any]]] = {}
@@ -46,21 +46,21 @@ class Products(aiorepl.Sink):
                 self.rows.clear()  # TRUNCATE
 
     async def close(self) -> None:
-        # The pipeline has ended, perhaps by an error: nobody would tell us of changes any more.
+        # The pipeline has ended, perhaps with an error: changes are no longer delivered.
         self._fresh = False
         self.rows.clear()
 
     async def get(self, pool: asyncpg.Pool, number: int) -> dict[str, Any] | None:
-        """The row, from memory if it is there."""
-        kept_at, row = self.rows.get(number, (0.0, None))
-        if row is not None and time.monotonic() - kept_at < LONGEST:
+        """Return a row, from the cache if it is there."""
+        cached_at, row = self.rows.get(number, (0.0, None))
+        if row is not None and time.monotonic() - cached_at < MAX_AGE:
             self.hits += 1
             return row
         before = self.invalidations
         found = await pool.fetchrow("SELECT id, name, price::text FROM products WHERE id = $1", number)
         if found is None:
             return None
-        # Not kept if something changed while it was read: it may be the old row.
+        # Not cached if something changed while it was read: it may be out of date.
         if self._fresh and before == self.invalidations:
             self.rows[number] = (time.monotonic(), dict(found))
         return dict(found)
@@ -74,7 +74,7 @@ pipeline = aiorepl.Pipeline(
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The pipeline runs from the first request to the last; leaving it sends the last confirmation."""
+    """Run the pipeline from before the first request until after the last; at the end it confirms the slot."""
     async with asyncpg.create_pool(DSN) as app.state.pool, pipeline:
         yield
 
@@ -84,7 +84,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/products/{number}")
 async def product(number: int, response: Response) -> dict[str, Any]:
-    """A product."""
+    """Return a product."""
     hits = products.hits
     row = await products.get(app.state.pool, number)
     if row is None:
@@ -95,6 +95,6 @@ async def product(number: int, response: Response) -> dict[str, Any]:
 
 @app.get("/health")
 async def health() -> dict[str, Any]:
-    """How far the stream is."""
+    """Return the confirmed position of the stream."""
     statistics = pipeline.statistics()
     return {"flushed": str(statistics.flushed), "reconnects": statistics.reconnects}

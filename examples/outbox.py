@@ -1,15 +1,15 @@
-"""The outbox pattern without an outbox table: messages that commit with the data they are about, or not at all.
+"""The outbox pattern without an outbox table: a message commits with its data, or not at all.
 
-The writer emits a message within its transaction; PostgreSQL puts it into the WAL, and nowhere else:
+The writer emits a message within its transaction; PostgreSQL writes it to the WAL only:
 
     BEGIN;
     INSERT INTO orders VALUES (1, 'ada');
     SELECT pg_logical_emit_message(true, 'order.placed', '{"id": 1}');
     COMMIT;
 
-This program gives each to the handler of its prefix:
+This program calls a handler for each message, by its prefix:
 
-    psql "$DATABASE_URL" -c 'CREATE PUBLICATION outbox'        -- of no table: messages need none
+    psql "$DATABASE_URL" -c 'CREATE PUBLICATION outbox'        # without tables: messages need none
     python outbox.py
 """
 
@@ -28,32 +28,32 @@ Handler = Callable[[str, Any], Awaitable[None]]
 
 
 class Outbox(aiorepl.Sink):
-    """Calls the handler of each message's prefix, in the order of commits.
+    """Calls the handler of each message's prefix, in commit order.
 
-    At least once: after a crash what was not confirmed comes again, with the same id. A handler that must not act
-    twice remembers the ids it has seen, or hands them on as idempotency keys.
+    At least once: after a crash unconfirmed messages are delivered again with the same ID. A handler that must act only once
+    remembers these IDs, or passes them on as idempotency keys.
     """
 
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._handlers = handlers
 
     async def write(self, batch: aiorepl.Batch) -> None:
-        refused = []
+        rejected = []
         for change in batch.changes:
             if not isinstance(change, aiorepl.Message) or change.transaction is None:
                 continue
             handler = self._handlers.get(change.prefix)
             if handler is None:
-                refused.append(change)
+                rejected.append(change)
             else:
                 await handler(f"{change.transaction.commit_lsn}-{change.ordinal}", json.loads(change.content))
-        if refused:
-            # Last, for it means that all others were taken.
-            raise aiorepl.PermanentError(f"{len(refused)} messages have no handler", refused=refused)
+        if rejected:
+            # Only at the end, because it means that all other changes are accepted.
+            raise aiorepl.PermanentError(f"{len(rejected)} messages have no handler", refused=rejected)
 
 
 async def order_placed(event_id: str, order: Any) -> None:
-    """Send an email, call a service, …: raise aiorepl.TransientError to be called again later."""
+    """Send an email, or call a service. Raise aiorepl.TransientError to be called again later."""
     print("placed", event_id, order["id"], flush=True)
 
 
@@ -67,7 +67,7 @@ async def main() -> None:
         aiorepl.Source(
             os.environ["DATABASE_URL"], slot="outbox", publication="outbox", create_slot=True, messages=True
         ),
-        # A message that nobody handles is put aside (`aiorepl dlq`), and holds up no other.
+        # A message without a handler becomes a dead letter (`aiorepl dlq`), and does not block others.
         {"outbox": aiorepl.Delivery(outbox, on_error="dead_letter", dead_letters="refused")},
     )
     for number in (signal.SIGINT, signal.SIGTERM):

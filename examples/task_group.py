@@ -1,4 +1,4 @@
-"""A pipeline as one task among others, under anyio: when one of them fails or the group is cancelled, all end.
+"""A pipeline as a task in an anyio task group: if one task fails or the group is cancelled, all tasks end.
 
 DATABASE_URL=postgresql://… python task_group.py
 """
@@ -26,20 +26,21 @@ class Count(aiorepl.Sink):
 
 
 async def report(count: Count) -> None:
-    """Say now and then what was counted."""
+    """Print the counts periodically."""
     while True:
         await anyio.sleep(0.2)
         print(count.tables, flush=True)
 
 
 async def until_signalled(scope: anyio.CancelScope) -> None:
-    """Ctrl-C and SIGTERM cancel the group."""
+    """Cancel the group on Ctrl-C and SIGTERM."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             scope.cancel()
 
 
 async def main() -> None:
+    """Run the pipeline, the reports and the signal handler."""
     count = Count()
     source = aiorepl.Source(os.environ["DATABASE_URL"], slot="counted", publication="shop", create_slot=True)
     pipeline = aiorepl.Pipeline(source, [count])

@@ -1,10 +1,10 @@
-"""A receiver for the webhook sink: it verifies each request, takes each event once, and answers when that is safe.
+"""A receiver for the webhook sink: it verifies each request, stores each event once, and responds once it is durable.
 
     pip install standardwebhooks uvicorn
     WEBHOOK_SECRET=whsec_… python examples/webhook_receiver.py [--port 8080] [--database events.db]
 
-It prints a line for each new event. SQLite stands for whatever holds your data: the event's name and what you do with
-the event are kept in one transaction, so an event that comes again, as any may, changes nothing.
+It prints a line for each new event. SQLite stands for your database: the event's ID and the effects of the event are written in
+one transaction, so an event that is delivered again has no effect.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 
 class Receiver:
-    """An ASGI application: POST is all it knows.
+    """An ASGI application that accepts POST requests.
 
-    :param secret: what the sink has among its ``secrets``.
-    :param database: the file that events are kept in.
+    :param secret: one of the sink's ``secrets``.
+    :param database: the file that stores the events.
     """
 
     def __init__(self, secret: str, database: str) -> None:
         self._verifier = Webhook(secret)
-        # The calls follow one another, each in some thread.
+        # The lock serialises the calls, which are made in several threads.
         self._database = sqlite3.connect(database, check_same_thread=False)
         self._lock = asyncio.Lock()
         with self._database:
@@ -53,32 +53,33 @@ class Receiver:
             body += message["body"]
             more = message.get("more_body", False)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        status = await self._take(body, headers)
+        status = await self._receive(body, headers)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body"})
 
-    async def _take(self, body: bytes, headers: dict[str, str]) -> int:
+    async def _receive(self, body: bytes, headers: dict[str, str]) -> int:
         try:
             self._verifier.verify(body, headers, json_parse=False)
         except WebhookVerificationError:
-            # 400 and not 401: the sink stops, or puts the event aside, as its on_error says.
+            # 400, not 401: then the sink's on_error applies to this event and not to the whole batch.
             return 400
         async with self._lock:
-            new = await asyncio.to_thread(self._keep, headers["webhook-id"], body)
+            new = await asyncio.to_thread(self._store, headers["webhook-id"], body)
         if new:
             event = json.loads(body)
             print(event["kind"], event.get("table", ""), json.dumps(event.get("new")), flush=True)
         return 204
 
-    def _keep(self, name: str, body: bytes) -> bool:
-        """Keep an event unless it is there already; durable on return."""
+    def _store(self, request_id: str, body: bytes) -> bool:
+        """Store an event durably; return whether it is new."""
         with self._database:
-            done = self._database.execute("INSERT OR IGNORE INTO events VALUES (?, ?)", (name, body.decode()))
-        return done.rowcount == 1
+            row = request_id, body.decode()
+            inserted = self._database.execute("INSERT OR IGNORE INTO events VALUES (?, ?)", row)
+        return inserted.rowcount == 1
 
 
 def main() -> None:
-    """Serve."""
+    """Run the receiver."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--database", default="events.db")

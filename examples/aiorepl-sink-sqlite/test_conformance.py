@@ -1,4 +1,4 @@
-"""Whether the sink keeps aiorepl's contract: ``pytest`` in this folder, with aiorepl and pytest installed."""
+"""Conformance tests of the sink: run ``pytest`` in this folder, with aiorepl and pytest installed."""
 
 import sqlite3
 from contextlib import closing, contextmanager
@@ -33,7 +33,7 @@ class TestSQLite(SinkConformance):
     @contextmanager
     def outage(self):
         with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")  # another process holds the file
+            other.execute("BEGIN EXCLUSIVE")  # as if another process had locked the file
             yield
 
     @contextmanager
@@ -44,7 +44,7 @@ class TestSQLite(SinkConformance):
 
 
 class Connection(sqlite3.Connection):
-    """Its commits are done and fail all the same, when they are told to."""
+    """Commits, and then raises an error if ``failing`` is set."""
 
     failing = False
 
