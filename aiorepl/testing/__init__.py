@@ -1,9 +1,11 @@
-"""The test kit: what aiorepl's own tests use, for whoever tests a consumer or writes a sink.
+"""The test kit, for users who test a consumer or write a sink; aiorepl's own tests use it too.
 
-``MemorySource`` runs pipelines and consumers without a server, on a ``Stream`` of what a test writes down; ``messages``
-has what tables are made of. ``EmbeddedServer`` is a real PostgreSQL in a temporary folder, ``ScriptedWalsender`` a false
-one that says what it is told to; ``CuttingProxy`` stands between and cuts, ``LossyProxy`` loses answers. ``MemorySink`` remembers, ``FaultySink`` fails
-by script (``faults`` has the faults). ``conformance`` is a class of tests that certifies a sink.
+- ``MemorySource`` runs pipelines and consumers without a server, on a ``Stream`` of transactions that a test commits;
+  ``messages`` builds them.
+- ``server.EmbeddedServer`` is a real PostgreSQL in a temporary folder; ``ScriptedWalsender`` sends what a script says.
+- ``CuttingProxy`` cuts, stalls and refuses connections; ``LossyProxy`` loses a server's answers.
+- ``MemorySink`` keeps what it receives; ``FaultySink`` fails as scripted (``faults``).
+- ``conformance`` has the test classes that certify a sink.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server says to what aiorepl asks before START_REPLICATION, if every slot and publication is there. Pure."""
+"""Answers of a server on which every slot and publication exists, to the queries before START_REPLICATION. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SETTINGS = {
 
 
 def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
-    """The rows for a query or a command; none for those that nobody expects."""
+    """Return the rows for a query or command; none for an unknown one."""
     literals = [quoted.replace("''", "'") for quoted in re.findall(r"'((?:[^']|'')*)'", sql)]
     identifiers = [quoted.replace('""', '"') for quoted in re.findall(r'"((?:[^"]|"")*)"', sql)]
     if sql.startswith("IDENTIFY_SYSTEM"):
@@ -38,7 +38,7 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
 
 
 def _slot(name: str, at: str) -> dict[str, str | None]:
-    told = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
+    identity = {"slot_name": name, "plugin": "pgoutput", "slot_type": "logical", "database": "scripted"}
     flags = {"temporary": "false", "active": "false", "active_pid": None, "two_phase": "false"}
     flags |= {"failover": "false", "synchronized": "false"}
     state = {
@@ -48,4 +48,4 @@ def _slot(name: str, at: str) -> dict[str, str | None]:
         "confirmed_flush_lsn": at,
         "retained": None,
     }
-    return {**told, **flags, **state}
+    return {**identity, **flags, **state}

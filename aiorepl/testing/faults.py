@@ -1,4 +1,4 @@
-"""Sinks for tests: one that remembers what it was given, and one that fails as it is told to.
+"""Sinks for tests: one that keeps its batches, and one that fails as scripted.
 
 ::
 
@@ -6,8 +6,8 @@
     hang = Hang()
     sink = FaultySink(memory, write=[Reject(TransientError("not now")), None, hang])
 
-fails the first ``write``, lets the second through and holds the third until ``hang.release()``. Faults are used up in
-the order in which they are listed, a call each; after the last one everything works.
+rejects the first ``write``, passes the second one on and blocks the third until ``hang.release()``. Each call uses up one
+fault, in order; after the last fault every call works.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _T = TypeVar("_T")
 
 
 class MemorySink(Sink):
-    """Keeps every batch, and lets a test wait until something has come.
+    """Keeps every batch, and lets a test wait for changes.
 
-    It can be opened again after ``close`` or ``crash``, as a target outlives its writers.
+    It can be opened again after ``close`` or ``crash``, because it stands for a target, not for one writer.
 
     :param keeps_position: keep the position with the data and return it from ``open``.
     """
 
     def __init__(self, *, keeps_position: bool = False) -> None:
         self.batches: list[Batch] = []
-        """What was accepted, duplicates included."""
+        """Accepted batches, duplicates included."""
         self.context: SinkContext | None = None
         self.position: Position | None = None
-        """What the sink holds, if it keeps a position: that of the last flush after a ``crash``."""
+        """The position of the accepted data, if the sink keeps one; after ``crash``, that of the last flush."""
         self.closed = False
         self.durable = LSN(0)
-        """The end LSN that the last flush made safe."""
+        """The end LSN of the flushed data."""
         self._keeps_position = keeps_position
         self._flushed = 0
         self._durable_position: Position | None = None
@@ -50,26 +50,29 @@ class MemorySink(Sink):
 
     @property
     def changes(self) -> list[Change]:
-        """All changes of all batches, in order."""
+        """The changes of all batches, in order."""
         return [change for batch in self.batches for change in batch.changes]
 
     @property
     def durable_batches(self) -> list[Batch]:
-        """What was flushed."""
+        """The flushed batches."""
         return self.batches[: self._flushed]
 
     def crash(self) -> None:
-        """Forget what was accepted and not flushed."""
+        """Drop the batches that were accepted but not flushed."""
         del self.batches[self._flushed :]
         self.position = self._durable_position
 
     async def wait_for_changes(self, count: int, *, durable: bool = False) -> list[Change]:
-        """All changes, once ``count`` of them or more are accepted, or durable."""
+        """Wait until at least ``count`` changes are accepted, or flushed if ``durable``; return all changes."""
         await self._wait(lambda: sum(map(len, self.durable_batches if durable else self.batches)) >= count)
         return self.changes
 
     async def wait_until_durable(self, lsn: int) -> LSN:
-        """``durable``, once it is ``lsn`` or more. A sink without a position hears of no WAL behind its changes."""
+        """Wait until ``durable`` reaches ``lsn``, and return it.
+
+        Without ``keeps_position``, the sink does not learn of WAL after its last change.
+        """
         await self._wait(lambda: self.durable >= lsn)
         return self.durable
 
@@ -80,7 +83,7 @@ class MemorySink(Sink):
             return None
         if self.position is None:
             self.position = self._durable_position = context.position
-        # Slices of a transaction that has no end lie behind the position, and come again.
+        # Slices of an unfinished transaction are past the position and will be sent again.
         while self.batches and self.batches[-1].end_lsn is None:
             del self.batches[-1]
         self._flushed = min(self._flushed, len(self.batches))
@@ -118,7 +121,7 @@ class MemorySink(Sink):
 
 @dataclass(frozen=True)
 class Reject:
-    """The call raises before anything is done."""
+    """The call raises without doing anything."""
 
     error: Exception
 
@@ -128,7 +131,7 @@ class Reject:
 
 @dataclass(frozen=True)
 class FailAfterWrite:
-    """The call does its work and raises all the same, as when the answer is lost on its way back."""
+    """The call does its work and then raises, as if the answer had been lost."""
 
     error: Exception
 
@@ -139,7 +142,10 @@ class FailAfterWrite:
 
 @dataclass(frozen=True)
 class Slow:
-    """The call takes this much longer."""
+    """The call takes longer.
+
+    :param seconds: the delay before it.
+    """
 
     seconds: float
 
@@ -150,13 +156,13 @@ class Slow:
 
 @dataclass(frozen=True, eq=False)
 class Hang:
-    """The call does nothing until ``release``. ``reached`` is set once it hangs."""
+    """The call blocks until ``release``. ``reached`` is set when it does."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:
-        """Let the call go on."""
+        """Let the call continue."""
         self._released.set()
 
     async def strike(self, call: Callable[[], Awaitable[_T]]) -> _T:
@@ -169,9 +175,9 @@ Fault = Reject | FailAfterWrite | Slow | Hang
 
 
 class FaultySink(Sink):
-    """A sink that fails by script, and otherwise passes every call on.
+    """A sink that fails as scripted, and otherwise passes every call on.
 
-    :param inner: the sink that does the work; a new ``MemorySink`` if not given.
+    :param inner: the sink that does the work; a new ``MemorySink`` by default.
     :param open, write, flush, close: faults for the calls of this name, in order; ``None`` is a call without one.
     """
 
@@ -186,7 +192,7 @@ class FaultySink(Sink):
     ) -> None:
         self.inner = MemorySink() if inner is None else inner
         self.calls: list[str] = []
-        """The names of all calls, failed ones too."""
+        """The names of all calls, including failed ones."""
         self._scripts = {
             "open": deque(open),
             "write": deque(write),

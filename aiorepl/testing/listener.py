@@ -1,4 +1,4 @@
-"""A TCP server on a free port of 127.0.0.1, each connection of which is served in a task of its own."""
+"""A TCP server on a free port of 127.0.0.1, with a task for each connection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, N
 
 
 class Listener:
-    """What the servers of the kit have in common.
+    """Accepts connections for the walsender and the proxies.
 
-    :param serve: serves one connection.
+    :param serve: handles one connection.
     """
 
     def __init__(self, serve: Serve) -> None:
@@ -23,12 +23,12 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port that it listens on.
+        """The port.
 
-        :raises ConfigurationError: it does not.
+        :raises ConfigurationError: the server is not listening.
         """
         if not self.listening or self._server is None:
-            raise ConfigurationError("nothing listens: use it within an async with statement")
+            raise ConfigurationError("the server is not listening: use it in an async with statement")
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
@@ -37,21 +37,21 @@ class Listener:
         return self._server is not None and self._server.is_serving()
 
     async def listen(self) -> None:
-        """Begin to accept."""
+        """Start accepting connections."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
 
     def close(self) -> None:
-        """Accept no more; those that are served still are."""
+        """Stop accepting connections; open ones continue."""
         if self._server is not None:
             self._server.close()
 
     def cancel(self) -> None:
-        """Serve no more."""
+        """Cancel the tasks of all connections."""
         for task in self._tasks:
             task.cancel()
 
     async def closed(self) -> None:
-        """Wait until nothing is accepted or served."""
+        """Wait until all connections have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             await self._server.wait_closed()

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses a server's answers: the server has done what it was asked, and the client never hears of it.
+"""A TCP proxy that loses a server's answers: the server executes a request, and the client never learns of it.
 
 ::
 
@@ -6,8 +6,8 @@
     with proxy.losing():
         ...  # a connection breaks when the server answers with COMMIT
 
-It runs in threads of its own, so a test may use it under any event loop, or under none. For ``lost_answer`` of the
-conformance kit; ``CuttingProxy`` cuts at any byte.
+It runs in threads, so it works with any event loop or none. It serves ``lost_answer`` of the conformance kit;
+``CuttingProxy`` cuts at any byte.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _JOIN_SECONDS: Final = 10.0
 
 
 class Answers(Protocol):
-    """Tells which answers of one connection are lost, where a text alone cannot."""
+    """Finds the answers to lose on one connection, for protocols where a byte string is not enough."""
 
     def sent(self, data: bytes) -> None:
-        """The client has sent this."""
+        """Observe bytes from the client."""
 
     def is_answer(self, data: bytes) -> bool:
-        """Whether the answer begins, ends or stands in what the server sends now."""
+        """Return whether bytes from the server contain any part of an answer to lose."""
 
 
 class LossyProxy:
-    """Listens on a free port of 127.0.0.1 and passes on what comes to the target, and back.
+    """Listens on 127.0.0.1 and forwards to the target, in both directions.
 
     :param target: host and port, or the path of a Unix socket.
-    :param answer: bytes that stand in every answer to be lost; or makes an ``Answers`` for each connection.
-    :param port: where to listen, if it has to be known before.
+    :param answer: bytes that every answer to lose contains, or a factory of ``Answers``, called for each connection.
+    :param port: the port to listen on; a free one by default.
     """
 
     def __init__(
         self, target: tuple[str, int] | str, *, answer: bytes | Callable[[], Answers], port: int = 0
     ) -> None:
         self.lost = 0
-        """How many answers were lost so far."""
+        """The number of lost answers."""
         self._target = target
         self._answer = answer
         self._losing = False
@@ -57,13 +57,13 @@ class LossyProxy:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port."""
         port: int = self._listener.getsockname()[1]
         return port
 
     @contextmanager
     def losing(self) -> Iterator[None]:
-        """Within it every such answer is lost, and its connection with it."""
+        """Within the context, lose such answers and close their connections."""
         self._losing = True
         try:
             yield
@@ -71,8 +71,8 @@ class LossyProxy:
             self._losing = False
 
     def close(self) -> None:
-        """Accept no connection any more, and break all."""
-        # A thread that waits in accept() is woken by shutdown, not by close.
+        """Stop accepting connections, and close all."""
+        # shutdown wakes a thread that waits in accept(); close does not.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -80,7 +80,7 @@ class LossyProxy:
             sockets, pumps = list(self._sockets), list(self._pumps)
         for one in sockets:
             _shut(one)
-        for pump in pumps:  # which close the sockets
+        for pump in pumps:  # the pumps close the sockets
             pump.join(_JOIN_SECONDS)
 
     def _accept(self) -> None:
@@ -95,7 +95,7 @@ class LossyProxy:
                 client.close()
                 continue
             for one in (client, server):
-                # What comes in two pieces goes on in two, and Nagle's algorithm would hold the second back for 40 ms.
+                # Without it, Nagle's algorithm would delay the second of two pieces by 40 ms.
                 if one.family != socket.AF_UNIX:
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
@@ -135,31 +135,31 @@ class LossyProxy:
         self._end(client, server)
 
     def _end(self, *sockets: socket.socket) -> None:
-        """Wake the other thread; the last of the two closes."""
+        """Wake the thread of the other direction; the second one to end closes the sockets."""
         for one in sockets:
             _shut(one)
         with self._lock:
-            again = self._sockets.isdisjoint(sockets)
+            second = self._sockets.isdisjoint(sockets)
             self._sockets.difference_update(sockets)
-        if again:
+        if second:
             for one in sockets:
                 one.close()
 
 
 class _Containing:
-    """Answers that hold a text."""
+    """Answers that contain a byte string, which may arrive in two pieces."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._tail = b""
 
     def sent(self, data: bytes) -> None:
-        """Nothing is looked for there."""
+        """Requests do not matter."""
 
     def is_answer(self, data: bytes) -> bool:
-        seen = self._tail + data
-        self._tail = seen[len(seen) - len(self._text) + 1 :] if len(self._text) > 1 else b""
-        return self._text in seen
+        received = self._tail + data
+        self._tail = received[len(received) - len(self._text) + 1 :] if len(self._text) > 1 else b""
+        return self._text in received
 
 
 def _shut(one: socket.socket) -> None:

@@ -7,9 +7,9 @@
         end = stream.transaction(orders.insert("1", "first"))
         await source.acknowledged(end)
 
-``aiorepl.connect(source)`` takes it, too. Everything but the server and the socket is what runs in production:
-decoding, assembly, batches, retries, reconnecting, what the slot is told. Everything that the stream has is sent,
-messages and prepared transactions included. Use a source in one event loop.
+``aiorepl.connect(source)`` accepts it too. Only the server and the socket are replaced: decoding, assembly, batches, retries,
+reconnecting and feedback are those of production. The whole stream is sent, including messages and prepared transactions. Use
+a source in one event loop only.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from aiorepl.wire.interface import Connection, CreatedSlot, System
 
 
 class _Slot:
-    """What outlives connections."""
+    """The state of the slot between connections."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.confirmed = stream.position.lsn
         self.connection: _Connection | None = None
-        self.refusals = 0
+        self.refused_attempts = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySource(Source):
-    """A slot over a stream. The parameters are ``Source``'s, as far as they mean something without a server.
+    """A slot over a stream. The other parameters are those of ``Source`` that make sense without a server.
 
-    :param stream: what was committed, and will be; transactions may be added while a pipeline runs.
-    :param read_bytes: what one read of a socket brings, about: a transaction larger than that comes in several slices.
+    :param stream: committed transactions; more may be committed while a pipeline runs.
+    :param read_bytes: approximate size of one read; a larger transaction arrives in several slices.
     """
 
     dsn: str | Secret[str] | None = None
@@ -64,7 +64,9 @@ class MemorySource(Source):
 
     def __post_init__(self) -> None:
         if self.heartbeat_interval is not None:
-            raise ConfigurationError("a memory source has no server to write a heartbeat to")
+            raise ConfigurationError(
+                "a MemorySource has no server for heartbeats: leave out heartbeat_interval"
+            )
         object.__setattr__(self, "binary", self.stream.binary)
         if self._slot is None:
             object.__setattr__(self, "_slot", _Slot(self.stream))
@@ -72,11 +74,11 @@ class MemorySource(Source):
 
     @property
     def confirmed(self) -> LSN:
-        """What the slot was told last: everything up to here is durable and is not sent again."""
+        """The slot's confirmed_flush_lsn: everything up to it is durable and is not sent again."""
         return self._state.confirmed
 
     async def acknowledged(self, lsn: LSN | None = None) -> LSN:
-        """``confirmed``, once it is ``lsn`` or more; unless given, everything that is committed now."""
+        """Wait until the slot is confirmed up to ``lsn`` (default: the end of the stream), and return ``confirmed``."""
         lsn = self.stream.lsn if lsn is None else lsn
         while self.confirmed < lsn:
             if self._state.connection is not None:
@@ -84,24 +86,24 @@ class MemorySource(Source):
             await asyncio.sleep(0.005)
         return self.confirmed
 
-    def lose(self, refusals: int = 0) -> None:
-        """Cut the connection, as a network does.
+    def disconnect(self, refused_attempts: int = 0) -> None:
+        """Cut the connection, as a network failure does.
 
-        :param refusals: how many attempts to connect again fail, too.
+        :param refused_attempts: how many of the following attempts to connect fail.
         """
-        self._state.refusals = refusals
+        self._state.refused_attempts = refused_attempts
         if self._state.connection is not None:
             self._state.connection.fail(ConnectionLost("the connection was cut by the test"))
 
     async def open(self) -> Connection:
-        """A connection to the stream."""
-        if self._state.refusals:
-            self._state.refusals -= 1
+        """Open a connection to the stream."""
+        if self._state.refused_attempts:
+            self._state.refused_attempts -= 1
             raise ConnectionFailed("the connection was refused by the test")
         return _Connection(self._state, self.read_bytes)
 
     async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
-        """The stream's types."""
+        """Return those types of the stream."""
         wanted = set(oids)
         return [info for info in self.stream.types if info.oid in wanted]
 
@@ -112,7 +114,7 @@ class MemorySource(Source):
 
 
 class _Connection:
-    """What a walsender's connection is to a session; see ``aiorepl.wire.interface.Connection``."""
+    """A connection to the stream; implements ``aiorepl.wire.interface.Connection``."""
 
     server_version = 18
     exposure: str | None = None
@@ -121,17 +123,17 @@ class _Connection:
         self._slot = slot
         self._read_bytes = read_bytes
         self._unread: deque[XLogData] = deque()
-        self._news = asyncio.Event()
+        self._readable = asyncio.Event()
         self._report: Callable[[], None] | None = None
         self._error: Exception | None = None
-        self._at = slot.confirmed
-        self._next = 0
+        self._sent_until = slot.confirmed
+        self._next_unit = 0
         self._descriptions: list[bytes] = []
         self._started = False
         self._keepalive = True
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
-        """As the scripted walsender answers, which has every slot and publication."""
+        """Answer like ``ScriptedWalsender``, on which every slot and publication exists."""
         answer = ScriptedWalsender(confirmed_flush_lsn=self._slot.confirmed).answer(sql)
         assert not isinstance(answer, Error)
         rows = [dict(row) for row in answer]
@@ -140,12 +142,12 @@ class _Connection:
         return rows
 
     async def identify_system(self) -> System:
-        """The stream's, at its end."""
+        """Return the stream's system, at the end of the stream."""
         position = self._slot.stream.position
         return System(position.system_identifier, position.timeline, self._slot.stream.lsn, "scripted")
 
     async def timeline_history(self, timeline: int) -> str | None:
-        """There is one timeline."""
+        """Return nothing: there is only one timeline."""
         return None
 
     async def create_slot(
@@ -157,33 +159,33 @@ class _Connection:
         failover: bool = False,
         snapshot: str = "nothing",
     ) -> CreatedSlot:
-        """Never called for: the slot is there."""
-        raise ConfigurationError("a memory source has its slot, and no tables to load")
+        """Raise: the slot exists."""
+        raise ConfigurationError("the slot of a MemorySource exists already, and it has no tables to load")
 
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
-        """Never called for: nobody has created it."""
-        raise ConfigurationError("a memory source keeps its slot")
+        """Raise: the slot stays."""
+        raise ConfigurationError("the slot of a MemorySource cannot be dropped")
 
     async def start_replication(
         self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None
     ) -> None:
-        """From ``lsn``, or where the slot stands if that is later."""
-        self._at = max(lsn, self._slot.confirmed)
-        self._next = bisect_right(self._slot.stream.ends, self._at)
-        self._descriptions = self._slot.stream.descriptions(self._next)
+        """Start at ``lsn``, or at the slot's confirmed LSN if that is later."""
+        self._sent_until = max(lsn, self._slot.confirmed)
+        self._next_unit = bisect_right(self._slot.stream.ends, self._sent_until)
+        self._descriptions = self._slot.stream.descriptions(self._next_unit)
         self._slot.connection = self
-        self._slot.stream.listeners.append(self._news.set)
+        self._slot.stream.listeners.append(self._readable.set)
         self._started = True
 
     async def receive(self) -> Sequence[XLogData | Keepalive]:
-        """What is to be read now; waits for it."""
+        """Wait for frames, and return all that are ready."""
         while True:
             if self._error is not None:
                 raise self._error
             if frames := self._frames():
                 return frames
-            self._news.clear()
-            await self._news.wait()
+            self._readable.clear()
+            await self._readable.wait()
 
     def _frames(self) -> list[XLogData | Keepalive]:
         frames: list[XLogData | Keepalive] = []
@@ -195,64 +197,64 @@ class _Connection:
         if self._unread or size >= self._read_bytes:
             return frames
         if self._keepalive:
-            # All was sent: the server says so.
+            # The server reports that everything was sent.
             self._keepalive = False
             frames.append(Keepalive(self._slot.stream.lsn, 0, False))
         return frames
 
     def _read_unit(self) -> bool:
-        """Have the next unit to read, if there is one."""
-        if self._next == len(self._slot.stream.units):
+        """Append the next unit to the unread frames; return whether there was one."""
+        if self._next_unit == len(self._slot.stream.units):
             return False
-        end, messages = self._slot.stream.units[self._next]
+        end, messages = self._slot.stream.units[self._next_unit]
         unit = messages
         if self._descriptions and len(messages) > 1:
             unit = [messages[0], *self._descriptions, *messages[1:]]
             self._descriptions = []
-        self._unread += [XLogData(self._at, end, 0, payload) for payload in unit[:-1]]
+        self._unread += [XLogData(self._sent_until, end, 0, payload) for payload in unit[:-1]]
         self._unread.append(XLogData(end, end, 0, unit[-1]))
-        self._at, self._next = end, self._next + 1
+        self._sent_until, self._next_unit = end, self._next_unit + 1
         self._keepalive = True
         return True
 
     def on_reply_request(self, callback: Callable[[], None]) -> None:
-        """What makes the session send a status."""
+        """Set the function that makes the session send a status."""
         self._report = callback
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
-        """There is nothing to notice."""
+        """Ignore it: the stream sends no notices."""
 
     def ask(self) -> None:
-        """Want a status now."""
+        """Request a status."""
         if self._report is not None:
             self._report()
 
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
-        """The slot moves to ``flushed``."""
+        """Advance the slot to ``flushed``."""
         self._slot.confirmed = max(self._slot.confirmed, flushed)
         if reply:
             self._keepalive = True
-            self._news.set()
+            self._readable.set()
 
     def heard(self) -> int | None:
-        """There is no silence here to be noticed."""
+        """Return nothing: the liveness of the stream is not monitored."""
         return None
 
     def fail(self, error: Exception) -> None:
-        """Raise this from now on."""
+        """Raise this error from ``receive`` from now on."""
         self._error = error
-        self._news.set()
+        self._readable.set()
 
     async def stop(self) -> None:
-        """The end of the stream, in order."""
+        """End the stream; there is nothing to do."""
 
     async def close(self) -> None:
-        """Let go of the slot."""
+        """Release the slot."""
         self.abort()
 
     def abort(self) -> None:
-        """Let go of the slot."""
+        """Release the slot."""
         if self._started:
             self._started = False
             self._slot.connection = None
-            self._slot.stream.listeners.remove(self._news.set)
+            self._slot.stream.listeners.remove(self._readable.set)

@@ -1,8 +1,7 @@
-"""A builder beside every reader: the bytes of each pgoutput message, so that a test reads as a transcript.
+"""Builders for the bytes of every pgoutput message.
 
-The keywords are named as the fields of ``aiorepl.pgoutput.messages``. ``xid`` is the prefix that content messages
-carry inside a stream block alone; leave it out elsewhere. Nothing is checked, for tests also need what no server
-sends.
+Keywords are named like the fields of ``aiorepl.pgoutput.messages``. ``xid`` is the prefix of messages inside a stream block;
+omit it elsewhere. Nothing is checked, because tests also need messages that no server sends.
 
 A column of a tuple is ``str`` or ``bytes`` (sent as text), ``Binary`` (sent as binary), ``None`` or ``UNCHANGED``::
 
@@ -21,7 +20,7 @@ from aiorepl.pgoutput.tuples import Unchanged
 
 
 class Binary(bytes):
-    """A column's bytes in the type's binary form (kind ``b``)."""
+    """A column's value in binary format (kind ``b``)."""
 
     __slots__ = ()
 
@@ -30,7 +29,7 @@ Value = str | bytes | None | Unchanged
 
 
 def tuple_data(columns: Sequence[Value]) -> bytes:
-    """TupleData: a count, and each column's kind and bytes."""
+    """TupleData: the number of columns, then kind and bytes of each."""
     parts = [struct.pack(">H", len(columns))]
     for value in columns:
         if value is None:
@@ -44,29 +43,29 @@ def tuple_data(columns: Sequence[Value]) -> bytes:
 
 
 def column(name: str, type_oid: int = 25, *, key: bool = False, type_modifier: int = -1) -> Column:
-    """A column of a Relation message; of type text unless said."""
+    """A column of a Relation message; of type text by default."""
     return Column(key, name, type_oid, type_modifier)
 
 
-# What frames a plain transaction.
+# Transactions.
 
 
 def begin(*, final_lsn: int, commit_time: int = 0, xid: int) -> bytes:
-    """``B``: the xid is the transaction's own here, not a prefix."""
+    """``B``, Begin; here ``xid`` is a field, not a prefix."""
     return b"B" + struct.pack(">QqI", final_lsn, commit_time, xid)
 
 
 def commit(*, commit_lsn: int, end_lsn: int, commit_time: int = 0, flags: int = 0) -> bytes:
-    """``C``."""
+    """``C``, Commit."""
     return b"C" + struct.pack(">BQQq", flags, commit_lsn, end_lsn, commit_time)
 
 
 def origin(*, commit_lsn: int, name: str) -> bytes:
-    """``O``: never has an xid prefix, not in a stream block either."""
+    """``O``, Origin; has no xid prefix, even inside a stream block."""
     return b"O" + struct.pack(">Q", commit_lsn) + _string(name)
 
 
-# What describes the rows.
+# Descriptions.
 
 
 def relation(
@@ -78,7 +77,7 @@ def relation(
     columns: Sequence[Column],
     xid: int | None = None,
 ) -> bytes:
-    """``R``."""
+    """``R``, Relation."""
     parts = [b"R", _prefix(xid), struct.pack(">I", oid), _string(namespace), _string(name)]
     parts += [replica_identity.encode(), struct.pack(">H", len(columns))]
     for described in columns:
@@ -88,7 +87,7 @@ def relation(
 
 
 def type_(*, oid: int, namespace: str = "public", name: str, xid: int | None = None) -> bytes:
-    """``Y``."""
+    """``Y``, Type."""
     return b"Y" + _prefix(xid) + struct.pack(">I", oid) + _string(namespace) + _string(name)
 
 
@@ -96,7 +95,7 @@ def type_(*, oid: int, namespace: str = "public", name: str, xid: int | None = N
 
 
 def insert(*, relation: int, new: Sequence[Value], xid: int | None = None) -> bytes:
-    """``I``."""
+    """``I``, Insert."""
     return b"I" + _prefix(xid) + struct.pack(">I", relation) + b"N" + tuple_data(new)
 
 
@@ -108,7 +107,7 @@ def update(
     old_kind: str = "",
     xid: int | None = None,
 ) -> bytes:
-    """``U``: ``old`` goes with ``old_kind`` ``"K"`` (the old key) or ``"O"`` (the whole old row)."""
+    """``U``, Update; with ``old``, ``old_kind`` is ``"K"`` (the old key) or ``"O"`` (the whole old row)."""
     parts = [b"U", _prefix(xid), struct.pack(">I", relation)]
     if old is not None:
         parts += [(old_kind or "K").encode(), tuple_data(old)]
@@ -116,7 +115,7 @@ def update(
 
 
 def delete(*, relation: int, old: Sequence[Value], old_kind: str = "K", xid: int | None = None) -> bytes:
-    """``D``: ``old_kind`` as in ``update``."""
+    """``D``, Delete; ``old_kind`` as in ``update``."""
     return b"D" + _prefix(xid) + struct.pack(">I", relation) + old_kind.encode() + tuple_data(old)
 
 
@@ -127,7 +126,7 @@ def truncate(
     restart_identity: bool = False,
     xid: int | None = None,
 ) -> bytes:
-    """``T``."""
+    """``T``, Truncate."""
     options = cascade | restart_identity << 1
     head = struct.pack(">IB", len(relations), options)
     return b"T" + _prefix(xid) + head + b"".join(struct.pack(">I", oid) for oid in relations)
@@ -136,33 +135,33 @@ def truncate(
 def message(
     *, transactional: bool = True, lsn: int, prefix: str = "", content: bytes = b"", xid: int | None = None
 ) -> bytes:
-    """``M``: a logical decoding message."""
+    """``M``, a logical decoding message."""
     head = b"M" + _prefix(xid) + struct.pack(">BQ", transactional, lsn) + _string(prefix)
     return head + struct.pack(">I", len(content)) + content
 
 
-# Streams of transactions in progress.
+# Streamed transactions.
 
 
 def stream_start(*, xid: int, first_segment: bool) -> bytes:
-    """``S``."""
+    """``S``, Stream Start."""
     return b"S" + struct.pack(">IB", xid, first_segment)
 
 
 def stream_stop() -> bytes:
-    """``E``."""
+    """``E``, Stream Stop."""
     return b"E"
 
 
 def stream_commit(*, xid: int, commit_lsn: int, end_lsn: int, commit_time: int = 0, flags: int = 0) -> bytes:
-    """``c``."""
+    """``c``, Stream Commit."""
     return b"c" + struct.pack(">IBQQq", xid, flags, commit_lsn, end_lsn, commit_time)
 
 
 def stream_abort(
     *, xid: int, subxid: int, abort_lsn: int | None = None, abort_time: int | None = None
 ) -> bytes:
-    """``A``: LSN and time go together, and are there under ``streaming=parallel`` alone."""
+    """``A``, Stream Abort; LSN and time come together, and only with ``streaming=parallel``."""
     info = b"" if abort_lsn is None else struct.pack(">Qq", abort_lsn, abort_time or 0)
     return b"A" + struct.pack(">II", xid, subxid) + info
 
@@ -171,21 +170,21 @@ def stream_abort(
 
 
 def begin_prepare(*, prepare_lsn: int, end_lsn: int, prepare_time: int = 0, xid: int, gid: str) -> bytes:
-    """``b``."""
+    """``b``, Begin Prepare."""
     return b"b" + _prepared(prepare_lsn, end_lsn, prepare_time, xid, gid)
 
 
 def prepare(
     *, prepare_lsn: int, end_lsn: int, prepare_time: int = 0, xid: int, gid: str, flags: int = 0
 ) -> bytes:
-    """``P``."""
+    """``P``, Prepare."""
     return b"P" + bytes([flags]) + _prepared(prepare_lsn, end_lsn, prepare_time, xid, gid)
 
 
 def commit_prepared(
     *, commit_lsn: int, end_lsn: int, commit_time: int = 0, xid: int, gid: str, flags: int = 0
 ) -> bytes:
-    """``K``."""
+    """``K``, Commit Prepared."""
     return b"K" + bytes([flags]) + _prepared(commit_lsn, end_lsn, commit_time, xid, gid)
 
 
@@ -199,7 +198,7 @@ def rollback_prepared(
     gid: str,
     flags: int = 0,
 ) -> bytes:
-    """``r``."""
+    """``r``, Rollback Prepared."""
     fields = struct.pack(">QQqqI", prepare_end_lsn, rollback_end_lsn, prepare_time, rollback_time, xid)
     return b"r" + bytes([flags]) + fields + _string(gid)
 
@@ -207,7 +206,7 @@ def rollback_prepared(
 def stream_prepare(
     *, prepare_lsn: int, end_lsn: int, prepare_time: int = 0, xid: int, gid: str, flags: int = 0
 ) -> bytes:
-    """``p``."""
+    """``p``, Stream Prepare."""
     return b"p" + bytes([flags]) + _prepared(prepare_lsn, end_lsn, prepare_time, xid, gid)
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that fails on purpose: between a client and a server it cuts, stalls and refuses.
+"""A TCP proxy that cuts, stalls or refuses connections on request.
 
 ::
 
@@ -21,13 +21,13 @@ _CHUNK: Final = 64 * 1024
 
 
 class CuttingProxy:
-    """Listens on a free port of 127.0.0.1 and passes on what comes to ``host`` and ``port``, and back."""
+    """Listens on a free port of 127.0.0.1 and forwards to ``host`` and ``port``, in both directions."""
 
     def __init__(self, host: str, port: int) -> None:
         self.connections = 0
-        """How many connections were accepted so far, refused ones not counted."""
+        """The number of accepted connections, without refused ones."""
         self.received = 0
-        """How many bytes of the server's were passed on."""
+        """The number of bytes forwarded from the server."""
         self._host = host
         self._port = port
         self._listener = Listener(self._connected)
@@ -39,11 +39,11 @@ class CuttingProxy:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port."""
         return self._listener.port
 
     def dsn_for(self, dsn: str) -> str:
-        """The same DSN, by way of this proxy."""
+        """Return the DSN with this proxy as its host."""
         parts = urlsplit(dsn)
         user = "" if parts.username is None else parts.username
         if parts.password is not None:
@@ -52,27 +52,27 @@ class CuttingProxy:
         return parts._replace(netloc=quote(netloc, safe=":@%")).geturl()
 
     def cut(self) -> int:
-        """Reset every connection; returns how many there were. New ones are accepted as before."""
+        """Reset every open connection, and return their number. New ones are still accepted."""
         links, self._links = self._links, set()
         for link in links:
             link.abort()
         return len(links)
 
     def cut_after(self, count: int) -> None:
-        """Cut everything once when ``count`` more bytes of the server's have been passed on, wherever that is."""
+        """Reset every connection once, after ``count`` more bytes from the server have been forwarded."""
         self._cut_at = self.received + count
 
     def stall(self) -> None:
-        """Pass nothing on, in either direction, until ``resume``; connections stay open."""
+        """Forward nothing, in either direction, until ``resume``; connections stay open."""
         self._flowing.clear()
 
     def hold(self) -> None:
-        """Pass nothing more on over the connections that there are; they stay open, and new ones work."""
+        """Stall the open connections until ``resume``; new ones work."""
         for link in self._links:
             link.flowing.clear()
 
     def resume(self) -> None:
-        """Pass on again what came meanwhile."""
+        """Forward again, including what arrived meanwhile."""
         self._flowing.set()
         for link in self._links:
             link.flowing.set()
@@ -114,8 +114,8 @@ class CuttingProxy:
         self._links.add(link)
         try:
             await asyncio.gather(
-                self._pass_on(reader, server_writer, link, from_server=False),
-                self._pass_on(server_reader, writer, link, from_server=True),
+                self._forward(reader, server_writer, link, from_server=False),
+                self._forward(server_reader, writer, link, from_server=True),
             )
         except OSError:
             pass
@@ -123,7 +123,7 @@ class CuttingProxy:
             link.abort()
             self._links.discard(link)
 
-    async def _pass_on(
+    async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: _Link, *, from_server: bool
     ) -> None:
         while data := await reader.read(_CHUNK):
@@ -132,7 +132,7 @@ class CuttingProxy:
             if writer.is_closing():
                 return
             if from_server and self._cut_at is not None and self.received + len(data) >= self._cut_at:
-                # What stands before the point still arrives: a reset would take it back.
+                # A reset would discard the bytes before the cut: close this side normally.
                 data, self._cut_at = data[: self._cut_at - self.received], None
                 self.received += len(data)
                 writer.write(data)
@@ -148,7 +148,7 @@ class CuttingProxy:
 
 
 class _Link:
-    """A connection's two sides."""
+    """The two sides of a connection."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._client = client
@@ -158,12 +158,12 @@ class _Link:
         self.flowing.set()
 
     def finish(self) -> None:
-        """Let the client have what was written, and then nothing more."""
+        """Let the client read what was written, then close."""
         self._finishing = True
 
     def abort(self) -> None:
-        """Drop the server's side at once and the client's with it, unless it is finishing."""
-        self.flowing.set()  # nobody waits for a connection that is gone
+        """Reset the server's side, and the client's unless it is finishing."""
+        self.flowing.set()  # end waits for this connection
         self._server.transport.abort()
         if self._finishing:
             self._client.transport.close()

@@ -1,4 +1,4 @@
-"""The steps of a scripted walsender, and the bytes of each."""
+"""The steps of a walsender's script, and their bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COPY_BOTH = b"W\0\0\0\7\0\0\0"
 class Data:
     """XLogData. ``aiorepl.testing.messages`` builds payloads.
 
-    :param start: where in the WAL the message was sent from.
+    :param start: WAL position of the message.
     """
 
     payload: bytes
@@ -28,7 +28,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """A keepalive; ``reply`` asks for a status at once."""
+    """Primary keepalive; ``reply`` requests a status at once."""
 
     wal_end: int
     reply: bool = False
@@ -37,15 +37,16 @@ class Keepalive:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Any bytes, to stand in the stream as they are."""
+    """Bytes that are sent as they are."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Error:
-    """An ErrorResponse with these fields, by the protocol's letters (``M="…"``); then ReadyForQuery, or after a
-    severity (``S``) of FATAL the end of the connection. Also an answer to a query, or to the login.
+    """ErrorResponse with these fields, by the protocol's letters (``M="…"``).
+
+    ReadyForQuery follows, or the end of the connection if the severity (``S``) is FATAL. It may also answer a query or the login.
     """
 
     fields: Mapping[str, str]
@@ -56,7 +57,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Notice:
-    """A NoticeResponse with these fields."""
+    """NoticeResponse with these fields."""
 
     fields: Mapping[str, str]
 
@@ -66,12 +67,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class CopyDone:
-    """The server ends the stream in order, and waits for the client to do so."""
+    """The server sends CopyDone, and waits for the client's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The bytes of other steps, written ``size`` at a time."""
+    """The bytes of other steps, in pieces of ``size`` bytes."""
 
     steps: Sequence[Data | Keepalive | Raw | Notice]
     size: int = 1
@@ -79,7 +80,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class AwaitStatus:
-    """Wait for the next status of this connection that tells at least this much; none is looked at twice."""
+    """Wait for the next status on this connection that reports at least these LSNs."""
 
     flushed: int = 0
     received: int = 0
@@ -87,7 +88,7 @@ class AwaitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Hang up, without a word, behind what was sent."""
+    """Close the connection."""
 
 
 Step = Data | Keepalive | Raw | Error | Notice | CopyDone | Split | AwaitStatus | Cut
@@ -96,7 +97,7 @@ Rows = Sequence[Mapping[str, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """A Standby Status Update as it arrived."""
+    """A Standby Status Update."""
 
     received: LSN
     flushed: LSN
@@ -106,12 +107,12 @@ class StandbyStatus:
 
 
 def frame(kind: bytes, body: bytes) -> bytes:
-    """A backend message."""
+    """Return a backend message."""
     return kind + struct.pack(">I", 4 + len(body)) + body
 
 
 def bytes_of(step: Data | Keepalive | Raw | Error | Notice | CopyDone) -> bytes:
-    """What a step sends."""
+    """Return the bytes of a step."""
     match step:
         case Raw(data):
             return data
@@ -122,12 +123,12 @@ def bytes_of(step: Data | Keepalive | Raw | Error | Notice | CopyDone) -> bytes:
         case Keepalive(wal_end, reply, sent_at):
             return frame(b"d", b"k" + struct.pack(">Qq?", wal_end, sent_at, reply))
         case Error(fields=fields) | Notice(fields=fields):
-            told = "".join(f"{letter}{text}\0" for letter, text in fields.items())
-            return frame(b"E" if isinstance(step, Error) else b"N", told.encode() + b"\0")
+            body = "".join(f"{letter}{text}\0" for letter, text in fields.items())
+            return frame(b"E" if isinstance(step, Error) else b"N", body.encode() + b"\0")
 
 
 def rows_of(rows: Rows) -> bytes:
-    """The whole answer to a query."""
+    """Return the messages that answer a query with these rows."""
     names = list(rows[0]) if rows else []
     described = b"".join(
         name.encode() + b"\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0) for name in names

@@ -1,12 +1,12 @@
-"""A stream of committed transactions without a server: write down what was committed, get the slices for a sink.
+"""A stream of committed transactions without a server: commit transactions, and get their slices for a sink.
 
     stream = Stream()
     orders = stream.table("orders", column("id", INT4, key=True), column("note"))
     stream.transaction(orders.insert("1", "first"), orders.delete("1", None))
     await sink.write(Batch(stream.slices()))
 
-LSNs and xids count up by themselves. The bytes go through the decoder and the assembler like a server's. ``again``
-gives what a server would send on another connection: the same changes, as new objects, perhaps cut otherwise.
+LSNs and xids are assigned automatically. The bytes go through the decoder and the assembler, like those of a server.
+``again`` returns what a server would send on another connection: the same changes as new objects, perhaps in other slices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aiorepl.values.types import TypeInfo
 
 
 class Table:
-    """A table as it is described now; ``stream.table`` makes one, and a new one after DDL."""
+    """A table under its current description. ``stream.table`` returns one, and another one after DDL."""
 
     def __init__(self, oid: int, name: str, columns: int) -> None:
         self.oid = oid
@@ -35,13 +35,17 @@ class Table:
         self._columns = columns
 
     def insert(self, *new: Value) -> bytes:
-        """An Insert message."""
+        """Return an Insert message."""
         return build.insert(relation=self.oid, new=self._row(new))
 
     def update(
         self, *new: Value, key: Sequence[Value] | None = None, old: Sequence[Value] | None = None
     ) -> bytes:
-        """An Update message; ``key`` is the old key that changed, ``old`` the whole old row under FULL."""
+        """Return an Update message.
+
+        :param key: the old key, if it changed.
+        :param old: the whole old row, under replica identity FULL.
+        """
         self._row(new)
         if key is not None:
             return build.update(relation=self.oid, new=new, old=self._row(key), old_kind="K")
@@ -50,27 +54,27 @@ class Table:
         )
 
     def delete(self, *old: Value, full: bool = False) -> bytes:
-        """A Delete message, by key or by the whole row."""
+        """Return a Delete message with the key, or with the whole row if ``full``."""
         return build.delete(relation=self.oid, old=self._row(old), old_kind="O" if full else "K")
 
     def truncate(self) -> bytes:
-        """A Truncate message."""
+        """Return a Truncate message."""
         return build.truncate(relations=[self.oid])
 
     def _row(self, values: Sequence[Value]) -> Sequence[Value]:
         if len(values) != self._columns:
             raise ValueError(
-                f"{self.name} has {self._columns} columns, and {len(values)} values were given: of a key give None for the "
-                "columns that are not in it"
+                f"{self.name} has {self._columns} columns, not {len(values)}: for a key, pass None for the columns outside it"
             )
         return values
 
 
 class Stream:
-    """What one slot sends.
+    """The transactions that one slot sends.
 
     :param types: types that are not built in.
-    :param start: where the stream begins; ``position`` is the slot's there.
+    :param start: LSN of the beginning, which is also that of ``position``.
+    :param binary: columns are sent in binary format.
     """
 
     def __init__(
@@ -86,15 +90,15 @@ class Stream:
         self.types = tuple(types)
         self.binary = binary
         self.listeners: list[Callable[[], None]] = []
-        """Called whenever something was committed."""
+        """Called after each commit."""
         self._lsn = start
         self._xid = 700
         self._oid = 16384
         self._time = 800_000_000_000_000
-        self._fresh: list[bytes] = []
+        self._pending_descriptions: list[bytes] = []
         self.units: list[tuple[LSN, list[bytes]]] = []
-        """Transactions, and what stands between them, as messages, by their end LSNs."""
-        self._taken = 0
+        """Transactions, and messages between them: end LSN and pgoutput messages of each."""
+        self._returned = 0
         self._prepared: dict[str, tuple[int, LSN]] = {}
         self._decoder, self._assembler = self._connection(LSN(0))
 
@@ -106,9 +110,9 @@ class Stream:
         replica_identity: str = "d",
         replaces: Table | None = None,
     ) -> Table:
-        """Describe a table; the next transaction begins with it.
+        """Describe a table, in the next transaction.
 
-        :param replaces: the same table before an ALTER TABLE.
+        :param replaces: this table before an ALTER TABLE.
         """
         if replaces is None:
             self._oid += 1
@@ -116,17 +120,17 @@ class Stream:
         described = build.relation(
             oid=oid, namespace=namespace, name=name, replica_identity=replica_identity, columns=columns
         )
-        self._fresh.append(described)
+        self._pending_descriptions.append(described)
         return Table(oid, name, len(columns))
 
     def type_(self, oid: int, name: str, namespace: str = "public") -> None:
-        """Send a Type message ahead of the tables that use it."""
-        self._fresh.append(build.type_(oid=oid, namespace=namespace, name=name))
+        """Describe a type, before the tables that use it."""
+        self._pending_descriptions.append(build.type_(oid=oid, namespace=namespace, name=name))
 
     def transaction(self, *contents: bytes, origin: str | None = None, at_once: bool = False) -> LSN:
-        """Commit ``contents``, and return the end LSN.
+        """Commit a transaction with these messages, and return its end LSN.
 
-        :param at_once: the commit record begins where the stream ends: the rows were written before that.
+        :param at_once: the commit record begins at the end of the stream, as if the rows had been written earlier.
         """
         self._xid += 1
         self._time += 1_000_000
@@ -135,12 +139,12 @@ class Stream:
         unit = [build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid)]
         if origin is not None:
             unit.append(build.origin(commit_lsn=1, name=origin))
-        unit += [*self._described(), *contents]
+        unit += [*self._take_descriptions(), *contents]
         unit.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
-        return self._ended(end_lsn, unit)
+        return self._append(end_lsn, unit)
 
     def prepare(self, gid: str, *contents: bytes) -> LSN:
-        """PREPARE TRANSACTION ``contents`` under ``gid``, and return the end LSN of that."""
+        """Prepare a transaction with these messages, and return the end LSN of the PREPARE."""
         self._xid += 1
         self._time += 1_000_000
         prepare_lsn = self._lsn + sum(map(len, contents)) + 0x40
@@ -153,10 +157,10 @@ class Stream:
             "xid": self._xid,
         }
         begin, end = build.begin_prepare(**header, gid=gid), build.prepare(**header, gid=gid)
-        return self._ended(end_lsn, [begin, *self._described(), *contents, end])
+        return self._append(end_lsn, [begin, *self._take_descriptions(), *contents, end])
 
     def commit_prepared(self, gid: str) -> LSN:
-        """COMMIT PREPARED, and return the end LSN."""
+        """Commit a prepared transaction, and return the end LSN."""
         xid, _ = self._prepared.pop(gid)
         self._time += 1_000_000
         commit_lsn = self._lsn + 0x40
@@ -164,10 +168,10 @@ class Stream:
         committed = build.commit_prepared(
             commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time, xid=xid, gid=gid
         )
-        return self._ended(end_lsn, [committed])
+        return self._append(end_lsn, [committed])
 
     def rollback_prepared(self, gid: str) -> LSN:
-        """ROLLBACK PREPARED, and return the end LSN."""
+        """Roll back a prepared transaction, and return the end LSN."""
         xid, prepared = self._prepared.pop(gid)
         self._time += 1_000_000
         end_lsn = self._lsn + 0x70
@@ -178,33 +182,34 @@ class Stream:
             xid=xid,
             gid=gid,
         )
-        return self._ended(end_lsn, [rolled_back])
+        return self._append(end_lsn, [rolled_back])
 
     def message(self, prefix: str, content: bytes = b"") -> LSN:
         """Emit a message that is not transactional, and return its LSN."""
         lsn = self._lsn + 0x40
-        return self._ended(lsn, [build.message(transactional=False, lsn=lsn, prefix=prefix, content=content)])
+        return self._append(
+            lsn, [build.message(transactional=False, lsn=lsn, prefix=prefix, content=content)]
+        )
 
     def slices(self, at_once: int | None = None) -> list[Slice]:
-        """The slices of everything since the last call.
+        """Return the slices of everything since the last call.
 
-        :param at_once: how many messages are read from the socket together; all, if not said. A transaction comes
-            in as many slices as it takes reads.
+        :param at_once: messages per read, by default all. A transaction has a slice for each read.
         """
-        fresh, self._taken = self.units[self._taken :], len(self.units)
-        return _cut(self._decoder, self._assembler, fresh, at_once)
+        fresh, self._returned = self.units[self._returned :], len(self.units)
+        return _slices(self._decoder, self._assembler, fresh, at_once)
 
     def again(self, at_once: int | None = None, *, after: int = 0) -> list[Slice]:
-        """The slices of everything so far, as on a connection of its own that knows what ended up to ``after``."""
-        return _cut(*self._connection(LSN(after)), self.units, at_once)
+        """Return the slices of the whole stream, as on another connection that resumes after an LSN."""
+        return _slices(*self._connection(LSN(after)), self.units, at_once)
 
     @property
     def lsn(self) -> LSN:
-        """The end of WAL."""
+        """The end of the stream."""
         return LSN(self._lsn)
 
     def descriptions(self, before: int) -> list[bytes]:
-        """The latest Relation and Type messages of the first ``before`` units, which a new connection sends again."""
+        """Return the latest Relation and Type messages of the first ``before`` units, which a new connection repeats."""
         described = {
             payload[:5]: payload
             for _, unit in self.units[:before]
@@ -222,11 +227,11 @@ class Stream:
             deliver_prepared=True,
         )
 
-    def _described(self) -> list[bytes]:
-        fresh, self._fresh = self._fresh, []
-        return fresh
+    def _take_descriptions(self) -> list[bytes]:
+        descriptions, self._pending_descriptions = self._pending_descriptions, []
+        return descriptions
 
-    def _ended(self, lsn: int, unit: list[bytes]) -> LSN:
+    def _append(self, lsn: int, unit: list[bytes]) -> LSN:
         self._lsn = lsn
         self.ends.append(LSN(lsn))
         self.units.append((LSN(lsn), unit))
@@ -235,7 +240,7 @@ class Stream:
         return self.ends[-1]
 
 
-def _cut(
+def _slices(
     decoder: Decoder, assembler: Assembler, units: Iterable[tuple[LSN, list[bytes]]], at_once: int | None
 ) -> list[Slice]:
     payloads = [payload for _, unit in units for payload in unit]

@@ -1,4 +1,4 @@
-"""A walsender that follows a script: what a real server does once in a blue moon, or never, as often as a test needs.
+"""A walsender that follows a script, for what a real server does rarely or never.
 
     script = [
         Data(begin(final_lsn=0x10, xid=3)),
@@ -9,14 +9,12 @@
     async with ScriptedWalsender(script) as server:
         pipeline = aiorepl.Pipeline(aiorepl.Source(server.dsn, slot="any", publication="any"), [sink])
 
-It lets everybody in, has every slot and publication that it is asked for, and answers what aiorepl asks before
-START_REPLICATION; ``answers`` puts other answers in. It speaks simple queries and CopyBoth, and nothing else: a
-stream whose tables have types that are not built in makes aiorepl look them up on another connection, which fails.
+It accepts every login, reports every slot and publication as existing, and answers aiorepl's queries before
+START_REPLICATION; ``answers`` overrides these. It speaks only simple queries and CopyBoth. Tables with types that are not
+built in do not work, because aiorepl looks these up on another connection.
 
-A status that asks for a keepalive gets one that says no more than was sent.
-
-The first START_REPLICATION plays the first script, the second the second, and so on; one for which there is no script
-is sent nothing. A script that has come to its end leaves the stream open. A client that ends it is answered in order.
+The n-th START_REPLICATION plays the n-th script; without a script nothing is sent. The stream stays open after the end of a
+script. A status that requests a reply gets a keepalive with the LSN that was sent last. A client may end the stream.
 """
 
 from __future__ import annotations
@@ -69,14 +67,14 @@ __all__ = [
 
 
 class ScriptedWalsender:
-    """A server on a port of its own, for as long as the context lasts. Leaving it raises what went wrong in a script.
+    """A server on a free port, within an ``async with``. Leaving the context raises the first error of a script.
 
-    :param scripts: what to play, a script for each START_REPLICATION.
-    :param version: what it says its version is.
-    :param answers: what to answer to a query that contains the key, ahead of the answers it has itself.
-    :param login: refuse everybody with this.
-    :param confirmed_flush_lsn: where its slots stand.
-    :param wal_end: how far its WAL goes, whatever scripts say.
+    :param scripts: one for each START_REPLICATION.
+    :param version: the server_version that it reports.
+    :param answers: rows or errors by a part of the query; they take precedence over the built-in answers.
+    :param login: reject every login with this error.
+    :param confirmed_flush_lsn: that of every slot.
+    :param wal_end: the end of WAL that it reports before START_REPLICATION.
     """
 
     def __init__(
@@ -93,27 +91,27 @@ class ScriptedWalsender:
         self.confirmed_flush_lsn = LSN(confirmed_flush_lsn)
         self.wal_end = LSN(wal_end)
         self.statuses: list[StandbyStatus] = []
-        """Every status, of all connections, in the order of arrival."""
+        """Every status of all connections, in order of arrival."""
         self.queries: list[str] = []
-        """Every query and command."""
+        """Every query and command, in order."""
         self.startups: list[dict[str, str]] = []
-        """The parameters of every connection's startup packet."""
+        """The parameters of every startup packet."""
         self.endings: list[str] = []
-        """``"CopyDone"`` and ``"Terminate"``, as often as clients sent them."""
+        """``"CopyDone"`` and ``"Terminate"`` for each one that a client sent."""
         self._scripts = iter([list(script) for script in scripts])
         self._answers = dict(answers or {})
         self._changed = asyncio.Condition()
         self._listener = Listener(self._serve)
         self.failures: list[Exception] = []
-        """What went wrong here, and not with the client: mistakes in scripts."""
+        """Errors of the scripts, not of the clients."""
 
     @property
     def dsn(self) -> str:
-        """Where it listens."""
+        """A DSN for this server."""
         return f"postgresql://scripted@127.0.0.1:{self._listener.port}/scripted?sslmode=disable"
 
     async def status(self, condition: Callable[[StandbyStatus], bool] = lambda _: True) -> StandbyStatus:
-        """The first status that meets the condition; waits for it."""
+        """Wait for a status that meets the condition, and return the first one."""
         async with self._changed:
             await self._changed.wait_for(lambda: any(map(condition, self.statuses)))
         return next(filter(condition, self.statuses))
@@ -137,10 +135,10 @@ class ScriptedWalsender:
             raise self.failures[0]
 
     def answer(self, sql: str) -> Rows | Error:
-        """What this server answers to a query."""
-        for part, told in self._answers.items():
+        """Return the answer to a query."""
+        for part, rows in self._answers.items():
             if part in sql:
-                return told
+                return rows
         return answer(sql, self.confirmed_flush_lsn, self.wal_end)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -148,23 +146,23 @@ class ScriptedWalsender:
         try:
             await client.serve()
         except (EOFError, ConnectionError):
-            pass  # the client has gone, as it may at any time
+            pass  # the client disconnected
         except Exception as error:  # noqa: BLE001 - raised when the context is left
             self.failures.append(error)
         finally:
             await client.close()
 
-    async def note(self, what: StandbyStatus | str) -> None:
-        """A client sent this; for the connections."""
+    async def record(self, message: StandbyStatus | str) -> None:
+        """Record a status or an ending that a client sent."""
         async with self._changed:
-            if isinstance(what, StandbyStatus):
-                self.statuses.append(what)
+            if isinstance(message, StandbyStatus):
+                self.statuses.append(message)
             else:
-                self.endings.append(what)
+                self.endings.append(message)
             self._changed.notify_all()
 
     def next_script(self) -> list[Step]:
-        """What the next START_REPLICATION plays; for the connections."""
+        """Return the script of the next START_REPLICATION."""
         return next(self._scripts, [])
 
 
@@ -184,21 +182,21 @@ class _Client:
         self._statuses: asyncio.Queue[StandbyStatus] = asyncio.Queue()
         self._copy_done = False
         self._hung_up = False
-        # Whether what was sent ends with a frame, and up to where in the WAL it was.
+        # Whether the last message was sent completely, and its WAL position.
         self._whole = True
-        self._at = 0
+        self._sent_until = 0
 
     async def serve(self) -> None:
-        """From the startup packet to the end."""
+        """Handle the connection, from the startup packet to its end."""
         await self._start_up()
         while True:
             kind, body = await self._message()
             if kind == b"Q":
                 await self._query(body[:-1].decode())
-            # CopyData and CopyDone behind the end of a copy are ignored, as the protocol has it.
+            # CopyData and CopyDone after the end of a copy are ignored, as the protocol requires.
 
     async def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._writer.transport.abort()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -251,8 +249,8 @@ class _Client:
                 status = StandbyStatus(LSN(received), LSN(flushed), LSN(applied), sent_at, reply)
                 self._statuses.put_nowait(status)
                 if reply and self._whole and not self._copy_done:
-                    self._write(bytes_of(Keepalive(self._at)))
-                await self._server.note(status)
+                    self._write(bytes_of(Keepalive(self._sent_until)))
+                await self._server.record(status)
         finally:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
@@ -263,10 +261,10 @@ class _Client:
             for step in script:
                 await self._take(step)
         except ConnectionError:
-            pass  # the client has gone
+            pass  # the client disconnected
         except Exception as error:  # noqa: BLE001 - raised when the server's context is left
             self._server.failures.append(error)
-            self._writer.transport.abort()  # or the client would wait for the rest of it
+            self._writer.transport.abort()  # else the client waits for the rest of the script
 
     async def _take(self, step: Step) -> None:
         match step:
@@ -283,10 +281,10 @@ class _Client:
                         piece, data = data[:size], data[size:]
                         self._write(piece)
                         await self._writer.drain()
-                        await asyncio.sleep(0)  # the client may read before the next
+                        await asyncio.sleep(0)  # let the client read each piece by itself
                     self._whole = not any(isinstance(each, Raw) for each in steps)
                 except asyncio.CancelledError:
-                    self._write(data)  # a client that ends the stream still gets whole frames
+                    self._write(data)  # the client ended the stream: complete the last message
                     raise
             case Cut():
                 self._hang_up()
@@ -296,9 +294,9 @@ class _Client:
                 self._copy_done = self._copy_done or isinstance(step, CopyDone)
                 self._whole = self._whole and not isinstance(step, Raw)
                 if isinstance(step, Data):
-                    self._at = max(self._at, step.start)
+                    self._sent_until = max(self._sent_until, step.start)
                 elif isinstance(step, Keepalive):
-                    self._at = max(self._at, step.wal_end)
+                    self._sent_until = max(self._sent_until, step.wal_end)
                 self._write(bytes_of(step))
                 await self._writer.drain()
 
@@ -310,7 +308,7 @@ class _Client:
             self._write(READY)
 
     def _hang_up(self) -> None:
-        # Half a close: with bytes unread a whole one would be a reset, and our last words might never be read.
+        # Close only the sending side: with unread bytes, a full close is a reset, which discards what was sent.
         if not self._hung_up:
             self._hung_up = True
             self._writer.write_eof()
@@ -323,7 +321,7 @@ class _Client:
         head = await self._reader.readexactly(5)
         kind, body = head[:1], await self._reader.readexactly(int.from_bytes(head[1:], "big") - 4)
         if kind in (b"c", b"X"):
-            await self._server.note("CopyDone" if kind == b"c" else "Terminate")
+            await self._server.record("CopyDone" if kind == b"c" else "Terminate")
         if kind == b"X":
             raise EOFError
         return kind, body

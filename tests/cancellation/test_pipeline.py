@@ -66,7 +66,7 @@ class Target(MemorySink):
             await super().write(batch)
         if not self.cut:
             self.cut = True
-            self._source.lose()
+            self._source.disconnect()
 
     async def flush(self):
         async with self._call("flush"):

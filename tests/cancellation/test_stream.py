@@ -152,7 +152,7 @@ async def test_reading_goes_on_over_lost_connections(watched, cancelling):
             stream.transaction(*(table.insert(str(number)) for number in range(first, first + 10)))
         # Several slices a transaction.
         source = MemorySource(stream=stream, read_bytes=100)
-        reader = Reader(40, lambda count, source=source: count % 7 or source.lose(refusals=1))
+        reader = Reader(40, lambda count, source=source: count % 7 or source.disconnect(refused_attempts=1))
         async with aiorepl.connect(source, reconnect=AT_ONCE) as consumer:
             attempt = cancelling(number, everywhere=True)
             await attempt.run(reader.read(consumer))

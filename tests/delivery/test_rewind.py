@@ -174,7 +174,7 @@ async def test_lost_at_random(seed):
         if told.source.confirmed > durable:
             wrong.append((told.source.confirmed, durable))
         if chance.random() < 0.01:
-            told.source.lose(chance.randrange(3))
+            told.source.disconnect(chance.randrange(3))
         return chance.random() < 0.06
 
     sinks = [Holding(target, lose) for target in targets]

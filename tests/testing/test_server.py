@@ -223,7 +223,7 @@ def test_programs_that_the_servers_user_cannot_reach(tmp_path: Path, monkeypatch
 
 def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing wheel, a version it has not, and a folder without programs: each says what to do."""
-    with pytest.raises(ConfigurationError, match=r"no embedded PostgreSQL 9.*bin_dir="):
+    with pytest.raises(ConfigurationError, match=r"the wheel has no PostgreSQL 9.*bin_dir="):
         EmbeddedServer(9)
     with pytest.raises(ConfigurationError, match="holds initdb and postgres"):
         EmbeddedServer(bin_dir="/nonexistent")

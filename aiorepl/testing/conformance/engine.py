@@ -38,7 +38,7 @@ class Engine(Conformance):
         async def work() -> None:
             for _ in range(5):
                 scenario.items(3)
-                source.lose()
+                source.disconnect()
                 scenario.commit(*(scenario.item(f"of many {number}") for number in range(100)))
                 await source.acknowledged(scenario.stream.ends[-2])
                 done, rest = _parted(scenario, source.confirmed)

