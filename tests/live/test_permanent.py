@@ -118,6 +118,7 @@ async def test_a_publication_that_is_made_anew(published, interface, running, pu
         with pytest.raises(ConfigurationError, match=MISSING):
             await work
     for _ in range(2):
+        await published.until(published.walsender, lambda pid: pid is None)
         with pytest.raises(ConfigurationError, match=MISSING):
             await Pipeline(source, [sink], until="now").run()
     assert [1] == [change.key["id"] for change in sink.changes]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,58 @@ from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.stream import Stream
 
 
+class Query:
+    """A streaming query that is started again if its reader's Python process did not connect within Spark's ten seconds.
+
+    That limit is a constant in Spark's PythonWorkerFactory. A busy machine needs longer, and nothing was read by then.
+    """
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._query = start()
+
+    def awaitTermination(self, *seconds: int) -> Any:  # noqa: N802
+        """As Spark's."""
+        return self._tried(lambda query: query.awaitTermination(*seconds))
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """As Spark's."""
+        self._tried(lambda query: query.processAllAvailable())
+
+    def _tried(self, call: Callable[[Any], Any]) -> Any:
+        for _ in range(10):
+            try:
+                return call(self._query)
+            except Exception as error:
+                if "Python worker failed to connect back" not in str(error):
+                    raise
+                self._query = self._start()
+        return call(self._query)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
+    from pyspark.sql.streaming import DataStreamWriter
+
     from aiorepl.spark import local_session
 
     # A hundred small plans: compiling them, in Java or to Java, takes longer than running them.
     patch = pytest.MonkeyPatch()
+    start = DataStreamWriter.start
+    patch.setattr(DataStreamWriter, "start", lambda *given, **named: Query(partial(start, *given, **named)))
     patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves sockets to the collector
         session = local_session(cores=2, memory="1g")
-        patch.undo()
+        patch.delenv("JAVA_TOOL_OPTIONS")
         session.conf.set("spark.sql.codegen.wholeStage", "false")
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         yield session
         session.stop()
+        patch.undo()
 
 
 class Journal:

@@ -12,9 +12,10 @@ from aiorepl.testing import LossyProxy
 @pytest.fixture
 async def server():
     """Answers each line in two pieces, and remembers it; with the proxy in front."""
-    lines = []
+    lines, answering = [], set()
 
     async def answer(reader, writer):
+        answering.add(asyncio.current_task())
         while line := await reader.readline():
             lines.append(line)
             for piece in (b"do", b"ne\n"):
@@ -28,6 +29,7 @@ async def server():
     yield proxy, lines
     proxy.close()
     listening.close()
+    await asyncio.wait(answering)
 
 
 async def test_answers_are_lost_when_told_so(server):
