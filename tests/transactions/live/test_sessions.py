@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
