@@ -27,7 +27,7 @@ DEADLINE = 60.0
 
 
 class Steps(Coroutine[Any, Any, Any]):
-    """A coroutine that tells ``suspended`` of each future it waits for, ``None`` for a bare yield."""
+    """A coroutine that calls ``suspended`` with each future it waits for; ``None`` for a bare yield."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], suspended: Callable[[Any], None]) -> None:
         self._work = work
@@ -62,7 +62,7 @@ class Cancelling:
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run the coroutine in a task of its own; ``cancelled`` tells whether it ended so."""
+        """Run the coroutine in a task; ``cancelled`` is whether the task ended as cancelled."""
         loop = asyncio.get_running_loop()
         before = loop.get_task_factory()
         if self._everywhere:
@@ -106,7 +106,7 @@ def cancelling(request: pytest.FixtureRequest) -> Callable[..., Cancelling]:
 
 
 async def until(look: Callable[[], Awaitable[Any] | Any], good: Callable[[Any], bool]) -> Any:
-    """What ``look`` finds, as soon as it is ``good``."""
+    """Return the result of ``look`` as soon as it is ``good``."""
     found = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DEADLINE):
@@ -120,14 +120,14 @@ async def until(look: Callable[[], Awaitable[Any] | Any], good: Callable[[Any], 
 
 
 class Watched:
-    """What a call may leave behind in this process."""
+    """The tasks and descriptors that a call may leave behind in this process."""
 
     def __init__(self) -> None:
         self._tasks = asyncio.all_tasks()
         self._descriptors = _descriptors()
 
     async def nothing_left(self) -> None:
-        """No task and no descriptor more than before."""
+        """Check that there are no more tasks and descriptors than before."""
         own = {asyncio.current_task()}
         await until(lambda: asyncio.all_tasks() - self._tasks - own, lambda left: not left)
         # uvloop opens sockets of its own for each run of the loop.
@@ -136,7 +136,7 @@ class Watched:
 
 
 def _descriptors() -> Counter[str]:
-    """What the open descriptors lead to."""
+    """Return the targets of the open descriptors."""
     found: Counter[str] = Counter()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -154,17 +154,17 @@ class ReplicatedDatabase:
         self.connection = connection
 
     async def execute(self, *statements: str) -> None:
-        """Run each in a transaction of its own."""
+        """Run each statement in its own transaction."""
         for statement in statements:
             await self.connection.execute(statement)
 
     async def create_slot(self) -> None:
-        """Make the slot that copies are made of."""
+        """Create the slot that tests copy."""
         await self.connection.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", self.slot)
 
     @contextlib.asynccontextmanager
     async def copied_slot(self) -> AsyncIterator[str]:
-        """A slot of its own that stands where the first one does, and nothing left of its consumers."""
+        """A copy of the slot; nothing may be left of its consumers."""
         copy = f"{self.slot[:50]}_{secrets.token_hex(4)}"
         await self.connection.execute("SELECT pg_copy_logical_replication_slot($1, $2)", self.slot, copy)
         yield copy
@@ -172,12 +172,12 @@ class ReplicatedDatabase:
         await self.connection.execute("SELECT pg_drop_replication_slot($1)", copy)
 
     async def confirmed(self, slot: str) -> LSN:
-        """Where the slot stands."""
+        """Return the slot's confirmed LSN."""
         text = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         return LSN.parse(await self.connection.fetchval(text, slot))
 
     async def nothing_left(self) -> None:
-        """No session of ours, no active slot, no lock."""
+        """Check that there are no sessions of ours and no active slots."""
         await until(
             lambda: self.connection.fetch(
                 "SELECT pid, state, left(query, 60) AS query FROM pg_stat_activity "
@@ -205,13 +205,13 @@ async def replicated(database: str, slot_name: str) -> AsyncIterator[ReplicatedD
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here loses power, and hundreds of journals take long to fsync."""
+    """Skip fsync: these tests write hundreds of journals."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 async def watched() -> AsyncIterator[Watched]:
-    """The tasks and descriptors of this process, as they were. Threads have ended when the test has."""
+    """The tasks and descriptors of this process; threads must end with the test."""
     yield Watched()
     async with asyncio.timeout(DEADLINE):
         for thread in threading.enumerate():

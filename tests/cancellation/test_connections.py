@@ -1,4 +1,4 @@
-"""Connections and what is asked beside the stream, cancelled at any await."""
+"""Connections and catalog queries, cancelled at any await."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 5000
 
 @pytest.fixture
 async def written(replicated):
-    """Two transactions behind the slot, a large one and a small one."""
+    """Two transactions after the slot, a large one and a small one."""
     await replicated.create_slot()
     await replicated.execute(
         f"INSERT INTO items SELECT n, 'many' FROM generate_series(1, {ROWS}) n",
@@ -38,7 +38,7 @@ async def messages(connection, received):
 @pytest.mark.both_loops
 @pytest.mark.parametrize("route", ROUTES)
 async def test_receiving(written, watched, cancelling, route):
-    """``receive`` gives out what a call that was cancelled has not."""
+    """``receive`` returns what a cancelled call has not returned."""
     number, cancelled = 0, True
     while cancelled:
         number += 1

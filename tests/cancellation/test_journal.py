@@ -34,7 +34,7 @@ class Journal:
 
 
 async def read(following, ids, last):
-    """Up to the row ``last``."""
+    """Read up to the row ``last``."""
     while ids[-1:] != [last]:
         ids += [change.new["id"] for change in (await anext(following)).changes]
 
@@ -51,7 +51,7 @@ async def journal(tmp_path):
 
 @pytest.mark.both_loops
 async def test_following_goes_on_after_any_await(journal, watched, cancelling):
-    """Whichever await is cancelled, the next calls return what the cancelled one had not."""
+    """Whichever await is cancelled, the next calls return what the cancelled one did not."""
     number, cancelled = 0, True
     while cancelled:
         number += 1
@@ -67,7 +67,7 @@ async def test_following_goes_on_after_any_await(journal, watched, cancelling):
 
 
 async def test_following_goes_on_after_every_await(journal, watched, cancelling):
-    """A reader whose every call is cancelled at its first await gets everything, and what is written meanwhile."""
+    """A reader whose every call is cancelled at its first await gets everything, including later appends."""
     following, ids = JournalReader(journal.folder).follow(poll=3600), []
 
     async def everything(last):
@@ -88,7 +88,7 @@ async def test_following_goes_on_after_every_await(journal, watched, cancelling)
 
 
 async def test_dropped_without_closing(journal, watched, cancelling):
-    """A reader that is cancelled and dropped leaves nothing."""
+    """A reader that is cancelled and dropped leaves no task and no descriptor."""
 
     async def follow():
         async for _ in JournalReader(journal.folder).follow(poll=0.001):

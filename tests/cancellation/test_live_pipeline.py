@@ -1,4 +1,4 @@
-"""A pipeline on a real server, by each route, with an initial load and without, cancelled and started again."""
+"""A pipeline on a real server, over each interface, with and without an initial load, cancelled and restarted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCHES = BatchPolicy(flush_seconds=0)
 
 
 def numbers():
-    """Each of the first awaits, in which connections are opened, and then fewer and fewer of them."""
+    """Return the awaits to cancel at: all of the first ones, which open connections, then fewer and fewer."""
     number = 0
     while True:
         number += 1 if number < 30 else number // 5
@@ -23,13 +23,13 @@ def numbers():
 
 
 def ids(sink):
-    """What is durable, without what came again."""
+    """Return the durable changes without duplicates."""
     return list(dict.fromkeys(change.key["id"] for batch in sink.durable_batches for change in batch.changes))
 
 
 @pytest.fixture
 async def written(replicated):
-    """Rows from before the slot, and transactions behind it."""
+    """Rows from before the slot, and transactions after it."""
     await replicated.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
         "ALTER TABLE items ADD mood mood",
@@ -48,7 +48,7 @@ async def written(replicated):
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
 async def test_run(written, watched, cancelling, tmp_path, route, journal):
-    """The second start delivers what the first one had not made durable, and the server has nothing left of either."""
+    """The second start delivers what the first one did not make durable, and no session is left."""
     for number in numbers():
         async with written.copied_slot() as slot:
             source = Source(written.dsn, slot=slot, publication="p", interface=route, heartbeat_interval=60)
@@ -72,7 +72,7 @@ async def test_run(written, watched, cancelling, tmp_path, route, journal):
 
 @pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
 async def test_initial_load(written, watched, cancelling, tmp_path):
-    """A load that is cut short leaves no slot, or a journal that has all of it."""
+    """An interrupted load leaves no slot, or a journal with the whole load."""
     expected = sorted(LOADED + STREAMED)
     slot = f"{written.slot[:50]}_load"
     exists = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"

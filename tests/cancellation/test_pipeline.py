@@ -1,4 +1,4 @@
-"""A pipeline, cancelled at any await of any of its tasks, and started again: everything arrives, and nothing is left."""
+"""A pipeline is cancelled at any await of any of its tasks and restarted: all changes arrive, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def committed():
 
 
 class Target(MemorySink):
-    """Suspends before and after each step of each call, and has the connection cut in the middle of the stream."""
+    """Suspends before and after each step of each call, and cuts the connection in the middle of the stream."""
 
     def __init__(self, source, *, keeps_position=False):
         super().__init__(keeps_position=keeps_position)
@@ -95,7 +95,7 @@ class Target(MemorySink):
 
     @property
     def ids(self):
-        """What is durable."""
+        """Return the durable changes."""
         return [change.key["id"] for batch in self.durable_batches for change in batch.changes]
 
 
@@ -112,7 +112,7 @@ def pipeline(source, sink, journal):
 
 
 def numbers():
-    """Each of the first awaits, in which a pipeline starts, and then fewer and fewer of them."""
+    """Return the awaits to cancel at: all of the first ones, in which a pipeline starts, then fewer and fewer."""
     number = 0
     while True:
         number += 1 if number < 50 else number // 5
@@ -126,7 +126,7 @@ def first_occurrences(ids):
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("keeps_position", [False, True], ids=["at_least_once", "exactly_once"])
 async def test_run(tmp_path, watched, cancelling, journal, keeps_position):
-    """What the second start delivers is what the first one had not made durable."""
+    """The second start delivers what the first one did not make durable."""
     for number in numbers():
         source = MemorySource(stream=committed(), read_bytes=400)
         begin = source.confirmed
@@ -149,7 +149,7 @@ async def test_run(tmp_path, watched, cancelling, journal, keeps_position):
 
 
 class Refusing(Target):
-    """Refuses every fifth row."""
+    """Rejects every fifth row."""
 
     async def write(self, batch):
         await super().write(batch)
@@ -159,7 +159,7 @@ class Refusing(Target):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_dead_letters(tmp_path, watched, cancelling, journal):
-    """A change that was refused is put aside before anything is confirmed past it."""
+    """A rejected change becomes a dead letter before anything after it is confirmed."""
     for number in numbers():
         source = MemorySource(stream=committed(), read_bytes=400)
         sink, letters = Refusing(source), tmp_path / f"letters {number}"
@@ -180,7 +180,7 @@ async def test_dead_letters(tmp_path, watched, cancelling, journal):
 
 
 class Losing(Target):
-    """Loses once what it has accepted."""
+    """Loses its accepted data once."""
 
     lost = False
 
@@ -194,7 +194,7 @@ class Losing(Target):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_sending_again(tmp_path, watched, cancelling, journal):
-    """What a sink has lost is sent again, also where that is cancelled."""
+    """Lost data is delivered again even if the rewind is cancelled."""
     for number in numbers():
         source = MemorySource(stream=committed(), read_bytes=400)
         sink = Losing(source, keeps_position=True)
@@ -212,7 +212,7 @@ async def test_sending_again(tmp_path, watched, cancelling, journal):
 
 
 class Threaded(SyncSink):
-    """Its calls run in threads, and at most one at a time."""
+    """Its calls run in threads, at most one at a time."""
 
     def __init__(self):
         self.accepted, self.durable = [], []
@@ -244,7 +244,7 @@ class Threaded(SyncSink):
 
 
 async def test_threads(watched, cancelling):
-    """A call that has begun in a thread is waited for, and calls never overlap."""
+    """A call in progress in a thread is completed, and calls never overlap."""
     for number in numbers():
         source, sink = MemorySource(stream=committed(), read_bytes=400), Threaded()
         attempt = cancelling(number, everywhere=True)
@@ -259,7 +259,7 @@ async def test_threads(watched, cancelling):
 
 
 async def test_a_body_beside_a_pipeline(watched, cancelling):
-    """Wherever a program around ``async with pipeline`` is cancelled, the pipeline ends in order."""
+    """Wherever the body of ``async with pipeline`` is cancelled, the pipeline shuts down in an orderly way."""
 
     async def program(source, sink):
         async with pipeline(source, sink, None) as running:

@@ -1,4 +1,4 @@
-"""Replaying dead letters, cancelled at any await: each letter is delivered, or still there."""
+"""Replay of dead letters, cancelled at any await: each letter is delivered, or kept."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROWS = 4
 
 
 class Refusing(MemorySink):
-    """Refuses everything."""
+    """Rejects everything."""
 
     async def write(self, batch):
         raise PermanentError("not this one", refused=list(batch.changes))
 
 
 async def test_redelivering(tmp_path, watched, cancelling):
-    """The second call delivers the letters that the first one has left."""
+    """The second call delivers the letters that the first one has not."""
     number, cancelled = 0, True
     while cancelled:
         number += 1

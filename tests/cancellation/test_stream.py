@@ -1,4 +1,4 @@
-"""``aiorepl.connect``, cancelled at any await: reading goes on, or begins anew, without a loss."""
+"""``aiorepl.connect``, cancelled at any await: reading continues, or starts again, without a loss."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def written(replicated):
 
 
 class Reader:
-    """Reads where the call before it was cancelled, as a consumer with time-outs does."""
+    """Repeats a cancelled call, as a consumer with timeouts does."""
 
     def __init__(self, last=EXPECTED[-1], between=lambda count: None):
         self.ids = []
@@ -52,7 +52,7 @@ class Reader:
         self._transaction = None
 
     async def read(self, stream):
-        """Up to the last row, or the end of the stream."""
+        """Read up to the last row, or the end of the stream."""
         if self._transaction is not None:
             await self._finish(stream)
         if [self._last] == self.ids[-1:]:
@@ -77,7 +77,7 @@ def connect(replicated, slot, way, **options):
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_reading_goes_on_after_any_await(written, watched, cancelling, way):
-    """Whichever await is cancelled, the next calls return exactly what the cancelled one had not."""
+    """Whichever await is cancelled, the next calls return exactly what the cancelled one did not."""
     number, cancelled = 0, True
     while cancelled:
         number += 1
@@ -97,7 +97,7 @@ async def test_reading_goes_on_after_any_await(written, watched, cancelling, way
 @pytest.mark.both_loops
 @pytest.mark.parametrize("way", WAYS)
 async def test_reading_goes_on_after_every_await(written, watched, cancelling, way):
-    """A consumer whose every call is cancelled at its first await gets everything all the same."""
+    """A consumer whose every call is cancelled at its first await gets everything."""
     async with written.copied_slot() as slot:
         reader, cancelled = Reader(), True
         async with connect(written, slot, way) as stream:
@@ -142,7 +142,7 @@ async def test_beginning_anew_after_any_await(written, watched, cancelling, way)
 
 @pytest.mark.both_loops
 async def test_reading_goes_on_over_lost_connections(watched, cancelling):
-    """Connecting again is cancelled at any await, and every row comes once."""
+    """If reconnecting is cancelled at any await, every row comes once."""
     number, cancelled = 0, True
     while cancelled:
         number += 1

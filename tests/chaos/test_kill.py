@@ -1,4 +1,4 @@
-"""Killed without warning: after a restart nothing is missing, nothing was made up, and what is twice is equal."""
+"""After a kill and a restart no change is missing, none is invented, and duplicates are equal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Load:
         await self._task
 
     async def rows(self) -> dict[int, str]:
-        """What was committed, once the load has stopped."""
+        """Return the committed rows, once the load has stopped."""
         self._stopping.set()
         await self._task
         connection = await asyncpg.connect(self.dsn)
@@ -79,14 +79,14 @@ class Load:
 
 
 class Worker:
-    """The process to kill, started again on the same slot and files."""
+    """The process to kill, restarted on the same slot and files."""
 
     def __init__(self, dsn: str, slot: str, folder: Path, journal: Path | None) -> None:
         self.files = folder / "files"
         self._arguments = (dsn, slot, str(self.files), "-" if journal is None else str(journal))
 
     async def start(self, moment: str = "-", passes: int = 0) -> asyncio.subprocess.Process:
-        """Start it, to die at a moment if one is named."""
+        """Start the process; it kills itself at ``moment``, if one is given."""
         await self._free()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -102,7 +102,7 @@ class Worker:
         return process
 
     async def _free(self) -> None:
-        """Wait until the server has noticed that whoever read from the slot was killed."""
+        """Wait until the server has noticed that the slot's consumer was killed."""
         dsn, slot, *_ = self._arguments
         connection = await asyncpg.connect(dsn)
         async with asyncio.timeout(90):
@@ -113,7 +113,7 @@ class Worker:
         await connection.close()
 
     async def catch_up(self, rows: dict[int, str]) -> None:
-        """Run it until the files have all of these, and stop it in order."""
+        """Run the process until the files have all of these rows, and stop it."""
         process = await self.start()
         async with asyncio.timeout(90):
             while True:
@@ -125,7 +125,7 @@ class Worker:
         assert 0 == process.returncode
 
     def delivered(self) -> dict[int, str]:
-        """Every row in the files; what is there twice has to be equal, and each file in order."""
+        """Return every row in the files; duplicates must be equal, and each file in order."""
         events: dict[tuple[str, int], bytes] = {}
         for path in sorted(self.files.iterdir()):
             before = (LSN(0), -1)
@@ -143,7 +143,7 @@ class Worker:
 
 
 async def create_slot(dsn: str, slot: str) -> None:
-    """Create the slot, so that everything that follows is to be delivered."""
+    """Create the slot, after which everything must be delivered."""
     connection = await asyncpg.connect(dsn)
     await connection.fetchval("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
     await connection.close()
@@ -151,7 +151,7 @@ async def create_slot(dsn: str, slot: str) -> None:
 
 @pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journaled"])
 async def test_killed_at_random(database, slot_name, tmp_path, journaled):
-    """Five times under load, wherever it is."""
+    """The pipeline is killed five times under load, at random moments."""
     chance = random.Random(5)
     await create_slot(database, slot_name)
     worker = Worker(database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
@@ -170,7 +170,7 @@ async def test_killed_at_random(database, slot_name, tmp_path, journaled):
 
 @pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journaled"])
 async def test_killed_at_named_moments(database, slot_name, tmp_path, journaled):
-    """In the middle of a line, and on either side of each step from a write to the server's knowledge of it."""
+    """The pipeline is killed in the middle of a line, and before and after each step from a write to its confirmation."""
     await create_slot(database, slot_name)
     worker = Worker(database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
     async with Load(database) as load:
@@ -186,7 +186,7 @@ async def test_killed_at_named_moments(database, slot_name, tmp_path, journaled)
 
 
 async def test_the_server_is_killed(slot_name):
-    """Under load, three times: the pipeline finds it again, and has every committed row once, in order."""
+    """The server is killed three times under load: the pipeline reconnects, and delivers every committed row once, in order."""
     with EmbeddedServer() as server:
         async with Load(server.dsn) as load:
             await create_slot(server.dsn, slot_name)

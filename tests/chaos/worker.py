@@ -1,4 +1,4 @@
-"""The process that is killed: a pipeline into files, by way of a journal if there is one.
+"""The process that is killed: a pipeline into files, through a journal if one is given.
 
 What its sink wrote and did not sync is lost with it, as it would be with the machine.
 
@@ -23,7 +23,7 @@ unsynced: dict[int, bytes] = {}
 
 
 def die(moment_here: str) -> None:
-    """Die here, if this is the moment."""
+    """Kill this process if this is the moment."""
     if moment == moment_here and next(passes, 1) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -57,7 +57,7 @@ StatusUpdates.report = lambda self, report=StatusUpdates.report, **options: repo
 
 
 async def main() -> None:
-    """Run until killed, or told to stop by the end of standard input."""
+    """Run until killed, or until the end of standard input."""
     pipeline = Pipeline(
         Source(dsn, slot=slot, publication="p"),
         {"files": JsonLinesSink(folder, rotate_bytes=20_000)},

@@ -1,4 +1,4 @@
-"""A harness without a server: a buffer that a test fills, a sink that reads it, and the ledger that hears of it."""
+"""A worker without a server: the test fills its buffer, and reads its progress from a ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = RetryPolicy(attempts=3, wait_initial=0.001, wait_max=0.002)
 
 
 class WorkerHarness:
-    """Write down transactions with ``commit``, run with ``start``, and end with ``finish``."""
+    """Add transactions with ``commit``, run the worker with ``start``, and end it with ``finish``."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class WorkerHarness:
         self.task: asyncio.Task[None] | None = None
 
     def commit(self, *ids: int, at_once: int | None = None) -> LSN:
-        """Commit a transaction that inserts rows with these ids, and have it received."""
+        """Commit and receive a transaction that inserts rows with these ids."""
         return self.receive(
             self.stream.transaction(*(self.table.insert(str(number), f"secret {number}") for number in ids)),
             at_once,
         )
 
     def receive(self, end: LSN, at_once: int | None = None) -> LSN:
-        """Have what was written down received."""
+        """Put all new slices of the stream into the buffer."""
         slices = self.stream.slices(at_once)
         for part in slices:
             if part.end_lsn is not None:
@@ -76,7 +76,7 @@ class WorkerHarness:
         return end
 
     def commit_from_disk(self, folder: Path, *ids: int) -> LSN:
-        """The same of a streamed transaction that was spooled: its changes are read when they are walked."""
+        """As ``commit``, with a streamed transaction whose changes are in a spool file."""
         decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=1, spool=Spool(folder))
         commit_lsn = self.stream.lsn + 0x1000
         block = [
@@ -94,12 +94,12 @@ class WorkerHarness:
         return end
 
     def start(self) -> asyncio.Task[None]:
-        """Run the sink beside the test."""
+        """Run the worker as a task."""
         self.task = asyncio.create_task(self.worker.run())
         return self.task
 
     async def finish(self) -> None:
-        """Nothing more comes: let the sink finish."""
+        """Close the buffer and wait for the worker's end."""
         self.buffer.close()
         async with asyncio.timeout(60):
             await (self.task or self.start())
@@ -107,7 +107,7 @@ class WorkerHarness:
 
 @pytest.fixture
 def harness() -> Iterator[type[WorkerHarness]]:
-    """A harness for a sink; what still runs when the test ends is cancelled."""
+    """The class of the harness; workers that still run when the test ends are cancelled."""
     made: list[WorkerHarness] = []
 
     class Kept(WorkerHarness):
@@ -122,11 +122,11 @@ def harness() -> Iterator[type[WorkerHarness]]:
 
 
 def ids(sink) -> list[list[int]]:
-    """The ids of each batch."""
+    """Return the ids of each batch."""
     return [[change.new["id"] for change in batch.changes] for batch in sink.batches]
 
 
 @pytest.fixture(name="ids")
 def ids_fixture():
-    """The ids of each batch that a sink was given."""
+    """A function that returns the ids of each batch that a sink got."""
     return ids

@@ -1,4 +1,4 @@
-"""Batches: every slice once and in order, whole transactions unless one is larger than a batch."""
+"""Batches have every slice once and in order, and whole transactions unless one is larger than a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ transactions = st.lists(st.lists(st.integers(0, 70), min_size=1, max_size=5), ma
 
 
 def slices(sizes: list[list[int]]) -> list[Slice]:
-    """The slices of these transactions, without changes: only their sizes and ends count."""
+    """Return the slices of these transactions, without changes: only sizes and ends matter."""
     return [
         Slice(None, (), place == 0, LSN(number + 1) if place == len(parts) - 1 else None, size)
         for number, parts in enumerate(sizes)
@@ -25,14 +25,14 @@ def slices(sizes: list[list[int]]) -> list[Slice]:
 
 
 def drain(batcher: Batcher):
-    """Everything that is ready."""
+    """Return all batches that are ready."""
     while (batch := batcher.take()) is not None:
         yield batch
 
 
 @given(transactions, st.lists(st.booleans(), min_size=60, max_size=60))
 def test_every_slice_once_in_order(sizes, looks):
-    """Whenever one looks for a batch between slices."""
+    """Batches have every slice once and in order, whenever they are taken."""
     parts, batcher, batches = slices(sizes), Batcher(LIMIT), []
     for part, look in zip(parts, looks, strict=False):
         if look or batcher.full:
@@ -45,7 +45,7 @@ def test_every_slice_once_in_order(sizes, looks):
 
 @given(transactions)
 def test_a_transaction_that_fits_is_not_cut(sizes):
-    """A batch has all of a transaction or none of it, unless that is as large as a batch; and it is not much larger."""
+    """A batch has all of a transaction or none of it, unless the transaction is as large as a batch; no batch is much larger."""
     parts, batcher, batches = slices(sizes), Batcher(LIMIT), []
     for part in parts:
         while batcher.full and (batch := batcher.take()) is not None:
@@ -63,7 +63,7 @@ def test_a_transaction_that_fits_is_not_cut(sizes):
 
 
 def test_a_transaction_under_way_can_be_taken_early():
-    """When memory cannot hold the rest of it."""
+    """The slices of an unfinished transaction can be taken when memory cannot hold the rest."""
     batcher = Batcher(LIMIT)
     first, last = slices([[10, 10]])
     batcher.add(first)
@@ -75,7 +75,7 @@ def test_a_transaction_under_way_can_be_taken_early():
 
 
 def rows(counts: list[list[int]]) -> list[Slice]:
-    """The slices of these transactions with as many changes: numbers, and as many bytes."""
+    """Return slices with these numbers of changes, each change a number and one byte."""
     numbers = iter(range(1000))
     headers = [Transaction(number, LSN(number + 1), 0) for number in range(len(counts))]
     return [
@@ -97,7 +97,7 @@ def rows(counts: list[list[int]]) -> list[Slice]:
     st.lists(st.booleans(), min_size=32, max_size=32),
 )
 def test_no_batch_has_more_rows(counts, most, looks):
-    """Every change once, in order and in its transaction; one that fits is not cut, and every slice is done with once."""
+    """Every change comes once, in order and in its transaction; a transaction that fits is not split, and every slice is counted once."""
     parts, batcher, batches, done = rows(counts), Batcher(10_000, most), [], 0
 
     def drained() -> int:
@@ -132,6 +132,6 @@ def test_no_batch_has_more_rows(counts, most, looks):
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_what_is_no_amount(wrong):
-    """It is refused, and named."""
+    """The policy rejects the value and names the option."""
     with pytest.raises(ConfigurationError, match=f"batches: {next(iter(wrong))} is "):
         BatchPolicy(**wrong)

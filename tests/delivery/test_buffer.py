@@ -1,4 +1,4 @@
-"""The buffer: kept as long as the slowest reader needs it, and bounded by bytes."""
+"""The buffer keeps slices until the slowest reader has released them, and is bounded by bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 100
 
 
 def part(size: int) -> Slice:
-    """A slice of this size."""
+    """Return a slice of this size."""
     return Slice(None, (), True, LSN(1), size)
 
 
@@ -33,7 +33,7 @@ def part(size: int) -> Slice:
     )
 )
 def test_every_reader_gets_everything_once_in_order(steps):
-    """And exactly what the slowest has not released is held."""
+    """The buffer holds exactly the slices that the slowest reader has not released."""
     buffer = SliceBuffer(LIMIT)
     cursors = [buffer.cursor() for _ in range(3)]
     written, taken, released = [], [0, 0, 0], [0, 0, 0]
@@ -60,7 +60,7 @@ def test_every_reader_gets_everything_once_in_order(steps):
 
 
 async def test_room_waits_for_the_slowest_reader():
-    """Over the high mark the writer waits, until the slowest is below the low one."""
+    """Above the limit the writer waits until the slowest reader has released half of it."""
     buffer = SliceBuffer(LIMIT)
     quick, slow = buffer.cursor(), buffer.cursor()
     buffer.extend([part(40), part(40), part(40)])
@@ -78,7 +78,7 @@ async def test_room_waits_for_the_slowest_reader():
 
 
 async def test_holds_back():
-    """A reader that has taken all of a full buffer knows that nothing comes unless it lets go."""
+    """A reader that has taken all of a full buffer learns that it must release slices."""
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     buffer.extend([part(60), part(60)])
@@ -91,7 +91,7 @@ async def test_holds_back():
 
 
 async def test_a_reader_waits_for_slices_or_the_end():
-    """It wakes a reader for a slice and for the end, and not before."""
+    """A new slice or the end wakes a waiting reader."""
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     for wake in (lambda: buffer.extend([part(1)]), buffer.close):
@@ -106,7 +106,7 @@ async def test_a_reader_waits_for_slices_or_the_end():
 
 
 async def test_the_end_comes_after_the_rest():
-    """A closed buffer still has what was written."""
+    """A closed buffer still delivers the slices that it has."""
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     buffer.extend([part(1)])
@@ -118,7 +118,7 @@ async def test_the_end_comes_after_the_rest():
 
 
 async def test_a_reader_that_leaves_holds_nothing_back():
-    """Neither what it had taken nor what it had not."""
+    """A closed cursor keeps no slices in the buffer, taken or not."""
     buffer = SliceBuffer(LIMIT)
     stays, leaves = buffer.cursor(), buffer.cursor()
     buffer.extend([part(120)])
@@ -131,7 +131,7 @@ async def test_a_reader_that_leaves_holds_nothing_back():
 
 
 async def test_waiting_can_be_cancelled():
-    """A reader whose wait was cancelled finds what came meanwhile."""
+    """A reader whose wait was cancelled finds the slices that arrived meanwhile."""
     buffer = SliceBuffer(LIMIT)
     cursor = buffer.cursor()
     with pytest.raises(TimeoutError):
@@ -142,7 +142,7 @@ async def test_waiting_can_be_cancelled():
 
 
 async def test_what_was_delivered_last_is_not_kept():
-    """While nothing else comes: changes on disk would keep their place there."""
+    """Delivered slices are freed even if no more arrive; otherwise spooled changes would keep their disk space."""
 
     class Changes(list):
         pass

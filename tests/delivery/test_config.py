@@ -1,4 +1,4 @@
-"""How a sink is served when the user says nothing, or something."""
+"""Defaults of a delivery's options, and which of them the user overrides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from aiorepl.delivery.config import resolve
 
 
 class Filing(Sink):
-    """A sink for which each flush makes a file."""
+    """A sink for which each flush creates a file."""
 
     flush_seconds = 60.0
 
@@ -16,7 +16,7 @@ class Filing(Sink):
 
 
 def test_a_sink_says_how_often_it_wants_to_be_flushed():
-    """What it does not say is as in the pipeline."""
+    """A sink's own flush limits replace the pipeline's."""
     (delivery,) = resolve(
         [Filing()], BatchPolicy(max_bytes=7, flush_bytes=8, flush_seconds=1.0), RetryPolicy()
     ).values()
@@ -25,7 +25,7 @@ def test_a_sink_says_how_often_it_wants_to_be_flushed():
 
 
 def test_the_users_word_for_a_sink_comes_first():
-    """Batches that were given with the sink are taken as they are."""
+    """The batch policy of a delivery is used unchanged."""
     wanted = BatchPolicy(flush_seconds=2.0)
     (delivery,) = resolve([Delivery(Filing(), batches=wanted)], BatchPolicy(), RetryPolicy()).values()
 

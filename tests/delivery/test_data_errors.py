@@ -1,4 +1,4 @@
-"""A value that cannot be read, in the middle of a stream: what stands before it is delivered, and the error says where it is."""
+"""A value that cannot be decoded: everything before it is delivered, and the error names its change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBLEM = "public.items.note: type text (oid 25) in text: these 8 bytes are not 
 
 
 class Reading(Sink):
-    """Reads every value, and knows what is durable."""
+    """Decodes every value, and records what is durable."""
 
     def __init__(self, *, concurrent=False, keeps_position=False):
         self.memory = MemorySink(keeps_position=keeps_position)
@@ -34,19 +34,19 @@ class Reading(Sink):
 
     @property
     def durable(self):
-        """The ids of all changes that are durable."""
+        """The ids of all durable changes."""
         return [change.new["id"] for batch in self.memory.durable_batches for change in batch.changes]
 
 
 def commit(harness, *rows):
-    """A transaction of these rows; gives its end."""
+    """Commit a transaction with these rows, and return its end LSN."""
     return harness.receive(harness.stream.transaction(*(harness.table.insert(*row) for row in rows)))
 
 
 @pytest.mark.parametrize("options", [{}, {"max_rows": 1}, {"max_bytes": 1}, {"linger": 1000.0}], ids=str)
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_what_stands_before_it_is_delivered(harness, options, concurrency):
-    """Whole transactions, whatever batches they are in; they are durable and confirmed, and nothing behind them is."""
+    """All whole transactions before the value are durable and confirmed, whatever their batches; later ones are not."""
     sink = Reading(concurrent=concurrency > 1)
     harness = harness(sink, batches=BatchPolicy(flush_seconds=1000, **options), concurrency=concurrency)
     commit(harness, ("1", "a"))
@@ -66,7 +66,7 @@ async def test_what_stands_before_it_is_delivered(harness, options, concurrency)
 
 
 async def test_a_mask_of_it(harness):
-    """The same of a column that is to be masked."""
+    """The same holds for a column that is masked."""
     sink = MemorySink()
     selection = Selection(mask=("public.items.note",), secret="s")
     harness = harness(sink, batches=BatchPolicy(flush_seconds=1000, linger=1000.0), selection=selection)
@@ -82,7 +82,7 @@ async def test_a_mask_of_it(harness):
 
 @pytest.mark.parametrize("keeps_position", [False, True])
 async def test_it_is_put_aside(harness, keeps_position):
-    """Under ``dead_letter`` its transaction goes there, and the others to the sink."""
+    """With ``dead_letter`` its transaction becomes a dead letter, and the sink gets the others."""
     sink, letters = Reading(keeps_position=keeps_position), MemorySink()
     harness = harness(sink, on_error="dead_letter", dead_letters=letters, keeps_position=keeps_position)
     await sink.open(SinkContext("s", harness.stream.position))

@@ -1,4 +1,4 @@
-"""Dead letters on disk: what was refused comes back as it was, is written again in order, and is never lost."""
+"""Dead letters on disk can be read back unchanged, are replayed in order, and are never lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aiorepl.values.types import TypeInfo
 
 
 class Refusing(MemorySink):
-    """Refuses every row until it is mended."""
+    """Rejects every row until ``mended`` is set."""
 
     def __init__(self, *, keeps_position: bool = False) -> None:
         super().__init__(keeps_position=keeps_position)
@@ -42,7 +42,7 @@ class Refusing(MemorySink):
 
 
 def every_kind(binary: bool = False) -> Stream:
-    """One transaction with all there is."""
+    """Return a stream with one transaction that has changes of every kind."""
     stream = Stream(types=[TypeInfo(70000, "public", "mood", "e")], binary=binary)
     stream.type_(70000, "mood")
     table = stream.table("t", column("id", 23, key=True), column("mood", 70000), column("large"))
@@ -65,7 +65,7 @@ def letters(tmp_path):
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_what_was_refused_comes_back(letters, binary):
-    """The same changes under the same identities, read by nothing but the file."""
+    """A letter read from its file has the same changes with the same identities."""
     stream = every_kind(binary)
     letters.open(SinkContext("s", stream.position))
     batch = Batch(tuple(stream.slices()))
@@ -77,7 +77,7 @@ def test_what_was_refused_comes_back(letters, binary):
 
 
 def test_refused_again_is_the_same_letter(letters):
-    """After a restart the same transaction comes again: one file."""
+    """A transaction that is rejected again after a restart is one file."""
     stream = every_kind()
     letters.open(SinkContext("s", stream.position))
     batch = Batch(tuple(stream.slices()))
@@ -88,7 +88,7 @@ def test_refused_again_is_the_same_letter(letters):
 
 @pytest.mark.parametrize("other", ["sink", "slot", "no letter"])
 def test_a_letter_of_another_is_not_replaced(letters, other):
-    """Two sinks, or two slots, refuse the same change: the folder keeps the first letter, and the second is refused."""
+    """If two sinks or slots reject the same change, the folder keeps the first letter and the second write fails."""
     stream = every_kind()
     batch = Batch(tuple(stream.slices()))
 
@@ -111,7 +111,7 @@ def test_a_letter_of_another_is_not_replaced(letters, other):
 
 
 def test_two_sinks_with_one_folder(letters):
-    """Are refused, however the folder is written."""
+    """Two sinks with the same folder are refused, however its path is written."""
     sinks = [
         Delivery(MemorySink(), on_error="dead_letter", dead_letters=folder)
         for folder in (letters, letters.path / ".." / "refused")
@@ -123,7 +123,7 @@ def test_two_sinks_with_one_folder(letters):
 
 
 def test_a_message_that_ends_where_a_commit_begins(letters):
-    """A message between transactions and the transaction behind it are two letters, in the order of the stream."""
+    """A message outside transactions and the transaction after it are two letters, in stream order."""
     stream = every_kind()
     stream.message("between", b"x")
     stream.transaction(message(transactional=True, lsn=5, prefix="within", content=b"y"), at_once=True)
@@ -137,7 +137,7 @@ def test_a_message_that_ends_where_a_commit_begins(letters):
 
 
 def test_rows_are_for_their_owner_alone(letters):
-    """Folder and files are closed to others."""
+    """Only the owner can read folder and files."""
     stream = every_kind()
     letters.open(SinkContext("s", stream.position))
     letters.write(Batch(tuple(stream.slices())))
@@ -146,7 +146,7 @@ def test_rows_are_for_their_owner_alone(letters):
 
 
 def test_links_in_the_folder_are_not_followed(letters, tmp_path):
-    """Symbolic links under the names that a letter has, and has while it is written, lead nowhere."""
+    """Symbolic links under a letter's final and temporary name are not followed."""
     stream, victim = every_kind(), tmp_path / "victim"
     letters.open(SinkContext("s", stream.position))
     victim.write_text("mine")
@@ -163,7 +163,7 @@ def test_links_in_the_folder_are_not_followed(letters, tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 99}', b"[1]"])
 def test_a_file_that_is_no_letter(letters, damage):
-    """Is named."""
+    """The error names the damaged file."""
     letters.path.mkdir()
     (letters.path / "A-1.json").write_bytes(damage)
     with pytest.raises(ConfigurationError, match=r"A-1\.json"):
@@ -171,7 +171,7 @@ def test_a_file_that_is_no_letter(letters, damage):
 
 
 async def refused(harness, letters, sink, **choices) -> None:
-    """Three transactions that a sink refused."""
+    """Fill the folder with three rejected transactions."""
     served = harness(sink, on_error="dead_letter", dead_letters=_Open(letters), **choices)
     for number in (1, 2, 3):
         served.commit(number)
@@ -179,7 +179,7 @@ async def refused(harness, letters, sink, **choices) -> None:
 
 
 class _Open(MemorySink):
-    """The letters as an async sink, opened as the engine would."""
+    """Dead letters as an async sink, opened as by the engine."""
 
     def __init__(self, letters) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class _Open(MemorySink):
 
 
 async def test_written_again_when_it_is_mended(harness, ids, letters):
-    """In order, and deleted once durable."""
+    """Letters are replayed in order, and each is deleted once it is durable."""
     sink = Refusing()
     await refused(harness, letters, sink)
     assert 3 == len(list(letters.letters()))
@@ -203,7 +203,7 @@ async def test_written_again_when_it_is_mended(harness, ids, letters):
 
 
 async def test_refused_once_more(harness, letters):
-    """It stays, with all behind it."""
+    """A letter that is rejected again is kept, and so are all later ones."""
     sink = Refusing()
     await refused(harness, letters, sink)
     with pytest.raises(SinkError, match="is rejected again: no such column"):
@@ -212,7 +212,7 @@ async def test_refused_once_more(harness, letters):
 
 
 async def test_a_position_is_left_alone(harness, letters):
-    """What is delivered late does not set back a sink that keeps its position."""
+    """Replay does not move the position of a sink that keeps one."""
     sink = Refusing(keeps_position=True)
     await sink.open(SinkContext("s", Stream().position))
     await refused(harness, letters, sink, keeps_position=True)
@@ -225,7 +225,7 @@ async def test_a_position_is_left_alone(harness, letters):
 
 
 async def test_a_sink_that_cannot_replay_keeps_its_letters(harness, letters):
-    """A sink that keeps a position and does not define replay is given no letter, and none is deleted."""
+    """A sink that keeps a position and does not define replay gets no letter, and none is deleted."""
 
     class Positioned(Refusing):
         replay = Sink.replay
@@ -242,7 +242,7 @@ async def test_a_sink_that_cannot_replay_keeps_its_letters(harness, letters):
 
 
 async def test_the_transform_has_another_try(harness, letters):
-    """For what it could not do, and only for that."""
+    """Replay transforms only the changes for which the transform had failed."""
 
     def broken(change):
         raise ValueError
@@ -255,7 +255,7 @@ async def test_the_transform_has_another_try(harness, letters):
 
 
 async def test_letters_of_another_sink(harness, letters):
-    """Are not delivered to this one."""
+    """Letters of another sink are not replayed."""
     await refused(harness, letters, Refusing())
     with pytest.raises(ConfigurationError, match="was rejected by sink 's', not by 'other'"):
         await redeliver("other", Delivery(MemorySink()), letters)

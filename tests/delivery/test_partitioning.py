@@ -1,4 +1,4 @@
-"""Several batches at once: what is in order stays in order, and nothing is lost or made up."""
+"""Concurrent writes keep the configured order, and lose or invent no change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPERATIONS = st.lists(
 
 
 def batch_of(transactions) -> Batch:
-    """What was done, as one batch."""
+    """Return these operations as one batch."""
     stream = Stream()
     columns = column("id", 23, key=True), column("note")
     tables = {
@@ -63,7 +63,7 @@ def identity(change):
 
 
 def touched(change) -> set:
-    """What it must stay in order with, found in another way than the code's: by values."""
+    """Return what a change must stay in order with, computed from values and not as in the code."""
     if change.kind == "truncate":
         return {("truncate", relation.name) for relation in change.relations}
     keys = set() if change.key is None else {change.key["id"]}
@@ -74,7 +74,7 @@ def touched(change) -> set:
 
 @given(st.lists(OPERATIONS, max_size=5), st.integers(1, 4), st.sampled_from(["key", "table"]))
 def test_order_holds_where_it_can_be_seen(transactions, concurrency, by):
-    """All changes come once, and of two that touch the same row the first is written first."""
+    """All changes come once, and two changes of the same row are written in order."""
     batch = batch_of(transactions)
     place: dict = {}
     for number, stage in enumerate(stages(batch, concurrency, order(by, None)(TableCatalog()))):
@@ -95,7 +95,7 @@ def test_order_holds_where_it_can_be_seen(transactions, concurrency, by):
 
 
 def test_a_routing_key_decides_when_asked():
-    """Rows of one tenant in one harness, whatever their keys."""
+    """Rows of one tenant are in one part, whatever their keys."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("tenant"))
     stream.transaction(*(table.insert(str(number), "ab"[number % 2]) for number in range(6)))
@@ -139,13 +139,13 @@ def test_keys_of_enums_and_domains_are_compared():
 
 
 def written(batch: Batch, catalog: TableCatalog | None = None) -> list[list[list]]:
-    """The stages by key, each with the rows of its batches."""
+    """Return the stages by key, each with the rows of its parts."""
     split = stages(batch, 4, order("key", None)(catalog or TableCatalog()))
     return [[[change.new or change.old for change in part.changes] for part in stage] for stage in split]
 
 
 def in_order(batch: Batch, row: int, catalog: TableCatalog | None = None) -> bool:
-    """Whether the changes of a row, by the value ``r`` that it never changes, can only be written as they came."""
+    """Whether the changes of a row, identified by its constant value ``r``, are always written in order."""
     place: dict = {}
     for number, stage in enumerate(stages(batch, 4, order("key", None)(catalog or TableCatalog()))):
         for index, part in enumerate(stage):
@@ -181,7 +181,7 @@ ID, ROW, OTHER = column("id", 23, key=True), column("r", 23), column("other", 23
     ids=["full", "nothing", "table", "column", "type", "added", "index", "key", "again"],
 )
 def test_a_row_of_a_table_that_is_described_anew(described, updates):
-    """Its changes stay in order whatever became of names and replica identity, and however keys read afterwards."""
+    """A row's changes stay in order after changes of names, replica identity and key columns."""
     stream = Stream()
     table = stream.table("t", ID, ROW)
     numbers = [str(number) for number in range(1, 6)]
@@ -199,7 +199,7 @@ def test_a_row_of_a_table_that_is_described_anew(described, updates):
 
 @pytest.fixture
 def partitions():
-    """A partitioned table's two partitions, with their columns in different orders, and what the catalog says of them."""
+    """Return two partitions with different column orders, and the catalog that knows them."""
     stream = Stream()
     one = stream.table("one", ID, OTHER, ROW)
     two = stream.table("two", OTHER, ROW, ID)
@@ -209,7 +209,7 @@ def partitions():
 
 
 def test_a_row_that_moves_to_another_partition(partitions):
-    """It is deleted in one and inserted in the other, in this order; other rows are not held up."""
+    """The DELETE in one partition and the INSERT in the other stay in order; other rows do not wait."""
     stream, one, two, catalog = partitions
     stream.transaction(
         *(one.insert(str(number), "0", str(number)) for number in range(2, 8)),
@@ -223,7 +223,7 @@ def test_a_row_that_moves_to_another_partition(partitions):
 
 
 def test_a_partition_with_another_replica_identity(partitions):
-    """Keys of different columns cannot be compared, so changes of one partition wait for those of the other."""
+    """If partitions have different key columns, changes of one wait for those of the other."""
     stream, one, two, catalog = partitions
     stream.transaction(one.insert("1", "0", "1"))
     two = stream.table("two", column("other", 23, key=True), ROW, column("id", 23), replaces=two)
@@ -237,7 +237,7 @@ def test_a_partition_with_another_replica_identity(partitions):
 
 
 def test_a_table_that_nobody_knows_any_more(partitions):
-    """A table that was dropped before the catalog was asked may have been a partition, so the others wait for it."""
+    """A table that is not in the catalog may have been a partition, so all others wait for it."""
     stream, one, two, _ = partitions
     catalog = TableCatalog(
         [CatalogTable(one.oid, "public", "one", parents=(1,)), CatalogTable(1, "public", "t")]
@@ -253,7 +253,7 @@ def test_a_table_that_nobody_knows_any_more(partitions):
 
 
 def test_a_routing_key_whose_column_is_renamed():
-    """What a template makes of a row changes with the names, so rows from before and after the change are not mixed."""
+    """After a rename a template returns other keys, so rows from before and after it are in different stages."""
     stream = Stream()
     table = stream.table("t", ID, column("tenant"))
     stream.transaction(*(table.insert(str(number), "a") for number in range(3)))
@@ -270,7 +270,7 @@ def test_a_routing_key_whose_column_is_renamed():
 
 
 class Together(MemorySink):
-    """Lets no write return before ``width`` of them are under way."""
+    """No write returns before ``width`` writes are in progress."""
 
     concurrent = True
 
@@ -285,7 +285,7 @@ class Together(MemorySink):
 
 
 async def test_a_concurrent_sink_is_called_several_times_at_once(harness):
-    """And the batch is accepted when all of them have returned."""
+    """The batch is accepted when all concurrent writes have returned."""
     sink = Together(3)
     harness = harness(sink, concurrency=3)
     end = harness.commit(1, 2, 3, 4, 5, 6)
@@ -295,7 +295,7 @@ async def test_a_concurrent_sink_is_called_several_times_at_once(harness):
 
 
 async def test_one_refusal_of_several_writes(harness, ids):
-    """Puts aside its own changes; the other writes are not disturbed."""
+    """A rejection diverts only its own changes; the other writes continue."""
 
     class Half(MemorySink):
         concurrent = True
@@ -316,7 +316,7 @@ async def test_one_refusal_of_several_writes(harness, ids):
 
 
 async def test_refusals_of_several_writes_come_one_at_a_time(harness):
-    """To the sink of the dead letters, which takes one call at a time like any other."""
+    """The dead letters' sink gets one call at a time."""
 
     class Nothing(Sink):
         concurrent = True
@@ -349,7 +349,7 @@ async def test_refusals_of_several_writes_come_one_at_a_time(harness):
 
 
 def test_choices_that_do_not_go_together():
-    """Are refused when they are made."""
+    """Contradictory options are refused when the delivery is created."""
 
     class Serial(Sink):
         async def write(self, batch):

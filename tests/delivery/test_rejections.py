@@ -1,4 +1,4 @@
-"""Changes that a sink will never take: what its policy makes of them, and that nothing else suffers."""
+"""Changes that a sink rejects are handled by its policy, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 
 class Picky(MemorySink):
-    """Refuses rows by their ids: it names them, or fails as a whole."""
+    """Rejects rows by their ids: it names them, or fails as a whole."""
 
     def __init__(self, *refused: int, names: bool = True, keeps_position: bool = False) -> None:
         super().__init__(keeps_position=keeps_position)
@@ -47,7 +47,7 @@ def flat(batches) -> list[int]:
 
 
 async def test_by_default_the_sink_stops(harness):
-    """And nothing behind the last durable transaction is confirmed."""
+    """With ``halt`` the sink stops, and nothing after the last durable transaction is confirmed."""
     harness = harness(Picky(2))
     begin = harness.ledger.flushed
     harness.commit(1, 2)
@@ -57,7 +57,7 @@ async def test_by_default_the_sink_stops(harness):
 
 
 async def test_named_changes_are_dead_letters(harness, ids):
-    """They alone, with the reason; the batch counts as delivered."""
+    """Only the named changes become dead letters, with the reason; the batch counts as delivered."""
     letters = MemorySink()
     sink = Picky(2, 4)
     harness = harness(sink, on_error="dead_letter", dead_letters=letters)
@@ -78,7 +78,7 @@ async def test_named_changes_are_dead_letters(harness, ids):
 
 @pytest.mark.parametrize("selection", [None, Selection(drop=("*.*.note",))], ids=["whole", "selected"])
 async def test_named_changes_that_are_on_disk(harness, ids, tmp_path, selection):
-    """Changes that are new objects each time they are walked are matched by identity: none of them is lost."""
+    """Spooled changes, which are new objects on each iteration, are matched by identity, and none is lost."""
     letters, sink = MemorySink(), Picky(2, 4)
     harness = harness(sink, selection=selection, on_error="dead_letter", dead_letters=letters)
     end = harness.commit_from_disk(tmp_path, 1, 2, 3, 4, 5)
@@ -90,7 +90,7 @@ async def test_named_changes_that_are_on_disk(harness, ids, tmp_path, selection)
 
 @pytest.mark.parametrize("named", ["another's", "a row"])
 async def test_what_is_not_in_the_batch_cannot_be_refused(harness, named):
-    """A sink that names something else may have lost a change, so it stops whatever its policy."""
+    """A sink that names something else stops whatever its policy, because a change may be lost."""
     first = []
 
     class Confused(MemorySink):
@@ -109,7 +109,7 @@ async def test_what_is_not_in_the_batch_cannot_be_refused(harness, named):
 
 
 async def test_a_position_passes_the_changes_that_were_named(harness):
-    """A sink that leaves its position before a change that it refuses is told where that change's batch ended."""
+    """A sink that keeps its position before a refused change gets the end of that change's batch."""
 
     class Keeping(Picky):
         async def write(self, batch) -> None:
@@ -130,7 +130,7 @@ async def test_a_position_passes_the_changes_that_were_named(harness):
 
 
 async def test_else_the_transactions_that_fail_by_themselves(harness, ids):
-    """The others of the batch are delivered, in order."""
+    """Transactions that fail alone become dead letters; the others are delivered in order."""
     letters = MemorySink()
     sink = Picky(3, names=False)
     harness = harness(sink, on_error="dead_letter", dead_letters=letters)
@@ -144,7 +144,7 @@ async def test_else_the_transactions_that_fail_by_themselves(harness, ids):
 
 
 async def test_a_transaction_that_went_on_after_a_reconnect_is_one(harness, ids):
-    """Its slices have headers of two connections; it is put aside whole all the same."""
+    """A transaction whose slices have headers of two connections becomes a dead letter as a whole."""
     letters, sink = MemorySink(), Picky(3, names=False)
     harness = harness(sink, on_error="dead_letter", dead_letters=letters)
     harness.commit(1)
@@ -160,7 +160,7 @@ async def test_a_transaction_that_went_on_after_a_reconnect_is_one(harness, ids)
 
 
 async def test_skipped_changes_are_counted(harness, ids):
-    """And told in a log without what is in them."""
+    """Skipped changes are counted, and logged without their contents."""
     sink = Picky(2)
     harness = harness(sink, on_error="skip")
     harness.commit(1, 2, 3)
@@ -170,7 +170,7 @@ async def test_skipped_changes_are_counted(harness, ids):
 
 
 async def test_spent_retries_put_the_batch_aside_at_once(harness, ids):
-    """Trying each transaction as long would take as many times as long, for a peer that is not there."""
+    """Once retries are spent, the whole batch becomes dead letters without retries for each transaction."""
     letters = MemorySink()
     sink = FaultySink(write=[Reject(TransientError("away"))] * 3)
     harness = harness(sink, on_error="dead_letter", dead_letters=letters)
@@ -182,7 +182,7 @@ async def test_spent_retries_put_the_batch_aside_at_once(harness, ids):
 
 
 async def test_a_position_passes_what_was_put_aside(harness):
-    """A sink that keeps its position is told where a refused transaction ended."""
+    """A sink that keeps its position gets the end of a transaction that became a dead letter."""
     sink = Picky(1, names=False, keeps_position=True)
     harness = harness(sink, keeps_position=True, on_error="skip")
     end = harness.commit(1)
@@ -192,7 +192,7 @@ async def test_a_position_passes_what_was_put_aside(harness):
 
 
 async def test_a_part_of_a_transaction_is_never_put_aside(harness):
-    """The sink has the rest of it, or has undone it: half a transaction would be lost without a trace."""
+    """A part of a transaction never becomes a dead letter; the sink halts instead."""
     sink = Picky(4, names=False)
     harness = harness(sink, batches=BatchPolicy(max_bytes=1, flush_seconds=0.01), on_error="skip")
     begin = harness.ledger.flushed
@@ -203,7 +203,7 @@ async def test_a_part_of_a_transaction_is_never_put_aside(harness):
 
 
 async def test_a_flush_that_fails_halts(harness):
-    """What was accepted is not known any more: there is nothing to put aside."""
+    """A failed flush halts the sink whatever its policy, because the accepted changes are gone from memory."""
     sink = FaultySink(flush=[Reject(PermanentError("disk gone"))])
     harness = harness(sink, on_error="skip")
     begin = harness.ledger.flushed
@@ -214,7 +214,7 @@ async def test_a_flush_that_fails_halts(harness):
 
 
 async def test_dead_letters_that_cannot_be_written_halt(harness):
-    """Nothing counts as delivered."""
+    """If dead letters cannot be written, nothing counts as delivered."""
     letters = FaultySink(write=[Reject(PermanentError("full"))])
     harness = harness(Picky(1), on_error="dead_letter", dead_letters=letters)
     begin = harness.ledger.flushed
@@ -225,7 +225,7 @@ async def test_dead_letters_that_cannot_be_written_halt(harness):
 
 
 async def test_what_is_final_stops_the_sink(harness):
-    """Whatever its policy: a receiver that is gone would make dead letters of all the stream."""
+    """A fatal error stops the sink whatever its policy; otherwise the whole stream would become dead letters."""
     letters = MemorySink()
     sink = FaultySink(write=[Reject(PermanentError("gone", fatal=True))])
     harness = harness(sink, on_error="dead_letter", dead_letters=letters)
@@ -237,7 +237,7 @@ async def test_what_is_final_stops_the_sink(harness):
 
 
 async def test_any_exception_is_a_refusal(harness, ids):
-    """A bug in a sink as well; its text, which may quote the row, is not told."""
+    """Any exception of a sink is a rejection; its text, which may quote the row, appears nowhere."""
     letters = MemorySink()
 
     class Buggy(Sink):

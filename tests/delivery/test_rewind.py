@@ -1,4 +1,4 @@
-"""A sink that has lost what it accepted is opened again and sent it again; nobody else gets anything twice."""
+"""A sink that has lost accepted data is opened again and gets it again; other sinks get no duplicates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOST = TransientError("the connection was lost", rewind=True)
 
 
 class Target:
-    """A database: rows, and the position they are committed with."""
+    """A database: rows, and the position that is committed with them."""
 
     def __init__(self):
         self.rows = []
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def lsn(self):
-        """Up to where it has everything."""
+        """The LSN up to which it has everything."""
         return LSN(0) if self.position is None else self.position.lsn
 
 
@@ -80,7 +80,7 @@ class Holding(Sink):
 
 
 def at_writes(*numbers):
-    """Lose the connection at these writes."""
+    """Return a function that loses the connection at these writes."""
     count = iter(range(1, 10**6))
     return lambda batch: next(count) in numbers
 
@@ -95,12 +95,12 @@ class Told:
         self.source = MemorySource(stream=self.stream, read_bytes=50, **options)
 
     def commit(self, rows):
-        """A transaction of so many rows."""
+        """Commit a transaction with this number of rows."""
         return self.stream.transaction(*(self.table.insert(str(row), "note") for row in range(rows)))
 
     @property
     def identities(self):
-        """Of all changes, in order."""
+        """The identities of all changes, in order."""
         return [
             (part.transaction.commit_lsn, change.ordinal)
             for part in self.stream.again()
@@ -108,7 +108,7 @@ class Told:
         ]
 
     def pipeline(self, *sinks, **options):
-        """A pipeline with little memory that ends with what is there."""
+        """Return a pipeline with a small buffer that ends at the end of the stream."""
         options = {
             "until": "now",
             "batches": SMALL,
@@ -121,19 +121,19 @@ class Told:
 
 
 async def ended(pipeline):
-    """Run it to its end, which comes."""
+    """Run the pipeline to its end, with a timeout."""
     async with asyncio.timeout(60):
         await pipeline.run()
 
 
 def identities_of(sink):
-    """What a sink that remembers was given."""
+    """Return the identities of the changes that the sink got."""
     return [(change.transaction.commit_lsn, change.ordinal) for change in sink.changes]
 
 
 @pytest.mark.parametrize("write", range(1, 12))
 async def test_lost_at_any_slice(write):
-    """All of it comes again, once, also where the reading had come to its end."""
+    """The sink gets everything again, once, even if reading had already ended."""
     told = Told()
     told.commit(3)
     told.commit(60)
@@ -149,7 +149,7 @@ async def test_lost_at_any_slice(write):
 
 @pytest.mark.parametrize("write", [3, 9, 10])
 async def test_the_end_comes_again(write):
-    """Where the reading ends behind all that is read: that is told again to the one that has lost the rest."""
+    """The end of the stream is repeated for a sink that has lost data."""
     told = Told()
     until = LSN(told.commit(60) + 8)
     told.commit(1)
@@ -162,7 +162,7 @@ async def test_the_end_comes_again(write):
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_lost_at_random(seed):
-    """Several sinks, small and large transactions, the source's connection lost, too: exactly once, never told too far."""
+    """Several sinks, small and large transactions and lost connections: exactly once, and never confirmed too far."""
     chance = random.Random(seed)
     told = Told()
     targets, beside = [Target() for _ in range(3)], MemorySink()
@@ -196,7 +196,7 @@ async def test_lost_at_random(seed):
 
 
 async def test_without_reconnecting_it_is_read_again_all_the_same():
-    """``reconnect=None`` is about connections that others have lost."""
+    """A rewind reconnects even with ``reconnect=None``."""
     told = Told()
     told.commit(40)
     target = Target()
@@ -205,7 +205,7 @@ async def test_without_reconnecting_it_is_read_again_all_the_same():
 
 
 async def test_prepared_transactions_come_again():
-    """Slices of one that is prepared, given when it is; and held until it is decided, where a sink cannot keep it."""
+    """A prepared transaction is delivered again when the sink loses it, whether or not the sinks support prepared transactions."""
     for supports_prepared in (True, False):
         told = Told()
         told.stream.prepare("gid", *(told.table.insert(str(row), "note") for row in range(40)))
@@ -226,7 +226,7 @@ async def test_prepared_transactions_come_again():
 
 
 async def test_the_end_comes_while_it_is_away():
-    """Asked to stop while a sink is lost, a pipeline ends at once: nothing of it was confirmed, and the next start has it."""
+    """A pipeline that is stopped during a rewind ends at once; the next start delivers what was not confirmed."""
     told = Told()
     end = told.commit(2)
     target = Target()
@@ -249,7 +249,7 @@ async def test_the_end_comes_while_it_is_away():
 
 
 async def test_the_end_comes_while_it_cannot_be_opened():
-    """As while it waits."""
+    """The same holds while the sink is opened again."""
     told = Told()
     told.commit(40)
     target, away = Target(), asyncio.Event()
@@ -273,7 +273,7 @@ async def test_the_end_comes_while_it_cannot_be_opened():
 
 
 async def test_it_is_insisted_on_as_the_policy_has_it():
-    """A sink that loses the same again and again fails with its own words; what was durable stays confirmed."""
+    """A sink that keeps losing data fails with its own error; durable data stays confirmed."""
     told = Told()
     end = told.commit(2)
     told.commit(40)
@@ -287,7 +287,7 @@ async def test_it_is_insisted_on_as_the_policy_has_it():
 
 
 async def test_opening_again_is_insisted_on_by_itself():
-    """What ``open`` raises counts as for any call, whatever it asks for."""
+    """An error of ``open`` is retried as for any call, even with ``rewind``."""
     told = Told()
     told.commit(40)
     target = Target()
@@ -307,7 +307,7 @@ async def test_opening_again_is_insisted_on_by_itself():
 
 @pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
 async def test_what_is_lost_is_no_refusal(on_error, tmp_path):
-    """Nothing is put aside or skipped."""
+    """A rewind diverts no changes, whatever the policy."""
     told = Told()
     told.commit(1)
     told.commit(40)
@@ -321,7 +321,7 @@ async def test_what_is_lost_is_no_refusal(on_error, tmp_path):
 
 
 class Gathering(MemorySink):
-    """Keeps no position, and loses what it has gathered where it is told to."""
+    """Keeps no position, and loses unflushed data on request."""
 
     def __init__(self, *losses):
         super().__init__()
@@ -341,7 +341,7 @@ class Gathering(MemorySink):
 
 
 async def test_a_sink_without_a_position():
-    """What it had not flushed comes again."""
+    """Everything that was not flushed is delivered again."""
     told = Told()
     for rows in (2, 40, 3, 40):
         told.commit(rows)
@@ -354,7 +354,7 @@ async def test_a_sink_without_a_position():
 
 
 async def test_concurrent_writes():
-    """One of those that are under way has lost it for all; another error beside it is the error."""
+    """One of several concurrent writes may ask for a rewind; a different error at the same time wins."""
 
     class Wide(Gathering):
         concurrent = True
@@ -379,7 +379,7 @@ async def test_concurrent_writes():
 
 
 async def test_a_target_that_went_back():
-    """A standby that was behind took over: where the slot has what is missing, it comes again."""
+    """If the target has lost durable data that the slot still has, it is delivered again."""
     told = Told()
     first = told.commit(2)
     told.commit(2)
@@ -418,7 +418,7 @@ async def test_a_target_that_went_back():
 
 
 async def test_a_target_that_went_back_too_far():
-    """Past what the slot is confirmed with nothing is guessed: it ends, and says what to do."""
+    """If the slot no longer has the data, the pipeline ends with instructions."""
     told = Told()
     begin = told.stream.position.lsn
     end = told.commit(2)
@@ -442,7 +442,7 @@ async def test_a_target_that_went_back_too_far():
 
 
 async def test_a_sink_that_changes_its_mind():
-    """It keeps a position or it does not."""
+    """A sink must not return a position at one time and None at another."""
     told = Told()
     told.commit(40)
 
@@ -456,7 +456,7 @@ async def test_a_sink_that_changes_its_mind():
 
 
 async def test_a_temporary_slot():
-    """It would be gone with its connection."""
+    """With a temporary slot a rewind is refused, because the slot is dropped with its connection."""
     told = Told(create_slot=True, temporary=True)
     told.commit(40)
     with pytest.raises(SlotError, match="is temporary and would be dropped"):
@@ -464,7 +464,7 @@ async def test_a_temporary_slot():
 
 
 async def test_schema_changes_are_told_again():
-    """As at a start: what was told of a table may have been lost with the rows."""
+    """Schema changes are repeated after a rewind, as after a start."""
     told = Told()
     told.commit(40)
     sink = Holding(Target(), at_writes(5))
@@ -474,7 +474,7 @@ async def test_schema_changes_are_told_again():
 
 
 def test_pauses_grow_while_nothing_gets_durable():
-    """Up to the longest; from the beginning again once more is durable; or as the peer asks."""
+    """Pauses grow up to wait_max, start again once more is durable, and follow the peer's Retry-After."""
     rewinds = Rewinds(RetryPolicy(timeout=None, wait_initial=1, wait_max=10))
     assert [1, 2, 4, 8, 10, 10] == [rewinds.pause(LSN(7)) for _ in range(6)]
     assert [1, 2, 99, 8] == [rewinds.pause(LSN(9), asked) for asked in (None, None, 99, None)]
@@ -491,7 +491,7 @@ def test_pauses_grow_while_nothing_gets_durable():
     ],
 )
 def test_patience_ends(policy, losses):
-    """After so many attempts, or pauses of so many seconds in all; and is there again once more is durable."""
+    """Rewinds end after the attempts or the total pause of the policy, and start again once more is durable."""
     rewinds = Rewinds(policy)
     for durable in (LSN(1), LSN(2)):
         assert all(rewinds.pause(durable) is not None for _ in range(losses))

@@ -1,4 +1,4 @@
-"""What is told of a table that is described anew."""
+"""The SchemaChange that a sink gets when a table is described again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ID, A, B = column("id", INT4, key=True), column("a"), column("b")
 def relation(
     *columns: Column, schema: str = "public", name: str = "t", identity: str = "d", oid: int = 7
 ) -> Relation:
-    """A description."""
+    """Return a Relation message."""
     return Relation(oid, schema, name, identity, columns)
 
 
@@ -32,7 +32,7 @@ TOLD = ("added", "dropped", "retyped", "renamed", "replica_identity", "key", "ta
 
 
 def differences(change: SchemaChange | None) -> dict | None:
-    """What it tells, but for what it does not."""
+    """Return the differences of a schema change, without empty ones."""
     if change is None:
         return None
     found = {name: value for name in TOLD if (value := getattr(change, name))}
@@ -40,7 +40,7 @@ def differences(change: SchemaChange | None) -> dict | None:
 
 
 def told(*relations: Relation) -> list[dict | None]:
-    """What a tracker says of each in turn."""
+    """Return what the tracker reports for each description."""
     tracker = SchemaTracker()
     transaction = Transaction(1, LSN(1), 0)
     rows = [Insert(transaction, 0, Layout(each, Types()), None) for each in relations]
@@ -81,7 +81,7 @@ FIRST = {"first": True}
     ],
 )
 def test_columns(before, after, changed):
-    """Columns added, dropped, retyped and renamed, and others that identify a row; a doubtful rename is none."""
+    """Added, dropped, retyped and renamed columns and a new key are reported; an ambiguous rename is not."""
     assert [FIRST, changed] == told(relation(*before), relation(*after))
 
 
@@ -98,12 +98,12 @@ def test_columns(before, after, changed):
     ids=str,
 )
 def test_tables(before, after, changed):
-    """A new name and a new replica identity, under the name that the table has now."""
+    """A new name and a new replica identity are reported under the table's new name."""
     assert [FIRST, changed] == told(relation(ID, A, **before), relation(ID, A, **after))
 
 
 def test_everything_at_once():
-    """One description may tell of several changes."""
+    """One description may contain several changes."""
     (_, change) = told(
         relation(ID, A, B),
         relation(column("id", INT8, key=True), A, column("c", INT8), name="u", identity="f"),
@@ -120,12 +120,12 @@ def test_everything_at_once():
 
 
 def test_tables_are_told_apart_by_oid():
-    """A table is known by its number: one that is made anew under an old name is seen first."""
+    """Tables are identified by oid: a table created under an old name counts as new."""
     assert [FIRST, FIRST, None] == told(relation(ID), relation(A, oid=8), relation(ID))
 
 
 def test_step_by_step():
-    """Each description is compared with the one before it; the same again says nothing."""
+    """Each description is compared with the previous one; an equal one reports nothing."""
     once = relation(ID, A)
 
     changes = told(relation(ID), once, once, relation(ID, A), relation(ID))
@@ -140,7 +140,7 @@ def test_step_by_step():
 
 
 def test_in_order_with_the_rows():
-    """Shown the relations of selected changes, it tells what that sink can see, before the first such row."""
+    """With a selection, only visible differences are reported, before the first selected row."""
     stream, selection, tracker = Stream(), Selection(drop=("*.*.secret",)), SchemaTracker()
     table = stream.table("t", ID)
     stream.transaction(table.insert("1"))
@@ -159,7 +159,7 @@ def test_in_order_with_the_rows():
 
 
 async def test_a_sink_that_asked_gets_them(harness):
-    """In the row's transaction and under its ordinal; rows keep theirs."""
+    """A schema change has the transaction and ordinal of its row; rows keep their ordinals."""
     sink = MemorySink()
     harness = harness(sink, schema_changes=True)
     harness.commit(1)

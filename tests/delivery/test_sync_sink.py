@@ -1,4 +1,4 @@
-"""A sink whose calls block: each in a worker thread, never two at once, cancelled or not."""
+"""A sink whose calls block runs in worker threads, one call at a time, cancelled or not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiorepl.delivery.sync_sink import ThreadedSink
 
 
 class Blocking(SyncSink):
-    """Whose write blocks until it is let go of."""
+    """A sink whose write blocks until it is released."""
 
     def __init__(self, error: Exception | None = None):
         self.writing, self.go_on = threading.Event(), threading.Event()
@@ -34,7 +34,7 @@ class Blocking(SyncSink):
 
 @pytest.mark.parametrize("error", [None, ValueError("late")])
 async def test_a_cancelled_call_is_waited_for(error):
-    """A thread cannot be interrupted: close comes when it is done, however often one cancels."""
+    """Close is called only after a blocked call has ended, however often the pipeline is cancelled."""
     blocking = Blocking(error)
     sink = ThreadedSink(blocking)
     write = asyncio.create_task(sink.write(None))
@@ -51,7 +51,7 @@ async def test_a_cancelled_call_is_waited_for(error):
 
 
 async def test_a_call_in_a_cancelled_scope_is_waited_for():
-    """Where anyio cancels, too."""
+    """The same holds for anyio's cancellation."""
     blocking = Blocking()
     sink = ThreadedSink(blocking)
     async with anyio.create_task_group() as group:
@@ -63,7 +63,7 @@ async def test_a_call_in_a_cancelled_scope_is_waited_for():
 
 
 async def test_what_a_call_gives_and_raises():
-    """Comes out as it is."""
+    """An exception of the sink is raised unchanged."""
     blocking = Blocking(ValueError("no"))
     blocking.go_on.set()
     sink = ThreadedSink(blocking)

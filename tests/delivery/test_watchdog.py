@@ -1,4 +1,4 @@
-"""A sink that blocks the event loop is noticed, named and counted, and only that."""
+"""A sink that blocks the event loop is logged by name and counted; other sinks are not."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ pytestmark = pytest.mark.both_loops
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch, caplog):
-    """A limit that a test can wait for."""
+def short_limit(monkeypatch, caplog):
+    """Shorten the limit for tests."""
     monkeypatch.setattr(watchdog, "LIMIT_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "aiorepl.watchdog")
 
 
 @pytest.fixture
 def told(caplog):
-    """What was said of one. A machine that stood still for a moment has others accused, too."""
+    """Return the messages about one culprit; a machine that stalls may cause messages about others."""
     return lambda who: [
         text for text in caplog.messages if text.startswith(f"{who} has blocked the event loop")
     ]
 
 
 def threads():
-    """The watchdogs' threads."""
+    """Return the watchdogs' threads."""
     return [thread for thread in threading.enumerate() if thread.name == "aiorepl watchdog"]
 
 
 async def gone():
-    """Wait until all have ended."""
+    """Wait until all watchdog threads have ended."""
     async with asyncio.timeout(60):
         for thread in threads():
             await asyncio.to_thread(thread.join)
 
 
 def block(until):
-    """Hold the loop until this holds."""
+    """Block the loop until the condition holds."""
     while not until():
         time.sleep(0.01)
 
 
 class Blocks(Sink):
-    """Does not know better, until it is told."""
+    """A sink that blocks the loop until the watchdog has logged it."""
 
     def __init__(self, told):
         self.told = told
@@ -64,7 +64,7 @@ class Blocks(Sink):
 
 
 async def test_who_blocks_is_named(harness, told):
-    """Sink, place and advice, once for one call; another sink that only waits is not accused."""
+    """The log names sink, code location and advice once per call; a sink that only waits is not named."""
     harness = harness(Blocks(told))
     harness.commit(1)
     waits = SinkStatistics("waits")
@@ -84,7 +84,7 @@ async def test_who_blocks_is_named(harness, told):
 
 
 async def test_told_again_while_it_lasts(told):
-    """With growing pauses, and counted once."""
+    """A long block is logged at growing intervals, and counted once."""
     sink = SinkStatistics("s")
 
     async def blocks():
@@ -100,7 +100,7 @@ async def test_told_again_while_it_lasts(told):
 
 
 async def test_a_loop_that_is_busy_with_short_things_is_not_blocked(monkeypatch, caplog):
-    """However busy."""
+    """A busy loop that yields is not logged."""
     monkeypatch.setattr(watchdog, "LIMIT_SECONDS", 1.0)
     longest = 1.0
     while longest > 0.4:  # the machine stood still
@@ -117,7 +117,7 @@ async def test_a_loop_that_is_busy_with_short_things_is_not_blocked(monkeypatch,
 
 
 async def test_others_who_block_are_told_by_their_task(told):
-    """The program around the pipeline may be at fault as well."""
+    """A task that is not a sink's is logged by its name."""
 
     async def blocks():
         block(lambda: told("task 'theirs'"))
@@ -128,7 +128,7 @@ async def test_others_who_block_are_told_by_their_task(told):
 
 
 async def test_one_thread_for_a_loop_and_none_without_pipelines():
-    """However many pipelines run, and it ends with the last of them."""
+    """All pipelines of a loop share one thread, which ends with the last pipeline."""
     await gone()
     with watching(), watching():
         assert 1 == len(threads())

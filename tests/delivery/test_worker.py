@@ -1,4 +1,4 @@
-"""One sink at work: batches, flushes, and what the ledger is told of them."""
+"""The worker of one sink: batches, flushes and reported progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SELDOM = BatchPolicy(flush_seconds=60)
 
 
 async def test_durable_only_after_a_flush(harness):
-    """What was written is accepted; what was flushed is durable."""
+    """Written transactions are accepted; flushed ones are durable."""
     hang = Hang()
     sink = FaultySink(flush=[hang])
     harness = harness(sink)
@@ -29,7 +29,7 @@ async def test_durable_only_after_a_flush(harness):
 
 
 async def test_a_sink_that_only_writes_is_durable_on_return(harness):
-    """It is taken at its word, batch by batch."""
+    """Without a flush of its own, each batch is durable when write returns."""
 
     class WriteOnly(Sink):
         written = asyncio.Event()
@@ -48,7 +48,7 @@ async def test_a_sink_that_only_writes_is_durable_on_return(harness):
 
 
 async def test_a_sink_that_never_waits_lets_others_run(harness):
-    """Between two of its batches there is a turn for everybody else, however much there is to write."""
+    """Other tasks run between two batches, however much there is to write."""
     turns = []
 
     class Busy(Sink):
@@ -72,7 +72,7 @@ async def test_a_sink_that_never_waits_lets_others_run(harness):
 
 
 async def test_what_came_together_is_a_batch(harness, ids):
-    """Whole transactions up to the limit; what comes later is another."""
+    """A batch has all transactions that have arrived, up to the limit; later ones go into the next batch."""
     sink = MemorySink()
     harness = harness(sink)
     for number in range(3):
@@ -85,7 +85,7 @@ async def test_what_came_together_is_a_batch(harness, ids):
 
 
 async def test_a_transaction_that_is_not_whole_is_waited_for(harness, ids):
-    """Its slices make one batch if it fits."""
+    """The slices of a transaction become one batch if it fits."""
     sink = MemorySink()
     harness = harness(sink)
     harness.commit(1, 2, 3, at_once=1)
@@ -94,7 +94,7 @@ async def test_a_transaction_that_is_not_whole_is_waited_for(harness, ids):
 
 
 async def test_a_large_transaction_comes_in_parts(harness, ids):
-    """None but the last part has an end, and only that is accepted."""
+    """Only the last batch of a large transaction has an end, and only then it is accepted."""
     sink = MemorySink()
     harness = harness(sink, batches=BatchPolicy(max_bytes=500, flush_seconds=0))
     end = harness.commit(1, 2, 3, 4, at_once=1)
@@ -106,7 +106,7 @@ async def test_a_large_transaction_comes_in_parts(harness, ids):
 
 
 async def test_no_more_rows_than_asked_for(harness, ids):
-    """Whole transactions as far as they fit, and one of more rows in slices; memory is let go of all the same."""
+    """Batches have at most max_rows, larger transactions are split, and the buffer is released."""
     sink = MemorySink()
     harness = harness(sink, batches=BatchPolicy(max_rows=3, flush_seconds=0.01))
     harness.commit(1, 2)
@@ -122,7 +122,7 @@ async def test_no_more_rows_than_asked_for(harness, ids):
 
 
 async def test_a_batch_waits_for_more(harness, ids):
-    """Until it is as old as the policy has it, and no longer."""
+    """A batch that is not full waits for the linger time, and no longer."""
     sink = MemorySink()
     harness = harness(sink, batches=BatchPolicy(linger=0.5, flush_seconds=0.01))
     clock = asyncio.get_running_loop().time
@@ -138,7 +138,7 @@ async def test_a_batch_waits_for_more(harness, ids):
 
 
 async def test_what_does_not_wait_for_more(harness, ids):
-    """A batch that is full, one that holds the source back, and the last."""
+    """A full batch, one that blocks the source, and the last one do not linger."""
     sink = MemorySink()
     harness = harness(sink, batches=BatchPolicy(max_rows=2, linger=3600, flush_seconds=0.01))
     harness.start()
@@ -152,7 +152,7 @@ async def test_what_does_not_wait_for_more(harness, ids):
 
 
 async def test_a_full_window_waits_for_no_age(harness):
-    """Nothing more can come before something of it is written."""
+    """A part of a transaction is written if the buffer has no room for the rest."""
     sink = MemorySink()
     harness = harness(sink, limit=200, batches=BatchPolicy(linger=3600, flush_seconds=0.01))
     harness.start()
@@ -163,7 +163,7 @@ async def test_a_full_window_waits_for_no_age(harness):
 
 
 async def test_a_transaction_without_an_end_is_forgotten_at_the_end(harness, ids):
-    """It comes again whole: nothing of it is confirmed."""
+    """An unfinished transaction at the end is dropped and not confirmed."""
     sink = MemorySink()
     harness = harness(sink)
     end = harness.commit(1)
@@ -174,7 +174,7 @@ async def test_a_transaction_without_an_end_is_forgotten_at_the_end(harness, ids
 
 
 async def test_flush_by_age(harness):
-    """Without anything new, what was accepted is flushed so long after it was."""
+    """Accepted data is flushed after flush_seconds even if nothing new arrives."""
     sink = MemorySink()
     harness = harness(sink, batches=BatchPolicy(flush_seconds=0.05))
     clock = asyncio.get_running_loop().time
@@ -187,7 +187,7 @@ async def test_flush_by_age(harness):
 
 
 async def test_flush_by_bytes(harness):
-    """Long before its time when enough has come."""
+    """Accepted data is flushed before flush_seconds once it exceeds flush_bytes."""
     sink = FaultySink()
     harness = harness(sink, batches=BatchPolicy(flush_bytes=2000, flush_seconds=60))
     harness.start()
@@ -201,7 +201,7 @@ async def test_flush_by_bytes(harness):
 
 
 async def test_nothing_is_flushed_that_was_not_written(harness):
-    """A harness on which nothing comes makes no calls."""
+    """A worker without slices makes no calls."""
     sink = FaultySink()
     harness = harness(sink, batches=BatchPolicy(flush_seconds=0))
     harness.start()
@@ -212,7 +212,7 @@ async def test_nothing_is_flushed_that_was_not_written(harness):
 
 @pytest.mark.parametrize("keeps_position", [True, False])
 async def test_batches_without_changes(harness, keeps_position):
-    """They move the confirmation; only a sink that keeps its position is given them."""
+    """Slices without changes move the confirmation; only a sink that keeps its position gets them."""
     sink = MemorySink()
     harness = harness(sink, keeps_position=keeps_position)
     end = harness.receive(harness.stream.transaction())
@@ -222,7 +222,7 @@ async def test_batches_without_changes(harness, keeps_position):
 
 
 async def test_what_the_sink_holds_is_not_given_again(harness, ids):
-    """By its position: what ended there or before. The buffer is let go of all the same."""
+    """Transactions that ended at or before the sink's position are dropped, and the buffer is released."""
     sink = MemorySink()
     plain = harness(sink)
     held = plain.commit(1)
@@ -236,7 +236,7 @@ async def test_what_the_sink_holds_is_not_given_again(harness, ids):
 
 
 async def test_the_window_is_let_go_of_when_it_is_written(harness):
-    """Not before: what is being written may have to be written again."""
+    """A slice is released only after its write, which may have to be repeated."""
     hang = Hang()
     harness = harness(FaultySink(write=[hang]))
     harness.commit(1)
@@ -249,7 +249,7 @@ async def test_the_window_is_let_go_of_when_it_is_written(harness):
 
 
 async def test_a_full_window_is_not_waited_on(harness, ids):
-    """A transaction that is under the batch limit and over the buffer's comes in parts, however much is to come."""
+    """A transaction below the batch limit and above the buffer's limit is delivered in parts."""
     sink = MemorySink()
     harness = harness(sink, limit=1000)
     harness.start()
@@ -266,7 +266,7 @@ async def test_a_full_window_is_not_waited_on(harness, ids):
 
 
 async def test_statistics(harness):
-    """Counts of what was done, and where the sink stands."""
+    """Statistics have counters and positions."""
     harness = harness(MemorySink())
     harness.commit(1, 2)
     end = harness.commit(3)
@@ -284,7 +284,7 @@ async def test_statistics(harness):
 
 
 async def test_memory_sink_forgets_what_was_not_flushed():
-    """The test sink's crash: its data and its position are those of the last flush."""
+    """A crash of the test sink resets its data and position to the last flush."""
     from aiorepl import SinkContext
 
     position = Position("1", 1, "s", LSN(1))

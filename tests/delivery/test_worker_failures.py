@@ -1,4 +1,4 @@
-"""Sinks that fail: what is tried again, what ends, and what nobody may read in a log."""
+"""Sinks that fail: retries, permanent failures, and what must not appear in logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiorepl.testing.faults import FailAfterWrite, FaultySink, Hang, Reject, Slo
 
 
 async def test_a_transient_error_brings_the_same_batch_again(harness, ids):
-    """Not one that has grown meanwhile."""
+    """A failed write is repeated with the same batch, even if more has arrived."""
     sink = FaultySink(write=[Reject(TransientError("later")), FailAfterWrite(TransientError("lost"))])
     harness = harness(sink)
     end = harness.commit(1)
@@ -26,7 +26,7 @@ async def test_a_transient_error_brings_the_same_batch_again(harness, ids):
 
 
 async def test_a_flush_is_tried_again(harness):
-    """Until it succeeds nothing is durable, and no batch is written again."""
+    """A flush is repeated until it succeeds; nothing is durable before, and no batch is written again."""
     sink = FaultySink(flush=[Reject(TransientError("later")), FailAfterWrite(TransientError("lost")), None])
     harness = harness(sink)
     end = harness.commit(1)
@@ -37,7 +37,7 @@ async def test_a_flush_is_tried_again(harness):
 
 @pytest.mark.parametrize("call", ["write", "flush"])
 async def test_a_permanent_error_ends_it(harness, call):
-    """At once, as it is, and nothing is confirmed."""
+    """A permanent error is raised at once and unchanged, and nothing is confirmed."""
     error = PermanentError("never")
     sink = FaultySink(**{call: [Reject(error)]})
     harness = harness(sink)
@@ -51,7 +51,7 @@ async def test_a_permanent_error_ends_it(harness, call):
 
 @pytest.mark.parametrize("call", ["write", "flush"])
 async def test_spent_retries_end_it(harness, call):
-    """With the last error."""
+    """When retries are spent, the last error is raised."""
     sink = FaultySink(**{call: [Reject(TransientError(f"try {number}")) for number in (1, 2, 3)]})
     harness = harness(sink, retry=RetryPolicy(attempts=3, wait_initial=0.001))
     begin = harness.ledger.flushed
@@ -62,7 +62,7 @@ async def test_spent_retries_end_it(harness, call):
 
 
 async def test_retry_after_is_waited_for(harness):
-    """As long as the sink's peer asks."""
+    """The pause follows the peer's Retry-After."""
     sink = FaultySink(write=[Reject(TransientError("busy", retry_after=0.15))])
     harness = harness(sink)
     harness.commit(1)
@@ -74,7 +74,7 @@ async def test_retry_after_is_waited_for(harness):
 
 
 async def test_rows_are_in_no_message(harness, caplog):
-    """Neither logs nor errors quote what a sink's own exception does."""
+    """Logs and errors do not contain the text of a sink's own exception."""
     caplog.set_level(logging.DEBUG)
     faults = [Reject(TransientError("later")), Reject(ValueError("cannot write 'secret 1' with password"))]
     sink = FaultySink(write=faults)
@@ -91,7 +91,7 @@ async def test_rows_are_in_no_message(harness, caplog):
 
 
 async def test_cancelled_at_every_await(harness, ids):
-    """Wherever it is interrupted, no more counts as accepted or durable than the sink could answer for."""
+    """Wherever a call is interrupted, nothing more counts as accepted or durable than the sink has confirmed."""
     # No pauses: they would be thousands of steps.
     at_once = RetryPolicy(attempts=3, wait_initial=0, wait_max=0)
 
@@ -130,7 +130,7 @@ async def test_cancelled_at_every_await(harness, ids):
 
 
 async def test_cancelled_while_it_hangs(harness):
-    """In ``write`` nothing is accepted, in ``flush`` nothing is durable."""
+    """An interrupted ``write`` accepts nothing, an interrupted ``flush`` makes nothing durable."""
     for call in ("write", "flush"):
         hang = Hang()
         made = harness(FaultySink(**{call: [hang]}))

@@ -1,4 +1,4 @@
-"""Where sinks begin to read a journal: nothing is passed over in silence, and nothing comes twice."""
+"""Where sinks begin to read a journal: no change is skipped silently, and none comes twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stream() -> Stream:
 
 @pytest.fixture
 def commit(stream):
-    """Commits a row, and returns its end LSN."""
+    """Commit a row, and return its end LSN."""
     table = stream.table("items", column("id", 23, key=True))
     return lambda number: stream.transaction(table.insert(str(number)))
 
@@ -38,7 +38,7 @@ def ids(sink) -> list[int]:
 
 @pytest.mark.parametrize("keeps_position", [False, True])
 async def test_a_new_sink_on_a_pruned_journal(stream, commit, tmp_path, keeps_position):
-    """It is refused, alone, until somebody accepts what it misses; then it gets what is kept."""
+    """A sink added to a pruned journal fails alone, until accept_gap lets it begin with what is kept."""
     source, journal = MemorySource(stream=stream), str(tmp_path)
     first, second = MemorySink(), MemorySink(keeps_position=keeps_position)
     for number in range(3):
@@ -63,7 +63,7 @@ async def test_a_new_sink_on_a_pruned_journal(stream, commit, tmp_path, keeps_po
 
 
 async def test_a_sink_that_is_ahead_of_the_journal(stream, commit, tmp_path):
-    """A sink that was fed without a journal has what the journal gets first: it comes once, and its cursor is valid."""
+    """A sink that ran without a journal before gets each change once, and its cursor is valid."""
     sink, journal = MemorySink(keeps_position=True), str(tmp_path)
     commit(1)
     reached = commit(2)
@@ -78,7 +78,7 @@ async def test_a_sink_that_is_ahead_of_the_journal(stream, commit, tmp_path):
 
 
 async def test_a_sink_that_is_behind_the_journal(stream, commit, tmp_path):
-    """A new journal begins where the slot stands: a sink that stands before that is refused, or goes on with a gap."""
+    """A sink whose position is before a new journal is refused, or continues with an accepted gap."""
     sink, journal = MemorySink(keeps_position=True), str(tmp_path)
     ends = [commit(number) for number in range(3)]
     sink.position = sink._durable_position = stream.position.at(ends[0])

@@ -1,4 +1,4 @@
-"""What a program gets wrong: told at once where it can be, in words, and never with a row or a DSN in them."""
+"""Misuse by a program: early and clear errors, without row data or DSNs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_ONCE = BatchPolicy(flush_seconds=0.01)
 
 
 class Writeless(Sink):
-    """Takes nothing."""
+    """A sink that accepts nothing."""
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_no_source(given, reason):
 
 
 def test_dead_letters_are_for_a_sink_as_well():
-    """A class of sinks is none."""
+    """Dead letters must be a sink object, not a class."""
     with pytest.raises(ConfigurationError, match="is a class: create"):
         Delivery(MemorySink(), on_error="dead_letter", dead_letters=MemorySink)
 
@@ -78,13 +78,13 @@ def test_dead_letters_are_for_a_sink_as_well():
     "wrong", [{"attempts": 0}, {"timeout": -1}, {"wait_initial": -1}, {"wait_max": float("nan")}]
 )
 def test_what_is_no_retry_policy(wrong):
-    """It is refused, and named."""
+    """The policy rejects the value and names the option."""
     with pytest.raises(ConfigurationError, match=f"retry: {next(iter(wrong))} must be "):
         RetryPolicy(**wrong)
 
 
 async def test_a_pipeline_runs_once():
-    """A second run would stop at once, and a second context end as quietly: that is refused instead."""
+    """A second run of a pipeline is refused."""
     pipeline = Pipeline(MemorySource(), [MemorySink()])
     async with pipeline:
         with pytest.raises(RuntimeError, match="runs only once"):
@@ -95,7 +95,7 @@ async def test_a_pipeline_runs_once():
 
 
 async def test_a_pipeline_that_never_starts():
-    """Who waits for its start is told as well, by the same error, and is not left waiting."""
+    """``started`` raises the error of a pipeline that never starts."""
     failing = FaultySink(open=[Reject(PermanentError("no"))])
     pipeline = Pipeline(MemorySource(), [failing])
     run = asyncio.create_task(pipeline.run())
@@ -115,7 +115,7 @@ async def test_a_pipeline_that_never_starts():
 
 @pytest.mark.parametrize("call", ["open", "write", "flush", "close"])
 async def test_a_call_that_is_not_async(call):
-    """It is named, with the base class that it wants."""
+    """A sink whose calls are not async is named, with the right base class."""
     stream = Stream()
     sink = type("Forgetful", (MemorySink,), {call: lambda *_: None})()
     pipeline = Pipeline(MemorySource(stream=stream), {"s": sink}, until="now", batches=AT_ONCE)
@@ -126,7 +126,7 @@ async def test_a_call_that_is_not_async(call):
 
 
 async def test_the_sink_that_ends_a_pipeline_is_named(caplog):
-    """Its own error may not say which of them it was."""
+    """The log names the sink that ends a pipeline of several sinks."""
     stream = Stream()
     sinks = {"good": MemorySink(), "bad": FaultySink(write=[Reject(PermanentError("no"))])}
     pipeline = Pipeline(MemorySource(stream=stream), sinks, batches=AT_ONCE)

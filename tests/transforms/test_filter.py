@@ -1,4 +1,4 @@
-"""A selection while tables change: nothing that is dropped or masked is seen under another name, and no row is left out."""
+"""Selections while tables change: no hidden column becomes visible under another name, and no selected row is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def masking(*mask: str, **more) -> Selection:
 def described(
     stream_filter: StreamFilter, *columns: list, names: tuple[str, ...] = ("t", "t"), same: bool = True
 ) -> list:
-    """What a sink gets of one row of a table under each of its descriptions."""
+    """Return what a sink gets of one row under each description of a table."""
     stream, table = Stream(), None
     for name, each in zip(names, columns, strict=True):
         table = stream.table(name, *each, replaces=table if same else None)
@@ -66,7 +66,7 @@ def described(
     ids=["mask", "drop", "others", "type", "swap", "table", "selected", "excluded"],
 )
 def test_another_name_stops_the_sink(selection, before, after, names, says):
-    """Where a name has changed on which a pattern depends, and each time that the changes are walked; no row is quoted."""
+    """A rename that a pattern depends on stops the sink on every iteration; the error contains no row data."""
     stream_filter = StreamFilter(selection, "s")
     for _ in range(2):
         with pytest.raises(PermanentError, match=rf"sink s: .*{says}") as stopped:
@@ -107,7 +107,7 @@ def test_another_name_stops_the_sink(selection, before, after, names, says):
     ],
 )
 def test_what_is_settled_goes_on(selection, before, after, names, seen):
-    """Patterns for both names, and changes that concern nothing hidden; what is seen as it was is as it was sent."""
+    """Patterns for both names resolve a rename, and changes of visible columns need none."""
     for _ in range(2):
         changes = described(StreamFilter(selection), before, after, names=names)
         assert seen == [
@@ -116,7 +116,7 @@ def test_what_is_settled_goes_on(selection, before, after, names, seen):
 
 
 def test_what_was_accepted_is_walked_again():
-    """Changes on disk are walked more than once, from the first description on."""
+    """Spooled changes may be iterated over more than once."""
     stream_filter = StreamFilter(masking())
     for _ in range(2):
         assert 2 == len(described(stream_filter, [ID, NOTE], [ID, EMAIL]))
@@ -125,7 +125,7 @@ def test_what_was_accepted_is_walked_again():
 @pytest.mark.parametrize("same", [True, False], ids=["altered", "made anew"])
 @pytest.mark.parametrize("renamed", ["before", "behind"])
 def test_names_as_the_catalog_has_them(same, renamed):
-    """A column that was renamed before the first row came, or whose rows from before come late, is found all the same."""
+    """A rename before the first row is detected with the catalog, also when rows from before it arrive late."""
     now, then = ([ID, EMAIL], [ID, MAIL]) if renamed == "before" else ([ID, MAIL], [ID, EMAIL])
     selection = masking("public.t.email") if renamed == "before" else masking("public.t.mail")
     oid = 16385 if same else 5
@@ -135,7 +135,7 @@ def test_names_as_the_catalog_has_them(same, renamed):
 
 
 def test_a_column_that_was_away_for_a_while():
-    """A hidden column that has disappeared may come back under another name later; columns known beside it are others."""
+    """A hidden column that has disappeared may return under another name later; columns that existed beside it are others."""
     stages = [ID, EMAIL, NOTE], [ID], [ID, NOTE]
     assert 3 == len(described(StreamFilter(masking()), *stages, names=("t",) * 3))
     with pytest.raises(PermanentError, match=r"public\.t\.mail is new and may be public\.t\.email"):
@@ -150,7 +150,7 @@ MIDDLE = CatalogTable(2, "public", "t_1", ("id", "email", "note"), (1,), partiti
 
 @pytest.mark.parametrize("parent", [1, 2])
 def test_a_partition_is_its_partitioned_table(parent):
-    """It is selected, excluded and masked by the name of the table that it is a partition of, through all levels."""
+    """A partition is selected, excluded and masked by the names of all its ancestors."""
     catalog = TableCatalog([PARTITIONED, MIDDLE, CatalogTable(16385, "public", "leaf", (), (parent,))])
 
     def seen(selection):
@@ -170,7 +170,7 @@ def test_a_partition_is_its_partitioned_table(parent):
 
 
 def test_a_partition_that_was_dropped():
-    """A table that the catalog has no more and that looks like a partition is masked as one; where it is, is asked."""
+    """A dropped table that may have been a partition is masked as one, and stops the sink if its selection depends on it."""
     catalog = TableCatalog([PARTITIONED])
     catalog.add([], [16385])
     columns = [[ID, EMAIL, NOTE]]
@@ -198,7 +198,7 @@ def test_a_partition_that_was_dropped():
     ],
 )
 def test_partitions_that_get_the_name_of_their_table(selection, says):
-    """With publish_via_partition_root set meanwhile, what went by the partitions' names comes by another."""
+    """When publish_via_partition_root is set later, the partitions' rows arrive under another name."""
     root = dataclasses.replace(PARTITIONED, oid=16385)
     catalog = TableCatalog([root, CatalogTable(5, "public", "leaf", ("id", "email", "note"), (16385,))])
     if says is None:
@@ -209,7 +209,7 @@ def test_partitions_that_get_the_name_of_their_table(selection, says):
 
 
 def test_a_partition_that_is_detached():
-    """Rows from before may still come, so it stays one for as long as the pipeline runs."""
+    """A detached partition counts as one until the next start, because earlier rows may still arrive."""
     catalog = TableCatalog([PARTITIONED, CatalogTable(16385, "public", "leaf", (), (1,))])
     catalog.add([CatalogTable(16385, "public", "leaf")], [16385])
     (change,) = described(StreamFilter(masking(), "s", catalog), [ID, EMAIL], names=("leaf",))
@@ -232,7 +232,7 @@ def test_a_partition_that_is_detached():
     ],
 )
 def test_patterns_that_match_nothing(selection, mistakes):
-    """Each is told, with its option, unless it ends with a question mark."""
+    """Each pattern that matches nothing is reported with its option, unless it ends with a question mark."""
     leaf = CatalogTable(16385, "public", "leaf", ("id", "email", "note"), (1,))
     found = selection.unmatched(TableCatalog([PARTITIONED, leaf]))
     assert len(mistakes) == len(found)

@@ -1,4 +1,4 @@
-"""What a mask is made of, and that nothing of a value is left beside it."""
+"""The contents of masks, and that nothing of the masked value remains."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ANY = Selection(mask=("*.*.*",), secret="s3cr3t")
 
 
 def masked(text: str) -> str:
-    """What a value of this text is masked as."""
+    """Return the mask of this text."""
     return hmac.new(b"s3cr3t", text.encode(), hashlib.sha256).hexdigest()
 
 
 def insert(selection: Selection, *new, note: int = 25, binary: bool = False) -> RowChange:
-    """What becomes of a new row of ``(id, note)``."""
+    """Return a new row of ``(id, note)`` after the selection."""
     stream = Stream(binary=binary)
     stream.transaction(stream.table("orders", ID, column("note", note)).insert(*new))
     (part,) = stream.slices()
@@ -56,7 +56,7 @@ def insert(selection: Selection, *new, note: int = 25, binary: bool = False) -> 
     ],
 )
 def test_text_and_binary_have_one_mask(oid, text, binary):
-    """A value has the mask of its text, in whichever form it was sent, and the mask is text."""
+    """A mask is text, and the same whether the value was sent as text or binary."""
     as_text = insert(NOTE, "1", text, note=oid)
     as_binary = insert(NOTE, ONE, Binary(binary), note=oid, binary=True)
 
@@ -65,7 +65,7 @@ def test_text_and_binary_have_one_mask(oid, text, binary):
 
 
 def test_a_masked_key():
-    """A key that is masked identifies as it did, before and after it changed, in text and in binary."""
+    """A masked key identifies rows before and after an UPDATE of the key, in text and in binary."""
     stream = Stream(binary=True)
     orders = stream.table("orders", ID, column("note"))
     stream.transaction(
@@ -80,14 +80,14 @@ def test_a_masked_key():
 
 
 def test_dropping_wins():
-    """A column that is to be dropped and masked is dropped."""
+    """A column that matches both drop and mask is dropped."""
     change = insert(Selection(drop=("*.*.note",), mask=("*.*.*",), secret="s3cr3t"), "1", "a")
 
     assert {"id": masked("1")} == change.new
 
 
 def test_another_secret():
-    """Masks of one secret are equal for equal values, whatever their columns and types; of another they differ."""
+    """Equal values have equal masks under one secret, whatever their columns and types; another secret gives other masks."""
     one, other = (
         insert(Selection(mask=("*.*.*",), secret=secret), "1", "1").new for secret in ("one", "other")
     )
@@ -105,7 +105,7 @@ def test_another_secret():
     ],
 )
 def test_what_cannot_be_masked(oid, value, binary, problem):
-    """A column that cannot be read never passes unmasked: it is refused by name and type, without its value."""
+    """A column that cannot be decoded never passes unmasked; the error has its name and type, and not its value."""
     with pytest.raises(DataError, match=rf"public\.orders\.note: {problem}") as error:
         insert(NOTE, "1", value, note=oid, binary=binary)
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_masked(oid, value, binary, problem):
 
 
 def test_what_is_dropped_need_not_be_readable():
-    """A column of a type that nobody knows can be left out."""
+    """A column of an unknown type can be dropped."""
     change = insert(Selection(drop=("*.*.note",)), "1", Binary(b"?"), note=60001, binary=True)
 
     assert {"id": 1} == change.new
@@ -125,7 +125,7 @@ def test_what_is_dropped_need_not_be_readable():
     [NOTE, Selection(drop=("*.*.note",)), Selection(drop=("*.*.note",), mask=("*.*.id",), secret="s")],
 )
 def test_nothing_of_the_value_is_left(selection):
-    """The bytes of a dropped or masked value are nowhere in a change, and of the rest nothing in its repr."""
+    """The bytes of a dropped or masked value are nowhere in a change, and its repr has no values at all."""
     stream = Stream()
     orders = stream.table("orders", ID, column("note"), column("more"), replica_identity="f")
     stream.transaction(

@@ -1,4 +1,4 @@
-"""Patterns for tables and columns: what they mean, and what is said of those that mean nothing."""
+"""Patterns for tables and columns: what they match, and the errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 def quoted(name: str) -> str:
-    """A name as it is written when it is to be taken literally."""
+    """Return a name in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -65,7 +65,7 @@ def quoted(name: str) -> str:
     ],
 )
 def test_tables(patterns, schema, table, meant):
-    """A star is any run of characters within a part, quotes are literal, and excluding wins wherever it stands."""
+    """A star matches any characters within a part, quoted parts are literal, and an exclusion wins wherever it is."""
     if meant is None:
         with pytest.raises(ConfigurationError):
             Patterns("tables", tuple(patterns), 2, exclusions=True)
@@ -119,7 +119,7 @@ def test_columns(pattern, column, meant):
     ],
 )
 def test_malformed(pattern):
-    """What is not schema.table is refused, with the pattern, the option and how to write it."""
+    """A malformed table pattern is refused; the error has the pattern, the option and the right form."""
     with pytest.raises(ConfigurationError) as error:
         Patterns("tables", ("a.b", pattern), 2, exclusions=True)
 
@@ -129,7 +129,7 @@ def test_malformed(pattern):
 
 
 def test_malformed_column():
-    """A column without its table is refused, with the form that columns have."""
+    """A column pattern without a table is refused; the error has the right form."""
     with pytest.raises(
         ConfigurationError,
         match=re.escape("drop: 'password' is not a valid pattern: write schema.table.column"),
@@ -138,7 +138,7 @@ def test_malformed_column():
 
 
 def test_columns_are_not_excluded():
-    """An exclusion among columns is refused: it could be taken for "all others"."""
+    """A column pattern must not begin with !: it could mean "all others"."""
     with pytest.raises(
         ConfigurationError, match=re.escape("mask: '!a.b.c' begins with !, which only tables supports")
     ):
@@ -147,7 +147,7 @@ def test_columns_are_not_excluded():
 
 @given(NAME, NAME, NAME, NAME)
 def test_quoted_names_mean_themselves(schema, table, other_schema, other_table):
-    """Whatever two names are made of, quoted they mean that table and no other."""
+    """A quoted name matches exactly that table, whatever its characters."""
     patterns = Patterns("tables", (f"{quoted(schema)}.{quoted(table)}",), 2)
 
     assert patterns.match((schema, table))

@@ -1,4 +1,4 @@
-"""Tables and kinds: which changes a sink gets, and that all else of the stream is as it was."""
+"""Selections of tables and kinds: which changes a sink gets, and that the rest of the stream is unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ID = column("id", INT4, key=True)
 
 
 def mixed() -> Slice:
-    """One of everything: orders and audit rows, truncations of one and of both, a message."""
+    """Return changes of every kind: orders and audit rows, TRUNCATEs of one and of both, a message."""
     stream = Stream()
     orders = stream.table("orders", ID, column("note"))
     audit = stream.table("audit_log", ID, namespace="log")
@@ -44,7 +44,7 @@ def mixed() -> Slice:
 
 
 def told(part: Slice) -> list[tuple[int, str, str]]:
-    """Each change as its ordinal, kind and tables."""
+    """Return the ordinal, kind and tables of each change."""
     return [
         (
             change.ordinal,
@@ -84,7 +84,7 @@ ALL = [
     ids=str,
 )
 def test_what_is_selected(selection, expected):
-    """Changes of the wanted tables and kinds, with their ordinals; a truncation of the wanted tables alone."""
+    """Selected changes keep their ordinals; a TRUNCATE has only the selected tables."""
     assert expected == told(StreamFilter(Selection(**selection)).apply(mixed()))
 
 
@@ -101,14 +101,14 @@ def test_what_is_selected(selection, expected):
     ids=str,
 )
 def test_everything(selection):
-    """Where a selection makes no difference, the slice is the very same."""
+    """If a selection changes nothing, the slice is the same object."""
     part = mixed()
 
     assert StreamFilter(Selection(**selection)).apply(part) is part
 
 
 def test_untouched_changes_pass():
-    """A change that is not rewritten is the same object, beside others that are left out or rewritten."""
+    """A change that is not rewritten stays the same object, even if others are left out or rewritten."""
     part = mixed()
 
     some = StreamFilter(Selection(kinds=("insert",))).apply(part)
@@ -122,7 +122,7 @@ def test_untouched_changes_pass():
 
 @pytest.mark.parametrize("selection", [{"tables": ["public.*"]}, {"kinds": ["message"]}, {"tables": ["a.b"]}])
 def test_the_slice_stays(selection):
-    """Transaction, begin, end and two-phase message are those of the slice, and nothing is done to that."""
+    """Transaction, first, end LSN and two-phase message are kept, and the original slice is unchanged."""
     part = mixed()
     prepare = build.prepare(prepare_lsn=1, end_lsn=2, xid=3, gid="g")
     part = Slice(part.transaction, part.changes, True, None, part.size, Decoder().decode(prepare))
@@ -143,14 +143,14 @@ def test_the_slice_stays(selection):
     "selection", [{"tables": ["public.*"]}, {"kinds": ["insert"]}, {"drop": ["*.*.note"]}]
 )
 def test_size(selection):
-    """The size is that of the messages that are left."""
+    """The size is that of the remaining messages."""
     part = StreamFilter(Selection(**selection)).apply(mixed())
 
     assert sum(len(change.message.payload) + OVERHEAD for change in part.changes) == part.size
 
 
 def test_size_is_never_negative():
-    """A slice that was made without its size does not get one below nothing."""
+    """The size never becomes negative."""
     part = mixed()
 
     assert (
@@ -162,7 +162,7 @@ def test_size_is_never_negative():
 
 
 def test_what_stands_between():
-    """A message that is not transactional may be left out; where it stood stays known."""
+    """A dropped non-transactional message leaves its end LSN."""
     stream = Stream()
     lsn = stream.message("p", b"content")
     (part,) = stream.slices()
@@ -180,14 +180,14 @@ def test_what_stands_between():
 
 
 def test_wal_without_changes():
-    """A slice without changes is passed on."""
+    """A slice without changes is kept."""
     part = Slice(None, (), True, LSN(5), 0)
 
     assert StreamFilter(Selection(kinds=("insert",))).apply(part) is part
 
 
 def test_a_truncation_by_its_bytes():
-    """What is left of a truncation, in a stream block too, decodes as that."""
+    """A reduced TRUNCATE message can be decoded, in a stream block too."""
     decoder = Decoder(Streaming.ON)
     for oid, name in ((7, "orders"), (8, "audit_log"), (9, "items")):
         decoder.decode(build.relation(oid=oid, name=name, columns=[ID]))
@@ -238,7 +238,7 @@ def test_a_truncation_by_its_bytes():
     ids=str,
 )
 def test_mistakes(selection, problem):
-    """What cannot work is refused at once, and how it is written right is said."""
+    """Invalid options are refused when the selection is created; the error has the right form."""
     with pytest.raises(ConfigurationError) as error:
         Selection(**selection)
 
@@ -246,7 +246,7 @@ def test_mistakes(selection, problem):
 
 
 def test_a_selection_is_a_value():
-    """Selections compare by what they select, can be copied and sent to another process, and hide their secret."""
+    """Selections can be compared, copied and pickled, and hide their secret."""
     selection = Selection(tables=["public.*"], mask=("public.a.b",), secret="s3cr3t")
 
     assert Selection(tables=("public.*",), mask=("public.a.b",), secret="s3cr3t") == selection

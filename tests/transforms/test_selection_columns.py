@@ -1,4 +1,4 @@
-"""Columns left out and masked: by each replica identity, in both wire forms, and down to the bytes."""
+"""Dropped and masked columns: with each replica identity, as text and binary, down to the bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MASK = Selection(mask=("*.*.note",), secret="s3cr3t")
 
 
 def masked(text: str, secret: str = "s3cr3t") -> str:
-    """What a value of this text is masked as."""
+    """Return the mask of this text."""
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -37,7 +37,7 @@ A, B = masked("a"), masked("b")
 def selected(
     selection: Selection, payload: bytes, *columns, identity: str = "d", binary: bool = False
 ) -> RowChange:
-    """What becomes of one change of a table with these columns, ``(id, note, more)`` unless given."""
+    """Return one change of a table with these columns, by default ``(id, note, more)``, after the selection."""
     if not columns:
         full = identity == "f"
         key = column("id", INT4, key=identity in "dif")
@@ -104,14 +104,14 @@ DELETE_FULL = build.delete(relation=7, old=["1", "a", "x"], old_kind="O")
     ],
 )
 def test_by_replica_identity(selection, identity, payload, key, old, new, unchanged):
-    """Key, old and new row lack the dropped column and have the mask of the masked one, NULL and UNCHANGED kept."""
+    """Key, old and new row lack the dropped column and have the mask of the masked one; NULL and UNCHANGED are kept."""
     change = selected(selection, payload, identity=identity)
 
     assert (key, old, new, unchanged) == (change.key, change.old, change.new, change.unchanged)
 
 
 def fields(message):
-    """All of a row's message but its relation, which is compared by identity."""
+    """Return all fields of a row's message except its relation, which is compared by identity."""
     return (
         type(message),
         message.old_kind,
@@ -125,7 +125,7 @@ def fields(message):
 @pytest.mark.parametrize("payload", [INSERT, TOAST, REKEY, FULL_TOAST, DELETE, DELETE_FULL])
 @pytest.mark.parametrize("selection", [DROP, MASK], ids=["drop", "mask"])
 def test_bytes(selection, payload):
-    """The relation and the message, decoded from their bytes, are what they say they are."""
+    """Relation and message agree with their bytes when these are decoded again."""
     change = selected(selection, payload, identity="f" if payload in (FULL_TOAST, DELETE_FULL) else "d")
 
     decoder = Decoder()
@@ -141,7 +141,7 @@ def test_bytes(selection, payload):
 
 
 def test_bytes_of_a_stream():
-    """What came in a stream block keeps the subtransaction that it belongs to."""
+    """A change from a stream block keeps its subtransaction's xid."""
     decoder, assembler = Decoder(Streaming.ON), Assembler(Types())
     start = build.stream_start(xid=3, first_segment=True)
     columns = [column("id", INT4, key=True), column("note")]
@@ -165,7 +165,7 @@ def test_bytes_of_a_stream():
 
 
 def test_derived_relation():
-    """Other columns keep their types and key flags; masked ones are text, their length forgotten."""
+    """Masked columns are text without a length; other columns keep their types and key flags."""
     columns = (
         column("id", INT4, key=True),
         column("email", 1043, type_modifier=104, key=True),
@@ -181,7 +181,7 @@ def test_derived_relation():
 
 
 def test_named_types():
-    """The types that the remaining columns are of stay with the relation, those of others go."""
+    """The relation keeps the Type messages of the remaining columns only."""
     stream = Stream()
     stream.type_(60001, "mood")
     stream.type_(60002, "shade")
@@ -196,7 +196,7 @@ def test_named_types():
 
 @pytest.mark.parametrize("selection", [DROP, MASK], ids=["drop", "mask"])
 def test_one_layout_a_relation(selection):
-    """Changes of one relation share their derived one; a relation that is described anew makes a new one."""
+    """Changes of one relation share a derived relation; a new description gets a new one."""
     stream = Stream()
     table = stream.table("orders", column("id", INT4, key=True), column("note"))
     stream.transaction(table.insert("1", "a"), table.insert("2", "a"))
@@ -213,7 +213,7 @@ def test_one_layout_a_relation(selection):
 
 
 def test_binary_old_rows():
-    """Unchanged columns in a binary stream are filled from the old row, each read by the kind it came in."""
+    """Unchanged columns in a binary stream are filled from the old row, each decoded in its own format."""
     one = Binary(b"\0\0\0\1")
     payload = build.update(
         relation=7, old=["7", Binary(b"a"), Binary(b"x")], old_kind="O", new=[one, UNCHANGED, UNCHANGED]
@@ -242,7 +242,7 @@ KEYS = (column("tenant", INT4, key=True), column("id", INT4, key=True), column("
     ids=["insert", "update", "rekey", "delete"],
 )
 def test_a_key_without_its_columns(payload, drop, key):
-    """A key that lost a column is the rest of it, one that lost all is none, and the old row by it is empty."""
+    """A key without a dropped column has the rest; without all of them it is None, and the old row is empty."""
     change = selected(Selection(drop=drop), payload, *KEYS)
 
     event = orjson.loads(NativeFormat().event(change))
@@ -252,7 +252,7 @@ def test_a_key_without_its_columns(payload, drop, key):
 
 
 def test_no_column_left():
-    """A row without its columns is an empty row, and still an event."""
+    """A row whose columns are all dropped is an empty row, and still an event."""
     change = selected(Selection(drop=("*.*.*",)), INSERT)
 
     assert {} == change.new
@@ -260,7 +260,7 @@ def test_no_column_left():
 
 
 def test_a_truncated_table_as_its_rows():
-    """The table of a truncation is described as those of the rows."""
+    """A TRUNCATE has the same derived relation as the rows."""
     stream = Stream()
     table = stream.table("orders", column("id", INT4, key=True), column("note"))
     stream.transaction(table.insert("1", "a"), table.truncate())

@@ -1,4 +1,4 @@
-"""Random tables, rows and selections: what a sink reads is what the whole row says, less and masked as chosen."""
+"""Random tables, rows and selections: a sink reads the whole row without the dropped and with the masked columns."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NAMES = "abcdef"
 
 
 def text_of(value: Any) -> str:
-    """PostgreSQL's text of a value of these types."""
+    """Return PostgreSQL's text of a value."""
     return {True: "t", False: "f"}[value] if isinstance(value, bool) else str(value)
 
 
 def sent(value: Any, binary: bool) -> Value:
-    """A value as the server sends it."""
+    """Return a value as the server sends it."""
     if value is None or value is UNCHANGED:
         return value
     if not binary:
@@ -46,7 +46,7 @@ def sent(value: Any, binary: bool) -> Value:
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Stream, list[str]]:
-    """Some changes of a table with any columns and replica identity, and its columns' names."""
+    """Draw changes of a table with any columns and replica identity, and its columns' names."""
     oids = draw(st.lists(st.sampled_from([BOOL, INT4, TEXT]), min_size=1, max_size=6))
     names = list(NAMES[: len(oids)])
     identity = draw(st.sampled_from("dinf"))
@@ -85,7 +85,7 @@ def streams(draw: st.DrawFn) -> tuple[Stream, list[str]]:
 
 
 def expected(row: Mapping[str, Any] | None, drop: set[str], mask: set[str]) -> dict[str, Any] | None:
-    """A row by the book."""
+    """Return the expected row, computed independently."""
     if row is None:
         return None
     return {
@@ -99,7 +99,7 @@ def expected(row: Mapping[str, Any] | None, drop: set[str], mask: set[str]) -> d
 
 @given(streams(), st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
 def test_rows_and_events(given_stream, drop, mask):
-    """Through rows and through native events, a selection equals the same done to the whole row."""
+    """In rows and native events, a selection equals dropping and masking in the whole row."""
     stream, names = given_stream
     (part,) = stream.slices()
     selection = Selection(
@@ -127,7 +127,7 @@ def test_rows_and_events(given_stream, drop, mask):
 
 @given(streams(), st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
 def test_selecting_twice(given_stream, drop, mask):
-    """Dropping first and masking then gives the very bytes of both at once: what is derived can be derived from."""
+    """Dropping first and masking then gives the same bytes as both at once."""
     stream, _ = given_stream
     (part,) = stream.slices()
     dropped = tuple(f"*.*.{name}" for name in sorted(drop))

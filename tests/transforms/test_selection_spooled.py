@@ -1,4 +1,4 @@
-"""Selections from changes on disk: they stay there until they are walked."""
+"""Selections of spooled changes read them only on iteration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ID = column("id", 23, key=True)
 
 @pytest.fixture
 def spooled(tmp_path) -> Slice:
-    """A transaction of orders and audit rows that is on disk."""
+    """Return a spooled transaction of orders and audit rows."""
     decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=8 * OVERHEAD, spool=Spool(tmp_path))
     block = [
         build.stream_start(xid=3, first_segment=True),
@@ -42,7 +42,7 @@ def spooled(tmp_path) -> Slice:
 
 
 def test_spooled_changes_stay_on_disk(spooled, monkeypatch):
-    """Selecting from changes on disk reads nothing; walking them does, again and again the same."""
+    """A selection of spooled changes reads nothing; each iteration reads them and gives the same result."""
     selection = Selection(tables=("*.orders",), drop=("*.*.note",))
     walks = []
     walk = SpooledChanges.__iter__
@@ -80,7 +80,7 @@ def test_spooled_changes_stay_on_disk(spooled, monkeypatch):
     ids=str,
 )
 def test_spooled_changes_as_a_sequence(spooled, selection, ordinals):
-    """Length, truth, places and slices agree with a walk, in whatever order they are asked for."""
+    """Length, truth value, items and slices agree with an iteration, in any order of access."""
     selection = Selection(**selection)
 
     assert bool(ordinals) is bool(StreamFilter(selection).apply(spooled).changes)
@@ -95,5 +95,5 @@ def test_spooled_changes_as_a_sequence(spooled, selection, ordinals):
 
 
 def test_everything_of_spooled_changes(spooled):
-    """A selection of everything leaves changes on disk as they are."""
+    """A selection of everything leaves spooled changes unchanged."""
     assert StreamFilter(Selection()).apply(spooled) is spooled

@@ -1,15 +1,15 @@
-"""Transforms: what they may return, when they are called again, and what becomes of what they cannot do."""
+"""A worker with a transform: results, retries and failures."""
 
 from __future__ import annotations
 
 import pytest
 
-from aiorepl import Batch, ConfigurationError, Delivery, SinkError, TransientError
+from aiorepl import Batch, SinkError, TransientError
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 
 async def test_changes_are_replaced_and_left_out(harness):
-    """In order, with the identities that they had."""
+    """Changes are replaced and dropped, in order and with the same identities."""
 
     async def transform(change):
         if change.new["id"] == 2:
@@ -27,7 +27,7 @@ async def test_changes_are_replaced_and_left_out(harness):
 
 
 async def test_each_change_is_transformed_once(harness):
-    """Also when the write is tried again, in the same batch."""
+    """Each change is transformed once, even if the write is repeated."""
     seen = []
 
     def transform(change):
@@ -41,7 +41,7 @@ async def test_each_change_is_transformed_once(harness):
 
 
 async def test_a_transient_error_calls_it_again(harness, ids):
-    """As that of a sink would."""
+    """A TransientError of the transform is retried."""
     tries = []
 
     async def transform(change):
@@ -59,7 +59,7 @@ async def test_a_transient_error_calls_it_again(harness, ids):
 
 @pytest.mark.parametrize("wrong", [lambda change: 1 / 0, lambda change: change.new, lambda change: Batch(())])
 async def test_what_it_cannot_do_stops_the_sink(harness, wrong):
-    """Named, and without the row."""
+    """A failing transform stops the sink; the error does not contain the row."""
     harness = harness(MemorySink(), transform=wrong)
     begin = harness.ledger.flushed
     harness.commit(1)
@@ -70,7 +70,7 @@ async def test_what_it_cannot_do_stops_the_sink(harness, wrong):
 
 
 async def test_or_makes_a_dead_letter_of_the_change(harness, ids):
-    """Of the change as it was before; the others of the transaction are delivered."""
+    """A change whose transform fails becomes an untransformed dead letter; the others are delivered."""
 
     def transform(change):
         if change.new["id"] == 2:
@@ -86,15 +86,8 @@ async def test_or_makes_a_dead_letter_of_the_change(harness, ids):
     assert "transform" == letters.batches[0].rejection.stage
 
 
-@pytest.mark.parametrize("named", ["nothing", "no.such.module:f", "json:nothing", "json:"])
-def test_a_name_that_names_nothing(named):
-    """Is refused when the delivery is made."""
-    with pytest.raises(ConfigurationError, match="transform"):
-        Delivery(MemorySink(), transform=named)
-
-
 async def test_what_fails_of_a_transaction_on_disk(harness, ids, tmp_path):
-    """The changes that the function cannot do are dead letters though they are new objects when they are walked again."""
+    """Spooled changes, which are new objects on each iteration, become dead letters as well."""
 
     def transform(change):
         if change.new["id"] % 2:
