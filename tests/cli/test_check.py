@@ -145,7 +145,7 @@ async def test_selections(check, published, tmp_path):
     assert "sink archive: mask: 'public.people.emial' matches no column" in text
     code, level, text = await found("mask = ['public.people.email']")
     assert (0, "warning") == (code, level)
-    assert "partitions of public.people are published by their own names" in text
+    assert "partitions of public.people are published under their own names" in text
     await published.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
     assert "ok" == (await found("mask = ['public.people.email']"))[1]
 

@@ -135,3 +135,10 @@ def test_what_is_no_amount(wrong):
     """The policy rejects the value and names the option."""
     with pytest.raises(ConfigurationError, match=f"batches: {next(iter(wrong))} is "):
         BatchPolicy(**wrong)
+
+
+def test_the_defaults():
+    """Batches of 1 MiB without waiting, and a flush after 64 MiB or a second."""
+    policy = BatchPolicy()
+    assert (2**20, None, 0.0) == (policy.max_bytes, policy.max_rows, policy.linger)
+    assert (64 * 2**20, 1.0) == (policy.flush_bytes, policy.flush_seconds)

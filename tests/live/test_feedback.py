@@ -160,7 +160,8 @@ async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch
         )
         buffer = await published.until(
             lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
-            lambda buffer: buffer.backpressured,
+            # At first the quick sink may not have read anything either.
+            lambda buffer: buffer.backpressured and buffer.slowest != "quick",
         )
         assert "slow" == buffer.slowest
         await published.until(
@@ -169,7 +170,7 @@ async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch
         )
     first, second, *_ = [record for record in caplog.records if "blocked the source" in record.getMessage()]
     assert re.match(r"sink slow has blocked the source for \d+ s, with ", first.getMessage())
-    assert "with a journal nobody waits" in first.getMessage()
+    assert "all other sinks wait" in first.getMessage()
     assert second.created - first.created > 0.15
 
 

@@ -111,6 +111,25 @@ def test_a_held_prepare_holds_the_confirmation_until_its_end_is_durable():
     assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
 
 
+def test_a_release_concerns_its_own_transaction():
+    """The end of one held transaction leaves the hold of another one, whatever their order and names."""
+    for first, second in (("a", "b"), ("b", "a")):
+        ledger = Ledger(START, ["s"])
+        ledger.complete(LSN(150))
+        ledger.hold(first, LSN(200))
+        ledger.complete(LSN(200))
+        ledger.hold(second, LSN(250))
+        ledger.complete(LSN(250))
+        ledger.release(first, LSN(300))
+        ledger.complete(LSN(300))
+        ledger.durable("s", LSN(300))
+        assert (LSN(200), LSN(200)) == (ledger.flushed, ledger.resend_from)
+        ledger.release(second, LSN(400))
+        ledger.complete(LSN(400))
+        ledger.durable("s", LSN(400))
+        assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
+
+
 def test_a_sink_that_lost_what_it_had():
     """``flushed`` moves back as far as the server does not know it; a greater loss is reported."""
     ledger = Ledger(LSN(10), ["a", "b"])
