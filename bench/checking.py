@@ -1,4 +1,4 @@
-"""Whether what came out is what went in: how many rows, the sum of their ids, and what stands in them."""
+"""Checks output against input: the number of rows, the sum of their ids, and their content."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from workloads import Workload
 
 from aiorepl.journal.reader import JournalReader
 
-# The first column of every row that pgbench writes, by the history that it keeps.
+# The first column of every row that pgbench writes, from its history table.
 _PGBENCH = "SELECT json_build_object('insert', sum(tid), 'update', sum(aid + tid + bid)) FROM pgbench_history"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What went in.
+    """The rows of a load.
 
     :param rows: how many, by kind.
     :param ids: sums of the first column, by kind: of new rows, and of deleted ones.
@@ -35,12 +35,12 @@ class Written:
 
     @property
     def total(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return sum(self.rows.values())
 
 
 def written(bench: Bench, workload: Workload, rows: Mapping[str, int]) -> Written:
-    """What the server says of a load that it was given."""
+    """Ask the server about a load."""
     if not workload.tables:
         return Written(rows, json.loads(bench.psql(_PGBENCH)), 0)
     ids = {kind: count * (count + 1) // 2 for kind, count in rows.items()}
@@ -50,7 +50,7 @@ def written(bench: Bench, workload: Workload, rows: Mapping[str, int]) -> Writte
 
 
 def check_output(who: str, output: str, expected: Written) -> None:
-    """One that prints what it has seen as JSON: how many by kind, and ``ids``, which are null where it does not look.
+    """Check a contestant that prints JSON: the number of rows by kind, and ``ids``, null if it reads no values.
 
     :raises SystemExit: when it has seen something else.
     """
@@ -62,7 +62,7 @@ def check_output(who: str, output: str, expected: Written) -> None:
 
 
 def check_lines(who: str, files: Iterable[Path], workload: Workload, expected: Written) -> None:
-    """Files of events, a JSON object a line.
+    """Check files of events, one JSON object per line.
 
     :raises SystemExit: when something else is in them.
     """
@@ -83,7 +83,7 @@ def check_lines(who: str, files: Iterable[Path], workload: Workload, expected: W
 
 
 def check_journal(who: str, folder: Path, expected: Written) -> None:
-    """A journal, by its index: it decodes nothing.
+    """Check a journal by its index, without decoding it.
 
     :raises SystemExit: when it has another number of rows.
     """
@@ -97,7 +97,7 @@ def _line(row: Mapping[str, Any], names: Iterable[str]) -> bytes:
 
 
 def _checksum(lines: Iterable[bytes]) -> int:
-    # A sum, for the order in which SQL finds rows is not that in which they came.
+    # A sum, because SQL does not find rows in commit order.
     return sum(zlib.crc32(line.rstrip(b"\n")) for line in lines)
 
 

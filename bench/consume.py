@@ -1,4 +1,4 @@
-"""A consumer of ours, as a process of its own: reads a slot to an LSN and prints what it has seen as JSON.
+"""aiorepl as a consumer process: reads a slot to an LSN, and prints what it has read as JSON.
 
     python bench/consume.py null|typed|journal|SINK --dsn D --slot S --until LSN [--option name=value]
                             [--to FOLDER] [--sink OPTIONS]
@@ -20,7 +20,7 @@ import aiorepl
 
 
 class Null(aiorepl.Sink):
-    """Counts, and looks at nothing."""
+    """Counts changes, and reads no values."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -31,7 +31,7 @@ class Null(aiorepl.Sink):
 
 
 class Typed(Null):
-    """Reads all values, and adds up the first column: of new rows, and of those deleted."""
+    """Reads all values, and sums the first column of new and of deleted rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ OURS = {"null": Null, "typed": Typed}
 
 
 def main() -> None:
-    """Run to the end."""
+    """Read to the end LSN."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind")
     for name in ("dsn", "slot", "until"):
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where there is one, as the command line does."""
+    """Run with uvloop if it is installed, as the command line does."""
     try:
         from uvloop import new_event_loop
     except ImportError:

@@ -1,4 +1,4 @@
-"""Who drains a slot: the limit, us in several forms, others. Each is a process of its own."""
+"""The contestants, which read a slot: pg_recvlogical, aiorepl in several forms, others. Each is a process."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LIMIT = "pg_recvlogical"
 OURS = ("null", "typed", "tail", "jsonl", "journal")
 WRITERS = ("tail", "jsonl", "journal")
 OTHERS = ("psycopg2", "pypgoutput", "debezium")
-# Those that know text and nothing else, and take many times as long.
+# Contestants that decode only text, and take many times as long.
 SLOW = ("pypgoutput", "debezium")
-# Those that are measured with what takes minutes.
+# Contestants that take part in workloads of minutes.
 THOROUGH = (LIMIT, "null", "typed", "jsonl", "journal")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be read."""
+    """The WAL to read."""
 
     bench: Bench
     workload: Workload
@@ -38,11 +38,11 @@ class Job:
     until: str
     expected: Written
     size: int
-    """Bytes of WAL: about what is written of it, as JSON twice that."""
+    """Bytes of WAL: about the size of the output; JSON is twice as large."""
 
 
 def available(names: Collection[str]) -> list[str]:
-    """The limit, and those of ``names`` that can be had here. Debezium is fetched if need be: a minute, and 20 MB."""
+    """Return pg_recvlogical, and those of ``names`` that are available. Debezium is downloaded if necessary: a minute, and 20 MB."""
     found = [LIMIT, *(name for name in OURS if name in names)]
     if find_spec("psycopg2") is not None:
         found += [name for name in ("psycopg2",) if name in names]
@@ -54,7 +54,7 @@ def available(names: Collection[str]) -> list[str]:
 
 
 def _pypgoutput() -> bool:
-    """Have it here, without what it depends on: its decoder needs nothing, and its reader's dependencies are old."""
+    """Install it without its dependencies: its decoder needs none, and those of its reader are outdated."""
     folder = PEERS / "pypgoutput"
     if not folder.is_dir():
         command = [
@@ -66,15 +66,15 @@ def _pypgoutput() -> bool:
 
 
 def suits(name: str, workload: Workload, number: int) -> bool:
-    """Whether it reads that, in that round."""
+    """Whether a contestant takes part in a workload and round."""
     if workload.long:
         return name in THOROUGH and number == 0
-    # One round tells what there is to tell of those.
+    # One round is enough for these.
     return name not in SLOW or (number == 0 and not workload.options)
 
 
 def run(name: str, job: Job) -> Run:
-    """Read the slot, and check that what came out is what went in."""
+    """Read the slot, and check the output."""
     with TemporaryDirectory(prefix="aiorepl-bench-") as folder:
         out = Path(folder) / "out"
         if name in WRITERS:
@@ -92,7 +92,7 @@ def run(name: str, job: Job) -> Run:
 
 
 def _page_cache(path: Path, size: int) -> None:
-    """Have the machine's memory for so large a file. Who writes first after long would pay for it: on a virtual machine,
+    """Make the host provide memory for a file of this size. Otherwise the first writer pays for it: on a virtual machine,
     whose memory has gone back to the host, as much CPU again as all else.
     """
     block = bytes(1024 * 1024)

@@ -1,4 +1,4 @@
-"""Where sinks deliver to: each counterpart is started for one run, is empty then, and counts what has arrived.
+"""The targets of sinks: each is started empty for one run, and counts what it has received.
 
 Folders, a receiver of webhooks, an S3 server and a PostgreSQL are here; ``brokers.py`` has those of messages.
 """
@@ -31,7 +31,7 @@ FINGERPRINT = "SELECT count(*), sum(hashtext(rows::text)::bigint) FROM rows"
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be delivered."""
+    """The WAL to deliver."""
 
     bench: Bench
     workload: Workload
@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Target:
-    """Where it goes.
+    """A target.
 
     :param options: of the sink, so that it finds it.
     :param arrived: says what is there.
@@ -55,7 +55,7 @@ class Target:
 
 @contextmanager
 def process(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A server that ends with the block, by the end of its input if it has one, or with us."""
+    """Run a server until the block ends; it also ends with this process."""
     server = subprocess.Popen(command, preexec_fn=_die_with_us, **options)  # noqa: PLW1509 - there are no other threads
     try:
         yield server
@@ -72,7 +72,7 @@ def _die_with_us() -> None:
 
 @contextmanager
 def lines(job: Job) -> Iterator[Target]:
-    """A folder of JSON lines."""
+    """A folder with files of JSON lines."""
     with TemporaryDirectory(prefix="aiorepl-bench-") as path:
 
         def count() -> int:
@@ -83,7 +83,7 @@ def lines(job: Job) -> Iterator[Target]:
 
 @contextmanager
 def folder(job: Job) -> Iterator[Target]:
-    """A folder of objects."""
+    """A folder with objects."""
     with TemporaryDirectory(prefix="aiorepl-bench-") as path:
 
         def count() -> int:
@@ -95,7 +95,7 @@ def folder(job: Job) -> Iterator[Target]:
 
 @contextmanager
 def bucket(job: Job) -> Iterator[Target]:
-    """A bucket of S3Proxy's, which speaks S3 over HTTP."""
+    """A bucket in S3Proxy, over HTTP."""
     from obstore.store import S3Store
 
     if not any((SERVERS / "s3").glob("*.jar")):
@@ -119,13 +119,13 @@ def bucket(job: Job) -> Iterator[Target]:
 
 
 def _events(objects: Iterable[tuple[str, bytes]]) -> int:
-    """How many events are in objects, JSON lines or Parquet."""
+    """Count the events in objects, JSON lines or Parquet."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     found = 0
     for name, content in objects:
-        # The manifest is hidden, and so is what S3Proxy keeps there.
+        # Skip the manifest and S3Proxy's own files.
         if name.startswith(("_", ".")):
             continue
         if name.endswith(".parquet"):
@@ -137,7 +137,7 @@ def _events(objects: Iterable[tuple[str, bytes]]) -> int:
 
 @contextmanager
 def receiver(job: Job) -> Iterator[Target]:
-    """An HTTP server that counts the events."""
+    """An HTTP server that counts events."""
     command = [sys.executable, HERE / "receiver.py"]
     with process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}/hook"
@@ -146,7 +146,7 @@ def receiver(job: Job) -> Iterator[Target]:
 
 @contextmanager
 def postgres(job: Job) -> Iterator[Target]:
-    """Another PostgreSQL with the same tables, which have to be equal in the end."""
+    """Another PostgreSQL with the same tables, which must be equal at the end."""
     with EmbeddedServer(settings={"shared_buffers": "256MB", "max_wal_size": "16GB"}) as server:
         mirror = Bench(server, "mirror")
         mirror.psql(job.workload.tables)

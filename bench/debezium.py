@@ -1,4 +1,4 @@
-"""How Debezium Engine is run: ``Debezium.java`` with the jars of ``scripts/debezium.py``, where there is a Java.
+"""Runs Debezium Engine: ``Debezium.java`` with the jars of ``scripts/debezium.py``, if Java is installed.
 
 The heap may grow to what Kafka Connect allows; of the collectors this one took the least CPU.
 """
@@ -20,7 +20,7 @@ OPTIONS = ("-Xms256m", "-Xmx2g", "-XX:+UseParallelGC", "-Dorg.slf4j.simpleLogger
 
 
 def ready() -> bool:
-    """Have it here, compiled; if it cannot be had, say why on standard error."""
+    """Download and compile it; if that fails, say why on standard error."""
     subprocess.run([sys.executable, str(HERE.parent / "scripts" / "debezium.py")], check=False)
     if not FOLDER.is_dir():
         return False
@@ -42,7 +42,7 @@ def ready() -> bool:
 
 
 def command(slot: str, rows: int) -> list[str]:
-    """Read that many rows of a database that libpq's environment variables name."""
+    """Read this many rows from the database of libpq's environment variables."""
     return [str(ensure_java() / "bin" / "java"), *OPTIONS, "-cp", _path(), "Debezium", slot, str(rows)]
 
 

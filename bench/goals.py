@@ -1,4 +1,4 @@
-"""What is aimed at, and whether a run of the suite reached it."""
+"""The goals, and whether a run of the suite has reached them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Of the limit's time from when the stream began, by contestant.
+# Ratios to pg_recvlogical's time from the beginning of the stream, by contestant.
 TIMES: Final = {"typed": 1.05, "tail": 1.15, "jsonl": 1.15, "journal": 1.05}
 CPU_OF_WALSENDER: Final = 0.5
-# Who is read in large portions has less to do, up to half: so both what it takes for pg_recvlogical and what it took here.
+# A walsender that is read in large portions needs up to half as much CPU: so both its CPU for pg_recvlogical and its own.
 _WALSENDERS: Final = {
     "the walsender's under the limit": "cpu_of_limits_walsender",
     "its own walsender's": "cpu_of_walsender",
@@ -23,7 +23,7 @@ QUIET_PIPELINES: Final = 200
 
 @dataclass(frozen=True)
 class Goal:
-    """One number that is not to be more than another."""
+    """A number and its upper limit."""
 
     name: str
     where: str
@@ -32,12 +32,12 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Whether it is not."""
+        """Whether the number is within the limit."""
         return self.found <= self.most
 
 
 def goals(results: Mapping[str, Any]) -> list[Goal]:
-    """All that these results can tell of."""
+    """Yield the goals that these results cover."""
     found: list[Goal] = []
     for workload, each in results["workloads"].items():
         found += _of_workload(workload, each["contestants"])

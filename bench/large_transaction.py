@@ -1,4 +1,4 @@
-"""One huge transaction through a pipeline: how much memory it takes, how fast it goes, what goes to disk.
+"""One huge transaction through a pipeline: its memory, speed and disk space.
 
     python bench/large_transaction.py                    10 million rows; about ten minutes and 8 GB of disk
     python bench/large_transaction.py --rows 1000000
@@ -32,7 +32,7 @@ TABLE = "id bigint PRIMARY KEY, customer int, token text, at timestamptz, amount
 
 
 class Counting(Sink):
-    """Looks at every change and keeps none."""
+    """Counts changes, and keeps none."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -45,13 +45,13 @@ class Counting(Sink):
 
 
 def memory(name: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """Return a line of /proc/self/status, in bytes."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) * 1024
 
 
 def consume(dsn: str, slot: str, streaming: str, spool: Path) -> None:
-    """Read the slot to its end, and print what it took."""
+    """Read the slot to its end, and print the measurements."""
     spooled = 0
     write = Spool.write
 
@@ -74,7 +74,7 @@ def consume(dsn: str, slot: str, streaming: str, spool: Path) -> None:
 
 
 async def prepare(dsn: str, rows: int, width: int) -> None:
-    """The slots, and then the transaction."""
+    """Create the slots, then write the transaction."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"CREATE TABLE large ({TABLE})")
     await connection.execute("CREATE PUBLICATION bench FOR TABLE large")

@@ -1,4 +1,4 @@
-"""From commit to sink, at a steady rate: how long after its commit is a row there? Against pg_recvlogical to a pipe.
+"""The latency from commit to sink at a steady rate, compared with pg_recvlogical to a pipe.
 
 A block in the server commits 500 times a second, each row with the clock in it; readers say how old a row is when they
 have it. Both readers read the same WAL at the same time.
@@ -21,7 +21,7 @@ from aiorepl.testing import EmbeddedServer
 
 RATES = (1_000, 10_000)
 TICKS = 500
-# In the server, so that the clock that is written is that of the commit, but for the commit itself.
+# In the server, so that the time is taken right before the commit.
 WRITE = """
 DO $$
 DECLARE
@@ -37,7 +37,7 @@ END $$
 
 
 class Ages(aiorepl.Sink):
-    """How old each row is when it is written."""
+    """Records the age of each row when it is written."""
 
     def __init__(self, rows: int) -> None:
         self.ages: list[float] = []
@@ -52,7 +52,7 @@ class Ages(aiorepl.Sink):
 
 
 def measure(server: EmbeddedServer, *, seconds: int) -> dict[str, Any]:
-    """Percentiles in milliseconds for each rate and reader."""
+    """Return percentiles in milliseconds for each rate and reader."""
     found: dict[str, Any] = {}
     for rate in RATES:
         bench = Bench(server, f"latency{rate}")
@@ -86,7 +86,7 @@ def _run(bench: Bench, rate: int, seconds: int, ours: str, limit: str) -> tuple[
 
 
 class _Reference(threading.Thread):
-    """pg_recvlogical, writing to a pipe that is read here: rows are found by the tuple's text."""
+    """pg_recvlogical writing to a pipe: rows are found by the tuple's text."""
 
     def __init__(self, bench: Bench, slot: str) -> None:
         super().__init__(daemon=True)
@@ -115,7 +115,7 @@ class _Reference(threading.Thread):
                 rest = rest[behind:]
 
     def stop(self, rows: int) -> None:
-        """When all rows were there."""
+        """Set when all rows have arrived."""
         deadline = time.monotonic() + 30
         while len(self.ages) < rows and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -127,7 +127,7 @@ class _Reference(threading.Thread):
 
 
 def percentiles(ages: list[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Return percentiles in milliseconds."""
     cuts = statistics.quantiles(ages, n=1000)
     return {
         "rows": len(ages),

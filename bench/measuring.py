@@ -1,4 +1,4 @@
-"""A server to measure against, and what a process took: wall time, its CPU, the walsender's CPU, its peak memory."""
+"""A server to measure with, and a process's wall time, CPU, walsender's CPU and peak memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SETTINGS = {
     "max_wal_senders": "256",
     "max_connections": "500",
 }
-# Modules have their bytecode beside them, as whatever is installed has.
+# Use cached bytecode, as an installed package does.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one process took.
+    """The measurements of one process.
 
     :param start: the part of ``wall`` before its slot was in use: interpreter, imports, connection, checks.
     :param cpu: all of it, and ``cpu_to_start`` the part before that.
@@ -53,12 +53,12 @@ class Run:
 
     @property
     def drain(self) -> float:
-        """Seconds from when the stream began."""
+        """Seconds from the beginning of the stream."""
         return self.wall - self.start
 
 
 class Bench:
-    """A fresh database on a server of our own; its WAL is read from where ``mark`` was called."""
+    """A new database on a server of its own; its WAL is read from where ``mark`` was called."""
 
     def __init__(self, server: EmbeddedServer, name: str) -> None:
         self.server = server
@@ -68,7 +68,7 @@ class Bench:
         execute(server.dsn, f'CREATE DATABASE "{name}"')
 
     def psql(self, sql: str) -> str:
-        """Run SQL and return what it prints."""
+        """Run SQL, and return its output."""
         return self.program("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", sql).strip()
 
     def program(self, name: str, *arguments: str, output: bool = True) -> str:
@@ -81,7 +81,7 @@ class Bench:
         return done.stdout if output else ""
 
     def lines(self, sql: str) -> Iterator[bytes]:
-        """What a COPY TO STDOUT gives, line by line."""
+        """Yield the lines of a COPY TO STDOUT."""
         command = [str(self.server.bin_dir / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-c", sql]
         environment = {**os.environ, **self.environment()}
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
@@ -91,7 +91,7 @@ class Bench:
             raise SystemExit(f"psql ended with {process.returncode}")
 
     def environment(self) -> dict[str, str]:
-        """The database for libpq."""
+        """Libpq's environment variables for the database."""
         from urllib.parse import parse_qs, unquote, urlsplit
 
         parts = urlsplit(self.dsn)
@@ -105,11 +105,11 @@ class Bench:
         }
 
     def slots(self, names: Sequence[str]) -> None:
-        """A slot for each run: all of them drain the same WAL."""
+        """Create a slot for each run: all read the same WAL."""
         self._slots = list(names)
 
     def mark(self) -> None:
-        """What is written from here on is what is measured."""
+        """Begin the measured WAL here."""
         if not self._marked:
             self._marked = True
             listed = ", ".join(f"'{name}'" for name in self._slots)
@@ -138,7 +138,7 @@ def execute(dsn: str, sql: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Where this was measured."""
+    """Describe the machine."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -171,15 +171,13 @@ def measured(
     watch.stop()
     if process.returncode:
         raise SystemExit(f"{' '.join(command[:3])} … ended with {process.returncode}")
-    # Not ru_maxrss, which begins with what this process has.
+    # Not ru_maxrss, which includes this process's own memory at the fork.
     cpu = usage.ru_utime + usage.ru_stime
     return Run(wall, watch.start_seconds, cpu, watch.cpu_to_start, watch.walsender, watch.memory, output)
 
 
 class _Watch(threading.Thread):
-    """Looks for when the slot is in use, then at the server process that has it for its CPU time, and at the reader for
-    its peak memory.
-    """
+    """Waits until the slot is active; measures the CPU time of its server process, and the reader's peak memory."""
 
     def __init__(self, dsn: str, slot: str) -> None:
         super().__init__(daemon=True)
@@ -191,12 +189,12 @@ class _Watch(threading.Thread):
         self._reader = 0
         self._began = 0.0
         self._ended = threading.Event()
-        # Before the reader is started: its start is what is timed.
+        # Before the reader is started, because its start is measured.
         self._loop = asyncio.new_event_loop()
         self._connection = self._loop.run_until_complete(asyncpg.connect(dsn))
 
     def follow(self, reader: int, began: float) -> None:
-        """Begin to look; the reader was started at ``began``."""
+        """Start measuring; the reader was started at ``began``."""
         self._reader, self._began = reader, began
         self.start()
 
@@ -228,7 +226,7 @@ class _Watch(threading.Thread):
         return 0
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._ended.set()
         self.join()
         self._loop.run_until_complete(self._connection.close())
@@ -236,6 +234,6 @@ class _Watch(threading.Thread):
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of CPU that a process has taken so far."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK

@@ -1,4 +1,4 @@
-"""What others take: psycopg2 reading without decoding, and pypgoutput's decoder on top of it.
+"""Other consumers: psycopg2 without decoding, and pypgoutput's decoder on top of it.
 
     python bench/raw.py raw|pypgoutput --dsn D --slot S --rows N
 
@@ -20,11 +20,11 @@ KINDS = {"I": "insert", "U": "update", "D": "delete"}
 
 
 class Enough(Exception):
-    """All rows have come."""
+    """Raised when all rows have arrived."""
 
 
 def pypgoutput() -> Callable[[bytes], Any]:
-    """Its decoder: a message as an object, columns as text."""
+    """Pypgoutput's decoder: messages as objects, columns as text."""
     from pypgoutput import decoders
 
     classes = {
@@ -39,7 +39,7 @@ def pypgoutput() -> Callable[[bytes], Any]:
 
 
 def main() -> None:
-    """Read to the end."""
+    """Read to the end LSN."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=("raw", "pypgoutput"))
     for name in ("dsn", "slot"):

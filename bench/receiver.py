@@ -1,4 +1,4 @@
-"""A receiver of webhooks: prints its port, answers 204 to everything, and prints how many events came when its input ends.
+"""A webhook receiver: prints its port, answers 204 to every request, and prints the number of events when its input ends.
 
 As little as a receiver can do. Not uvicorn, whose cost would be the larger part of what is measured.
 """
@@ -10,13 +10,13 @@ import sys
 
 
 class Receiver:
-    """Counts events by a field that each has once."""
+    """Counts events by a field that each of them has once."""
 
     def __init__(self) -> None:
         self.events = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer a connection's requests."""
+        """Answer the requests of a connection."""
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()

@@ -1,4 +1,4 @@
-"""Results as tables, in Markdown: as they are printed they can stand in a document."""
+"""Results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADS: Final = (
 
 
 def workload(name: str, found: dict[str, Any]) -> str:
-    """Every contestant of a workload. Seconds are those from when the stream began."""
+    """Return the table of a workload's contestants. Seconds are counted from the beginning of the stream."""
     rows = [_contestant(name, each) for name, each in found["contestants"].items()]
     return f"### {name}: {found['rows']:,} rows\n\n" + "\n".join(_table(("", *_HEADS), rows))
 
@@ -45,7 +45,7 @@ def _contestant(name: str, each: dict[str, Any]) -> list[str]:
 
 
 def latency(found: dict[str, Any]) -> str:
-    """Percentiles."""
+    """Return the table of latencies."""
     rows = [
         [f"{int(rate):,} rows/s, {name}", *(f"{each[part]:.2f}" for part in ("p50", "p99", "max"))]
         for rate, readers in found.items()
@@ -55,7 +55,7 @@ def latency(found: dict[str, Any]) -> str:
 
 
 def standing(found: dict[str, Any]) -> str:
-    """What there is without load."""
+    """Return the table of measurements without load."""
     many = f"{found['pipelines']} quiet pipelines in a process"
     rows = [
         ["import aiorepl, ms", f"{found['import_ms']:.1f}"],
@@ -68,7 +68,7 @@ def standing(found: dict[str, Any]) -> str:
 
 
 def goals(found: Sequence[Goal]) -> str:
-    """What was missed, each by itself, and how much was reached."""
+    """Return the goals that were missed, and the number that was reached."""
     reached: dict[str, list[Goal]] = {}
     for goal in found:
         reached.setdefault(goal.name, []).append(goal)

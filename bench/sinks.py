@@ -1,4 +1,4 @@
-"""``make bench-sinks``: the same WAL into every sink, in turns, beside a sink that drops everything, in one run.
+"""``make bench-sinks``: delivers the same WAL to every sink, one after the other, next to a sink that drops everything.
 
     .venv/bin/python bench/sinks.py [NAME …] [--rows 1000000] [--rounds 2] [--workload mixed] [--json FILE]
 
@@ -37,7 +37,7 @@ NULL = "null"
 
 @contextmanager
 def nowhere(job: Job) -> Iterator[Target]:
-    """The null sink's counterpart; it counts for itself."""
+    """The null sink's target; the sink itself counts."""
     yield Target({}, lambda: None, None)
 
 
@@ -72,12 +72,12 @@ SINKS = {
     "nats": Sink("nats", brokers.nats),
     "redis": Sink("redis", brokers.redis),
 }
-# Those whose tables are all in their DDL: pgbench makes its own.
+# Workloads that create all their tables; pgbench makes its own.
 LOADS = {each.name: each for each in (*WORKLOADS, INTERLEAVED) if each.tables}
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure the sinks, print the table, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="sinks whose names have this in them")
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -102,10 +102,10 @@ def main() -> None:
 def drain(
     server: EmbeddedServer, workload: Workload, rows: int, rounds: int, names: list[str]
 ) -> dict[str, Any]:
-    """Each sink on the same WAL, in turns."""
+    """Measure each sink on the same WAL."""
     runs: dict[str, list[Run]] = {name: [] for name in names}
     with ExitStack() as stack:
-        # The largest share last: so nobody's slot has the others' rows to pass over.
+        # The largest share last, so that no slot has to skip the rows of others.
         shares = sorted({SINKS[name].share for name in names}, reverse=True)
         jobs = {}
         for share in shares:
@@ -124,12 +124,12 @@ def drain(
 
 
 def slot(name: str, number: int) -> str:
-    """A slot for each run."""
+    """Create a slot for each run."""
     return f"sink{list(SINKS).index(name)}_{number}"
 
 
 def write(stack: ExitStack, bench: Bench, workload: Workload, rows: int, slots: list[str]) -> Job:
-    """Write the load, for these slots."""
+    """Write the load for these slots."""
     stack.callback(bench.drop)
     bench.psql("CREATE PUBLICATION bench FOR ALL TABLES")
     bench.psql(workload.tables)
@@ -140,7 +140,7 @@ def write(stack: ExitStack, bench: Bench, workload: Workload, rows: int, slots: 
 
 
 def run(name: str, slot: str, job: Job) -> Run:
-    """Deliver everything, and check that what arrived is what went in."""
+    """Deliver everything, and check what has arrived."""
     sink = SINKS[name]
     with ExitStack() as stack:
         if name != NULL:
@@ -164,7 +164,7 @@ def run(name: str, slot: str, job: Job) -> Run:
 
 
 def summary(name: str, all_runs: Mapping[str, list[Run]], jobs: Mapping[int, Job]) -> dict[str, Any]:
-    """Medians, and ratios taken round by round; all of them for a row."""
+    """Return medians and per-round ratios, per row."""
     rows, rows_of_null = jobs[SINKS[name].share].rows, jobs[1].rows
     runs, null = all_runs[name], all_runs[NULL]
     pairs = list(zip(runs, null, strict=True))
@@ -182,7 +182,7 @@ def summary(name: str, all_runs: Mapping[str, list[Run]], jobs: Mapping[int, Job
 
 
 def report(found: dict[str, dict[str, Any]]) -> None:
-    """A table, as the documentation has it."""
+    """Return the results as a Markdown table."""
     heads = ("rows", "rows/s", "over null", "µs CPU/row", "over null", "peak MiB")
     print(f"| {'sink':28} |" + "".join(f" {head:>10} |" for head in heads))
     print(f"|{'-' * 30}|" + f"{'-' * 11}:|" * len(heads))

@@ -1,4 +1,4 @@
-"""What does a row cost us, stage by stage? In memory, from recorded frames, in this form and in plain Python.
+"""The cost of a row by stage: in memory, from recorded frames, compiled and in plain Python.
 
     .venv/bin/python bench/stages.py [--rows 100000] [--workload NAME] [--frames FILE]
 
@@ -38,14 +38,14 @@ _ROUNDS = 5
 
 
 class Recorded(NamedTuple):
-    """Frames, and whether columns are binary in them."""
+    """Recorded frames, and whether their columns are binary."""
 
     frames: bytes
     binary: bool
 
 
 def main() -> None:
-    """Record if need be, measure, and once more in plain Python."""
+    """Record frames if necessary, and measure, compiled and in plain Python."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--workload", default="mixed")
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def record(workload: Workload, rows: int) -> bytes:
-    """The CopyData frames of ``rows`` rows, as a walsender sends them."""
+    """Return the CopyData frames of ``rows`` rows, as a walsender sends them."""
     with EmbeddedServer() as server:
         bench = Bench(server, "stages")
         bench.psql(f"CREATE PUBLICATION bench FOR ALL TABLES; {workload.tables}")
@@ -77,7 +77,7 @@ def record(workload: Workload, rows: int) -> bytes:
 
 
 async def drain(dsn: str, end: LSN, options: dict[str, str]) -> bytes:
-    """All XLogData up to ``end``."""
+    """Receive all XLogData up to ``end``."""
     connection = await ReplicationConnection.open(dsn)
     options = {"proto_version": "4", "publication_names": "bench"} | options
     await connection.start_replication("stages", LSN(0), options)
@@ -95,7 +95,7 @@ async def drain(dsn: str, end: LSN, options: dict[str, str]) -> bytes:
 
 
 def measure(recorded: Recorded, rows: int) -> None:
-    """Print microseconds a row."""
+    """Print microseconds per row."""
     print("compiled" if compiled.ACTIVE else "plain Python")
     stages: list[tuple[str, Callable[[Recorded], int]]] = [
         ("frames", split),
@@ -115,14 +115,14 @@ def measure(recorded: Recorded, rows: int) -> None:
 
 
 def once(stage: Callable[[Recorded], int], recorded: Recorded) -> float:
-    """CPU seconds of one run, which other work on the machine does not lengthen."""
+    """Return the CPU seconds of one run, which other work on the machine does not affect."""
     began = time.process_time()
     stage(recorded)
     return time.process_time() - began
 
 
 def reads(recorded: Recorded) -> Iterator[list[XLogData]]:
-    """The frames of each read."""
+    """Yield the frames of each read."""
     buffer = FrameBuffer()
     for at in range(0, len(recorded.frames), _READ):
         portion = recorded.frames[at : at + _READ]
@@ -131,35 +131,35 @@ def reads(recorded: Recorded) -> Iterator[list[XLogData]]:
 
 
 def slices(recorded: Recorded) -> Iterator[list[Slice]]:
-    """What can be delivered of each read."""
+    """Yield the slices of each read."""
     decoder, assembler = Decoder(), Assembler(Types(), binary=recorded.binary)
     for frames in reads(recorded):
         yield assembler.feed(decoder.messages(frames))
 
 
 def split(recorded: Recorded) -> int:
-    """Frames alone."""
+    """Separate frames only."""
     return sum(map(len, reads(recorded)))
 
 
 def assemble(recorded: Recorded) -> int:
-    """Changes."""
+    """Decode changes."""
     return sum(len(part.changes) for parts in slices(recorded) for part in parts)
 
 
 def columns(recorded: Recorded) -> int:
-    """Changes, and their columns' bytes."""
+    """Decode changes, and split their columns."""
     return sum(len(change.raw_new) for parts in slices(recorded) for part in parts for change in part.changes)
 
 
 def to_json(recorded: Recorded) -> int:
-    """Typed JSON."""
+    """Encode typed JSON."""
     native = NativeFormat()
     return sum(len(native.lines(parts)) for parts in slices(recorded))
 
 
 def to_journal(recorded: Recorded) -> int:
-    """Blocks of a segment."""
+    """Encode blocks of a segment."""
     builder = SegmentBuilder(LSN(0), 1024 * 1024)
     size = 0
     for parts in slices(recorded):
@@ -170,7 +170,7 @@ def to_journal(recorded: Recorded) -> int:
 
 
 def values(recorded: Recorded) -> int:
-    """Every column as a Python value."""
+    """Convert every column to a Python object."""
     return sum(
         len(list(change.new.values()))
         for parts in slices(recorded)

@@ -1,4 +1,4 @@
-"""What there is without load: import, start, and many quiet pipelines in one process."""
+"""Measurements without load: import, start, and many idle pipelines in one process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 10
 
 
 def measure(server: EmbeddedServer, *, pipelines: int) -> dict[str, Any]:
-    """Milliseconds to import and to start, and the CPU and memory of quiet pipelines."""
+    """Return milliseconds of import and start, and CPU and memory of idle pipelines."""
     bench = Bench(server, "standing")
     slots = [f"standing_{number}" for number in range(pipelines)]
     try:
@@ -57,14 +57,14 @@ def _milliseconds(code: str) -> float:
 
 
 class Null(aiorepl.Sink):
-    """Nothing comes."""
+    """A stream without changes."""
 
     async def write(self, batch: aiorepl.Batch) -> None:
         pass
 
 
 async def quiet(dsn: str, count: int) -> None:
-    """Run as many pipelines as that, and see what they cost."""
+    """Run this many pipelines, and print their cost."""
     made = [
         aiorepl.Pipeline(aiorepl.Source(dsn, slot=f"standing_{number}", publication="bench"), [Null()])
         for number in range(count)

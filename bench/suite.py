@@ -1,4 +1,4 @@
-"""``make bench``: every workload against the limit, us and others, in turns, in one run.
+"""``make bench``: every workload with pg_recvlogical, aiorepl and others, one after the other.
 
     .venv/bin/python bench/suite.py [--quick] [--only WORD …] [--skip WORD …] [--rounds N]
                                     [--contestants NAME,…] [--without NAME …] [--json FILE] [--markdown FILE]
@@ -31,12 +31,12 @@ from aiorepl import LSN
 from aiorepl.testing import EmbeddedServer
 
 MIB = 1024 * 1024
-# What is measured beside the workloads, by the names that --only takes.
+# Measurements other than the workloads, by their names for --only.
 BESIDE = ("latency", "standing")
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print the tables, and write the results."""
     arguments = parse()
     rounds = arguments.rounds or (1 if arguments.quick else 2)
     began = time.monotonic()
@@ -47,7 +47,7 @@ def main() -> None:
     def tell(text: str) -> None:
         told.append(text)
         print(f"{text}\n", flush=True)
-        # After each part, so that a run that is cut short leaves what it found.
+        # After each part, so that an interrupted run leaves its results.
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
         if arguments.markdown is not None:
             arguments.markdown.write_text("\n\n".join(told) + "\n")
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The arguments; ``contestants`` are those to run."""
+    """Parse the arguments; ``contestants`` are those to run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the rows, one round, the main workloads"
@@ -114,7 +114,7 @@ def parse() -> argparse.Namespace:
 
 
 def chosen(words: list[str], skip: list[str], *, quick: bool) -> list[Workload]:
-    """The workloads to run."""
+    """Return the workloads to run."""
     return [
         each
         for each in WORKLOADS
@@ -126,7 +126,7 @@ def chosen(words: list[str], skip: list[str], *, quick: bool) -> list[Workload]:
 def drain(
     server: EmbeddedServer, database: str, workload: Workload, rows: int, rounds: int, names: list[str]
 ) -> dict[str, Any]:
-    """Each contestant on the same WAL, in turns."""
+    """Measure each contestant on the same WAL."""
     turns = [
         (number, name, f"{database}_{name}_{number}")
         for number in range(rounds)
@@ -156,7 +156,7 @@ def drain(
 
 
 def summary(runs: list[Run], limit: list[Run], rows: int) -> dict[str, Any]:
-    """Medians, and ratios taken round by round."""
+    """Return medians and per-round ratios."""
     drain = statistics.median(each.drain for each in runs)
     cpu = statistics.median(each.cpu - each.cpu_to_start for each in runs)
     walsender = statistics.median(each.walsender for each in runs)

@@ -1,4 +1,4 @@
-"""What is written to the server, and what has to come out of it again."""
+"""The workloads: what is written to the server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workload:
 
     @property
     def binary(self) -> Workload:
-        """The same with columns in binary form."""
+        """Return the workload with binary columns."""
         return replace(self, name=f"{self.name}, binary", options={**self.options, "binary": "true"})
 
 
@@ -61,7 +61,7 @@ TYPES_ROW = (
 
 
 def in_transactions(row: str, table: str, size: int) -> Callable[[Bench, int], dict[str, int]]:
-    """Inserts of ``row``, ``size`` to a transaction."""
+    """Insert rows of ``row``, ``size`` per transaction."""
 
     def write(bench: Bench, rows: int) -> dict[str, int]:
         size_ = min(size, rows)
@@ -75,7 +75,7 @@ def in_transactions(row: str, table: str, size: int) -> Callable[[Bench, int], d
 
 
 def pgbench(bench: Bench, rows: int) -> dict[str, int]:
-    """Pgbench's own transactions: three updates and an insert in each, from four connections."""
+    """Run pgbench's transactions: three updates and an insert each, from four connections."""
     bench.program("pgbench", "--initialize", "--quiet", "--scale", "5", output=False)
     bench.mark()
     transactions = rows // 4
@@ -86,7 +86,7 @@ def pgbench(bench: Bench, rows: int) -> dict[str, int]:
 
 
 def updates_and_deletes(bench: Bench, rows: int) -> dict[str, int]:
-    """Each row inserted, updated and deleted, the old row sent whole."""
+    """Insert, update and delete each row; the whole old row is sent."""
     third = rows // 3 // 1000 * 1000
     in_transactions(MIXED_ROW.format(i="i"), "rows", 1000)(bench, third)
     each = f"FOR t IN 0..{third // 1000 - 1} LOOP {{}}; COMMIT; END LOOP"
@@ -97,12 +97,12 @@ def updates_and_deletes(bench: Bench, rows: int) -> dict[str, int]:
 
 
 def interleaved_changes(bench: Bench, rows: int) -> dict[str, int]:
-    """Half of the rows inserted; then as many changes, each of another kind than the last or of another row, in
+    """Insert half of the rows; then make as many changes, each of another kind or row than the previous one, in
     transactions of 100: three updates, a delete and an insert.
     """
     half = max(rows // 2 // 1000, 1) * 1000
     in_transactions(MIXED_ROW.format(i="i"), "rows", 1000)(bench, half)
-    # The prime reaches every row once, far from the one before.
+    # The prime visits every row once, far from the previous one.
     bench.psql(
         f"DO $$ BEGIN FOR i IN 0..{half - 1} LOOP CASE i % 5 "
         f"WHEN 3 THEN DELETE FROM rows WHERE id = i * 7919::bigint % {half} + 1; "
@@ -114,12 +114,12 @@ def interleaved_changes(bench: Bench, rows: int) -> dict[str, int]:
 
 
 def one_transaction(bench: Bench, rows: int) -> dict[str, int]:
-    """All rows in one."""
+    """Insert all rows in one transaction."""
     return in_transactions(MIXED_ROW.format(i="i"), "rows", rows)(bench, rows)
 
 
 def fat(width: int) -> Callable[[Bench, int], dict[str, int]]:
-    """Rows of ``width`` bytes, stored as they are, not more than 1 MB to a transaction."""
+    """Insert rows of ``width`` bytes, uncompressed, at most 1 MB per transaction."""
     body = f"repeat(md5(i::text), {width // 32})"
     return in_transactions(f"i, {body}", "rows", max(1, 1_000_000 // width))
 
@@ -147,7 +147,7 @@ old = Workload(
     updates_and_deletes,
     600_000,
     proof=("id", "name", "n"),
-    # They are gone by then.
+    # They no longer exist then.
     source="(SELECT i AS id, 'customer name ' || i AS name, i % 100000 AS n FROM generate_series(1, {inserts}) i) i",
     quick=True,
 )
@@ -177,5 +177,5 @@ WORKLOADS: Final = (
     huge,
     replace(huge, name="one transaction, streamed", options={"streaming": "on"}),
 )
-# For sinks whose work it is to put changes together.
+# For sinks that combine changes.
 INTERLEAVED: Final = Workload("interleaved", ROWS, interleaved_changes, 1_000_000)
