@@ -1,4 +1,4 @@
-"""Batches for sinks, without a server; a real database to deliver from; what servers to deliver to have in common."""
+"""Batches without a server, a real database as a source, and fixtures that tests of several sinks share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Source:
         return Batch(tuple(self.stream.slices()))
 
     def parts(self, ids: list[int], at_once: int = 1) -> list[Batch]:
-        """One transaction in as many batches as it takes reads of so many messages; the last has its end alone."""
+        """Return one transaction as several batches, for reads of ``at_once`` messages each; the last batch has the end alone."""
         self.stream.transaction(*(self.table.insert(str(number), "x") for number in ids))
         return [Batch((part,)) for part in self.stream.slices(at_once)]
 
@@ -142,7 +142,7 @@ async def items(database: str, slot_name: str, tmp_path: Path) -> Database:
 
 @pytest.fixture
 def lossy() -> Iterator[Callable[..., LossyProxy]]:
-    """``lossy(target, answer=…)``: a proxy in front of a target, which loses answers when it is told to."""
+    """``lossy(target, answer=…)``: a proxy in front of a target that loses answers on request."""
     made: list[LossyProxy] = []
 
     def new(target: tuple[str, int] | str, **options: Any) -> LossyProxy:
@@ -166,7 +166,7 @@ def spawn() -> Callable[..., subprocess.Popen[Any]]:
 
 
 def _write(folder: Path, name: str, leaf: trustme.LeafCert, password: bytes = b"") -> None:
-    """A certificate with those behind it, and its key as PKCS #8, which Java wants."""
+    """Write a certificate chain, and its key as PKCS #8, which Java needs."""
     key = keys.load_pem_private_key(leaf.private_key_pem.bytes(), None)
     lock = keys.BestAvailableEncryption(password) if password else keys.NoEncryption()
     chain = b"".join(pem.bytes() for pem in leaf.cert_chain_pems)
@@ -222,14 +222,14 @@ def unknown_client(request: pytest.FixtureRequest, files: Callable[..., dict[str
 def unknown_server(
     request: pytest.FixtureRequest, files: Callable[..., dict[str, str]]
 ) -> tuple[str, dict[str, str], str]:
-    """A host, options by which its certificate is not good, and what the error says of that."""
+    """A host, options with which its certificate is invalid, and the expected error."""
     host, ca, says = request.param
     return host, files(ca=ca) if ca else {}, says
 
 
 @pytest.fixture
 def refused(request: pytest.FixtureRequest) -> Callable[..., Awaitable[None]]:
-    """Waits for what ``open`` says, which is of a kind, matches, and shows no ``SECRET`` of the module's."""
+    """Expect an error of ``open`` of this kind and text, without the module's ``SECRET``."""
 
     async def refused(sink: Any, source: Source, kind: Any, match: str) -> None:
         with pytest.raises(kind, match=match) as raised:

@@ -1,4 +1,4 @@
-"""Rotating files of lines: what is in which, when they are safe, and what a crash or a full disk leaves."""
+"""Rotating files of lines: their content, when they are durable, and what a crash or a full disk leaves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_rotation(tmp_path, source):
 
 
 async def test_a_transaction_in_parts_stays_in_its_file(tmp_path, source):
-    """However large it is; its end, which may come alone, lets the file be rotated."""
+    """A transaction of any size stays in one file; its end, which may come alone, allows rotation."""
     sink = JsonLinesSink(tmp_path, rotate_bytes=1)
     await sink.open(source.context)
     for batch in source.parts([1, 2, 3]):
@@ -94,7 +94,7 @@ async def test_nothing_to_write_makes_no_file(tmp_path, source):
 
 
 async def test_flush_returns_after_fsync(tmp_path, source, monkeypatch):
-    """What was written is synced, the file itself and not only its folder; and each rotated file is too."""
+    """Both the file and its folder are fsynced, and so is each rotated file."""
     synced = []
     fsync = os.fsync
 
@@ -115,7 +115,7 @@ async def test_flush_returns_after_fsync(tmp_path, source, monkeypatch):
 
 
 async def test_what_a_crash_left_is_kept(tmp_path, source, new_source):
-    """Part files are closed under their own names, beside what the same stretch brings again."""
+    """Unfinished files get their own names, next to files that begin with the same transaction."""
     crashed = JsonLinesSink(tmp_path)
     await crashed.open(source.context)
     await crashed.write(source.batch([1]))
@@ -179,7 +179,7 @@ async def test_a_full_disk(tmp_path, source, room):
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, number):
-    """The next one would succeed although the data is gone: it ends here, nothing having been confirmed."""
+    """A second fsync would succeed although the data is lost: the sink stops, and nothing is confirmed."""
 
     def fail(handle):
         raise OSError(number, os.strerror(number))
@@ -195,7 +195,7 @@ async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, 
 
 
 async def test_a_failed_fsync_of_a_name_is_not_tried_again(tmp_path, source, monkeypatch):
-    """Nor is that of the folder when a file begins: its name would be gone, and the rows with it."""
+    """The same for the folder's fsync when a file begins: its name would be lost with its rows."""
 
     def fail(handle):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -225,7 +225,7 @@ async def test_folders_that_are_made_outlive_a_power_cut(tmp_path, source, monke
 
 
 async def test_a_folder_that_cannot_be_made(tmp_path, source):
-    """It is said which, and why."""
+    """The error names the file and the reason."""
     (tmp_path / "file").write_text("")
     with pytest.raises(PermanentError, match=r"file: .*(exists|directory)"):
         await JsonLinesSink(tmp_path / "file").open(source.context)
@@ -258,7 +258,7 @@ async def test_close_waits_for_a_write_that_was_cancelled(tmp_path, source, monk
 
 
 async def test_a_cancelled_write_that_begins_behind_close(tmp_path, source, monkeypatch):
-    """Its thread came late: it opens no file that nobody would close, and takes nothing that would be lost."""
+    """The thread of a cancelled call that starts late opens no file and accepts nothing."""
     calls = []
 
     async def late(call, *arguments):
@@ -282,7 +282,7 @@ async def test_a_cancelled_write_that_begins_behind_close(tmp_path, source, monk
 
 
 async def test_other_formats(tmp_path, source):
-    """Each is JSON, one object a line; what is for people is not."""
+    """JSON formats are accepted, one object per line; others are not."""
     sink = JsonLinesSink(tmp_path, format="cloudevents")
     await sink.open(source.context)
     await sink.write(source.batch([1, 2]))

@@ -19,7 +19,7 @@ LARGEST_FILE = 1_000_000
 
 
 class File(io.FileIO):
-    """What is written is there, though the system says otherwise when it is told to."""
+    """A file whose flush succeeds but raises on request."""
 
     failing = False
 
@@ -66,7 +66,7 @@ class TestJsonLines(SinkConformance):
 
     @contextmanager
     def lost_answer(self):
-        """What was written is there, and the call fails."""
+        """The data is written, and the call fails."""
         File.failing = True
         try:
             yield

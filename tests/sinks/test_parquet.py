@@ -1,4 +1,4 @@
-"""Parquet files from a real server: the types, what they cannot hold, tables that change, and files that are hidden."""
+"""Parquet files from a real server: types, values that they cannot represent, altered tables, hidden files."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def listed(folder):
 
 
 async def deliver(database, slot_name, folder, sql, *statements, **source):
-    """A pipeline from a real server, until the slot is confirmed behind the statements."""
+    """Run a pipeline from a real server until the slot is confirmed past the statements."""
     sink = Delivery(ParquetSink(folder), batches=BatchPolicy(flush_seconds=0.1))
     pipeline = Pipeline(
         Source(database, slot=slot_name, publication="p", create_slot=True, **source), {"files": sink}
@@ -107,7 +107,7 @@ async def deliver(database, slot_name, folder, sql, *statements, **source):
 
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 async def test_types(database, slot_name, sql, tmp_path, binary):
-    """Each type is what it should be, and its values are the server's; so is NULL."""
+    """Each type is as documented, and its values equal the server's; so does NULL."""
     begin = dt.datetime.now(UTC)
     names = ", ".join(f"c{number}" for number in range(len(COLUMNS)))
     values = ", ".join(literal for _, _, literal, _ in COLUMNS)
@@ -192,7 +192,7 @@ async def test_a_table_that_changes(database, slot_name, sql, tmp_path):
 
 
 def test_a_file_is_hidden_until_it_is_whole(tmp_path, source, monkeypatch):
-    """It has its name when it is fsynced and not before; what a crash leaves is hidden, and goes at the next start."""
+    """A file has its name only once it is fsynced; what a crash leaves is hidden, and deleted at the next start."""
     seen, real = [], os.fsync
 
     def looking(descriptor):
@@ -224,7 +224,7 @@ def test_a_file_is_hidden_until_it_is_whole(tmp_path, source, monkeypatch):
 
 
 def test_unchanged_values_are_named(tmp_path, source):
-    """A value that was not sent is null, and its name says that it was not changed to null."""
+    """A value that was not sent is null, and ``_unchanged`` names it."""
     table = source.stream.table("big", column("id", INT4, key=True), column("large", TEXT))
     source.stream.transaction(table.update("1", UNCHANGED))
     sink = ParquetSink(tmp_path)
@@ -237,7 +237,7 @@ def test_unchanged_values_are_named(tmp_path, source):
 
 
 def test_a_table_with_a_column_of_ours(tmp_path, source):
-    """Is refused by name, with what to do."""
+    """The error names the column and says what to do."""
     table = source.stream.table("t", column("id", INT4, key=True), column("_op", TEXT))
     source.stream.transaction(table.insert("1", "x"))
     sink = ParquetSink(tmp_path)

@@ -67,12 +67,12 @@ def test_every_option_is_documented(point):
 
 
 def test_every_extra_is_there():
-    """What a sink needs can be installed."""
+    """Every extra that the README names exists."""
     assert set(re.findall(r"aiorepl\[(\w+)\]", TEXT)) <= PROJECT["optional-dependencies"].keys()
 
 
 def test_every_declaration_is_there():
-    """What can be declared is an attribute of both cases, but for the order, which only events have."""
+    """Every declaration is an attribute of both classes, except the order, which only events have."""
     declared = [name for cell in rows("Certification") for name in re.findall(r"`(?:def )?(\w+)", cell)]
     assert {"exactly_once", "outage", "seconds"} <= set(declared)
     names = [name for name in declared if name not in ("table", "key", "none", "commit")]

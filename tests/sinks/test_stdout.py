@@ -39,7 +39,7 @@ async def test_standard_output_is_the_default(source, capfdbinary):
 
 
 async def test_boundaries(source):
-    """A line before and one behind each transaction, also when its end comes alone."""
+    """There is a line before and after each transaction, even if its end comes alone."""
     file = io.BytesIO()
     await write(StdoutSink(file=file, boundaries=True), source, *source.parts([1]), source.batch([2]))
     kinds = [json.loads(line)["kind"] for line in file.getvalue().splitlines()]
@@ -47,7 +47,7 @@ async def test_boundaries(source):
 
 
 async def test_a_file_that_cannot_be_written(source):
-    """It is permanent, and says what the system does."""
+    """The error is permanent, and contains the system's reason."""
 
     class Full(io.RawIOBase):
         def write(self, data):
@@ -58,7 +58,7 @@ async def test_a_file_that_cannot_be_written(source):
 
 
 async def test_a_reader_that_has_gone(source):
-    """It is permanent, and known for what it is by its cause."""
+    """The error is permanent, and its cause identifies it."""
     read, write_end = os.pipe()
     os.close(read)
     with io.FileIO(write_end, "w") as file, pytest.raises(PermanentError) as raised:
@@ -67,7 +67,7 @@ async def test_a_reader_that_has_gone(source):
 
 
 def test_prepared_transactions_are_taken_with_boundaries():
-    """Which tell how each of them ended; without them rows come when they are committed."""
+    """Boundaries show how each prepared transaction ended; without them rows appear when they are committed."""
     assert [True, False] == [
         StdoutSink(boundaries=boundaries).supports_prepared for boundaries in (True, False)
     ]

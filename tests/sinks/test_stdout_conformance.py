@@ -17,7 +17,7 @@ class TestStdout(SinkConformance):
 
     @pytest.fixture(autouse=True)
     def target(self):
-        """What stands for the pipe."""
+        """The file that stands for the pipe."""
         self.file = io.BytesIO()
 
     def make_sink(self):

@@ -94,7 +94,7 @@ class Answers:
 
 
 def _framed(data: bytearray) -> Iterator[bytes]:
-    """Take what is whole, without the lengths."""
+    """Return the complete messages, without their lengths."""
     while len(data) >= 4 and len(data) >= 4 + (length := int.from_bytes(data[:4], "big")):
         yield bytes(data[4 : 4 + length])
         del data[: 4 + length]
@@ -301,5 +301,5 @@ def broker(
 
 @pytest.fixture
 def name(slot_name: str) -> str:
-    """What a test's topics and transactional ids begin with."""
+    """The prefix of a test's topics and transactional IDs."""
     return f"{slot_name}-{time.monotonic_ns()}"

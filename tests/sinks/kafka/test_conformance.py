@@ -42,7 +42,7 @@ class TestKafka(SinkConformance):
         return self.waited_out(self.broker.away())
 
     def lost_answer(self):
-        """The broker has written records, or ended a transaction, and says so to nobody."""
+        """The broker writes records or ends a transaction, and its answer is lost."""
         return self.waited_out(self.broker.proxy.losing())
 
     @contextmanager

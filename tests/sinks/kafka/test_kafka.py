@@ -32,7 +32,7 @@ async def ids(broker, name, **options):
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 async def test_killed_under_load(items, broker, name, exactly_once):
-    """Three times without warning: every row is there, in order within its partition, exactly once if asked for."""
+    """After three kills every row is there, in order within its partition, and with ``exactly_once`` once."""
     topic = f"{name}-{{table}}"
     options = {"type": "kafka", "bootstrap_servers": broker.url, "topic": topic, "exactly_once": exactly_once}
 
@@ -48,7 +48,7 @@ async def test_killed_under_load(items, broker, name, exactly_once):
 
 
 async def test_a_restart_of_the_broker(items, broker, name):
-    """In the middle of a load: the pipeline goes on by itself, and nothing is lost, or twice."""
+    """During a load the pipeline continues, and no row is lost or, with ``exactly_once``, repeated."""
     topics = {"least": f"least-{name}", "exactly": f"exactly-{name}"}
     sinks = {
         "least": KafkaSink(broker.url, topic=topics["least"]),
@@ -68,7 +68,7 @@ async def test_a_restart_of_the_broker(items, broker, name):
 
 
 async def test_every_kind_in_the_topic_of_its_table(items, broker, name):
-    """Keys, headers, a tombstone behind the deletion; unchanged TOAST left out; a truncate in each table's topic."""
+    """Records have keys and headers, a tombstone follows a delete, unchanged TOAST is left out, a truncate is in each topic."""
     await items.execute(
         "ALTER TABLE items ALTER note SET STORAGE EXTERNAL, ADD n int",
         'CREATE TABLE "o d/d" (id int PRIMARY KEY)',
@@ -103,7 +103,7 @@ async def test_a_huge_transaction_exactly_once(items, broker, name):
 
 
 async def test_what_is_too_large_for_the_topic(items, broker, name, tmp_path):
-    """What only the broker knows: exactly that row is put aside, those behind it are taken, in order."""
+    """Only the row that the broker rejects becomes a dead letter; the later ones are delivered in order."""
     await broker.create(name, max_message_bytes="50000")
     await items.execute(
         "INSERT INTO items VALUES (1, 'a'), (2, repeat('x', 60000)), (3, 'b'), (4, repeat('y', 2000000)), (5, 'c')",
@@ -143,7 +143,7 @@ async def test_too_large_in_a_transaction_on_disk(items, broker, name, tmp_path,
 
 
 async def test_too_large_exactly_once(items, broker, name, tmp_path):
-    """The transaction is put aside whole, and nothing of it is seen."""
+    """The whole transaction becomes a dead letter, and none of it is visible."""
     await broker.create(name, max_message_bytes="50000")
     await items.execute(
         "INSERT INTO items VALUES (1, 'a')",
@@ -177,7 +177,7 @@ async def test_a_broker_that_does_not_answer(source, broker, name):
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 @pytest.mark.parametrize("partitions", [None, 1], ids=["made by the broker", "with fewer partitions"])
 async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partitions):
-    """While the sink runs: what comes then is in the topic that takes its place."""
+    """Records that follow the deletion are in the topic that replaces it."""
     exactly = {"exactly_once": True, "position_topic": f"positions-{name}"} if exactly_once else {}
     sink = KafkaSink(broker.url, topic=f"{name}-topic", timeout=5.0, **exactly)
     await broker.create(f"{name}-topic", 7)
@@ -196,7 +196,7 @@ async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partit
 
 
 async def test_a_position_topic_of_several_partitions(source, broker, name):
-    """It is refused: the position would be looked for in another partition than the one it is written to."""
+    """The topic is refused: the position would be read from another partition than it is written to."""
     await broker.create(f"{name}-positions", 3)
     sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"{name}-positions")
     with pytest.raises(PermanentError, match="has 3 partitions"):
@@ -205,7 +205,7 @@ async def test_a_position_topic_of_several_partitions(source, broker, name):
 
 
 async def test_another_process_under_the_same_name(source, broker, name):
-    """The older one is told to stop, and what it has not committed is not seen."""
+    """The older producer is fenced, and its uncommitted records are not visible."""
     options = {
         "topic": name,
         "exactly_once": True,
@@ -264,7 +264,7 @@ async def test_a_wrong_password(source, broker, name):
 
 
 def test_a_topic_that_is_missing():
-    """Where brokers do not create topics, it says who has to."""
+    """If brokers do not create topics, the error says so."""
     error = translate(kafka.UnknownTopicOrPartitionError(), "orders")
     assert isinstance(error, PermanentError)
     assert "topic 'orders' does not exist" in str(error)
@@ -272,7 +272,7 @@ def test_a_topic_that_is_missing():
 
 
 def test_options_that_cannot_work():
-    """Each is told with what to do."""
+    """Each error says what to do."""
     with pytest.raises(ConfigurationError, match="host:port"):
         KafkaSink("localhost")
     with pytest.raises(ConfigurationError, match="needs exactly_once"):

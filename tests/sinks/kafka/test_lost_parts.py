@@ -1,4 +1,4 @@
-"""A Kafka transaction that is lost with parts of a large one in it: all of it comes again, and is seen once."""
+"""A lost Kafka transaction with slices of a large transaction: the large one is delivered again, and is visible once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Losing(FaultySink):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_parts_of_a_large_transaction(items, broker, name, tmp_path, journal):
-    """Several times, in its middle and before its end; what came before it is not seen twice either."""
+    """Several losses, in the middle and before the end; earlier transactions are not repeated either."""
     await items.execute("INSERT INTO items SELECT -g, 'x' FROM generate_series(1, 10) g")
     await items.execute("INSERT INTO items SELECT g, repeat('x', 500) FROM generate_series(1, 10000) g")
     sink = Losing(

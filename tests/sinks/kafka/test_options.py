@@ -1,4 +1,4 @@
-"""What is said of the cluster, before anything is connected."""
+"""The options, before the sink connects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_servers(servers, expected):
 
 
 def test_topics_of_different_tables():
-    """A legal name stays as it is; what Kafka does not allow never makes two tables share a topic."""
+    """A legal name does not change, and two tables never share a topic."""
     assert "shop.public.items" == topic_name("shop.public.items")
     places = [
         "my$schema.t",
@@ -60,7 +60,7 @@ def test_topics_of_different_tables():
     ],
 )
 def test_what_cannot_work(options, says):
-    """Is refused with what to do, and no secret in it."""
+    """The error says what to do, and contains no secret."""
     with pytest.raises(ConfigurationError, match=says) as raised:
         KafkaSink(**options)
     assert "s3cr3t" not in str(raised.value)

@@ -50,7 +50,7 @@ def sink(broker, name):
     ids=["tls", "certificate", "locked-key", "plain", "scram-256", "scram-512"],
 )
 async def test_who_is_let_in(source, broker, name, sink, files, listener, names, login, exactly_once):
-    """What was written is there, and where the position is kept, the admin client and consumers are let in too."""
+    """Records are written; with ``exactly_once`` the admin client and consumers log in as well."""
     trust = {} if names is None else files(ca="ca.pem", **names)
     once = {"exactly_once": True, "transactional_id": name, "position_topic": f"positions-{name}"}
     held = []
@@ -70,14 +70,14 @@ async def test_who_is_let_in(source, broker, name, sink, files, listener, names,
 
 
 async def test_a_certificate_that_is_not_good(source, refused, broker, sink, unknown_server):
-    """It is permanent, and says what to look at: the option, or the address, which is not what the certificate is for."""
+    """The error is permanent, and names the option or the server's name to check."""
     host, trust, says = unknown_server
     ours = sink(broker.urls["SSL"].replace("localhost", host), "SSL", **trust)
     await refused(ours, source, PermanentError, says)
 
 
 async def test_a_certificate_that_the_broker_does_not_know(source, refused, sink, unknown_client):
-    """Ours is missing, or of somebody whom the broker does not believe: it says so, unless it hangs up faster."""
+    """Without a client certificate, or with one of an unknown CA, the error names the options."""
     ours = sink("MUTUAL", "SSL", **unknown_client)
     await refused(ours, source, (PermanentError, TransientError), "see the options certificate and key")
 
@@ -113,7 +113,7 @@ async def test_a_wrong_password_over_tls(source, refused, sink, files, login, ca
     ],
 )
 async def test_a_listener_of_another_protocol(source, refused, sink, files, listener, protocol, names, login):
-    """It hangs up, which may also be a broker that starts: transient, with a word of what else it may be."""
+    """The broker closes the connection, as a starting broker may: the error is transient, and names both causes."""
     ours = sink(listener, protocol, **files(**names), **login)
     await refused(
         ours,
@@ -124,7 +124,7 @@ async def test_a_listener_of_another_protocol(source, refused, sink, files, list
 
 
 async def test_a_server_that_is_no_broker_under_tls(source, refused, sink, files, certificates):
-    """What answers in the clear is told as what it is."""
+    """A server without TLS is reported as such."""
 
     async def answer(reader, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -166,7 +166,7 @@ async def test_a_server_that_is_no_broker_under_tls(source, refused, sink, files
     ],
 )
 def test_options_that_cannot_work(certificates, options, says):
-    """Are told when the sink is made, a locked key without asking on the terminal."""
+    """Errors are raised by the constructor; a locked key does not prompt on the terminal."""
     paths = {
         option: str(certificates / value) if option in ("ca", "certificate", "key") else value
         for option, value in options.items()

@@ -47,7 +47,7 @@ class TestNats(SinkConformance):
                     sink._stream._timeout = self.timeout
 
     def lost_answer(self):
-        """The stream has a message, and says so to nobody."""
+        """The stream stores a message, and its acknowledgement is lost."""
         return self.proxy.losing()
 
     async def read(self) -> list[Event]:

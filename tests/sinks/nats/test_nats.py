@@ -38,7 +38,7 @@ def sink(target, name, **options):
 
 
 async def test_killed_under_load(items, target, name):
-    """Three times without warning: the stream drops what comes again, every row is there once, in order."""
+    """After three kills the stream has every row once, in order."""
     options = {"type": "nats", "servers": target.url, "stream": name, "subject": f"{name}.{{table}}"}
 
     async def count():
@@ -53,7 +53,7 @@ async def test_killed_under_load(items, target, name):
 
 
 async def test_a_restart_of_nats(items, target, name):
-    """In the middle of a load: the pipeline goes on by itself, with every row once, in order."""
+    """During a load the pipeline continues, with every row once, in order."""
     async with Pipeline(items.source(), {"sink": sink(target, name)}):
         for number in range(3):
             await items.execute(*(f"INSERT INTO items VALUES ({number * 11 + n}, 'x')" for n in range(10)))
@@ -66,7 +66,7 @@ async def test_a_restart_of_nats(items, target, name):
 
 
 async def test_every_kind_under_the_subject_of_its_table(items, target, name):
-    """Unchanged TOAST is left out, a truncate is told for each table, identities are in the header."""
+    """Unchanged TOAST is left out, a truncate has a message for each table, and headers have identities."""
     await items.execute(
         "ALTER TABLE items ALTER note SET STORAGE EXTERNAL, ADD n int",
         'CREATE TABLE "o d.d *" (id int PRIMARY KEY)',
@@ -140,7 +140,7 @@ async def test_what_is_too_large_is_put_aside(items, target, name, tmp_path):
 
 
 async def operations(target, name):
-    """What the Debezium events in a stream do, and to which row."""
+    """Return the operation and the row of each Debezium event in a stream."""
     told = [event.get("payload", event) for event in await events(target, name)]
     return [(event["op"], (event["after"] or event["before"])["id"]) for event in told]
 
@@ -190,7 +190,7 @@ async def test_a_stream_that_takes_less_than_before(source, target, name):
 
 
 async def test_an_event_as_large_as_the_stream_takes(source, target, name):
-    """It is judged by the bytes that the stream counts, headers and all: what has room is not refused."""
+    """Size includes headers, as the stream counts it: a message that fits is not rejected."""
     ours = sink(target, name, subject=f"{name}.all")
     await ours.open(source.context)
     await ours.write(source.batch([1, 2]))
@@ -210,7 +210,7 @@ async def test_an_event_as_large_as_the_stream_takes(source, target, name):
 
 
 async def test_somebody_else_publishes_in_between(source, target, name):
-    """It costs a repetition: all of ours is there, once, in order."""
+    """Messages of another publisher cause a repetition: all rows are there once, in order."""
     await asyncio.to_thread(target.create, name, f"{name}.>")
     client = await nats.connect(target.url)
     ours = sink(target, name)
@@ -230,7 +230,7 @@ async def test_somebody_else_publishes_in_between(source, target, name):
 
 
 async def test_a_full_stream(source, target, name):
-    """It is transient, and nothing overtakes what was not taken."""
+    """The error is transient, and no later message is stored before the missing one."""
     await asyncio.to_thread(
         target.create, name, f"{name}.>", max_bytes=3000, discard=nats.js.api.DiscardPolicy.NEW
     )
@@ -247,7 +247,7 @@ async def test_a_full_stream(source, target, name):
 
 
 async def test_a_missing_stream(source, target, name):
-    """It is told how to create it."""
+    """The error says how to create the stream."""
     ours = NatsSink(name, target.url)
     with pytest.raises(PermanentError, match=f"nats stream add {name} --subjects 'cdc.>'"):
         await ours.open(source.context)
@@ -275,7 +275,7 @@ async def test_a_wrong_password(source, new_server):
 
 
 async def test_a_server_without_jetstream(source, target, name):
-    """Nobody answers there: it may come, and the error says what to look at."""
+    """The error is transient, and says what to check."""
     ours = NatsSink(name, "nats://127.0.0.1:1", timeout=0.5)
     with pytest.raises(TransientError):
         await ours.open(source.context)

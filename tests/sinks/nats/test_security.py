@@ -28,7 +28,7 @@ class Identity:
         self.public = self._pair.public_key.decode()
 
     def jwt(self, subject: str, kind: str, **claims) -> str:
-        """What it says of another."""
+        """Return the error for another server."""
         said = {"iss": self.public, "sub": subject, "iat": int(time.time()), "name": kind}
         said["nats"] = {"type": kind, "version": 2, **claims}
         said["jti"] = (
@@ -48,7 +48,7 @@ USER, OTHER = Identity(nkeys.PREFIX_BYTE_USER), Identity(nkeys.PREFIX_BYTE_USER)
 
 @pytest.fixture(scope="module")
 def tls(certificates):
-    """What stands in a server's configuration."""
+    """Format values for a server's configuration."""
     files = f'cert_file: "{certificates}/server.pem", key_file: "{certificates}/server.key"'
     return lambda more="": f"tls {{ {files} {more} }}\n"
 
@@ -69,7 +69,7 @@ def mutual(new_server, tls, certificates):
 
 @pytest.fixture(scope="module")
 def chartered(new_server):
-    """A server that believes an operator's account; and what it says of its user."""
+    """A server that trusts an operator's account, and the credentials of its user."""
     operator = Identity(nkeys.PREFIX_BYTE_OPERATOR)
     account, system = Identity(nkeys.PREFIX_BYTE_ACCOUNT), Identity(nkeys.PREFIX_BYTE_ACCOUNT)
     names = ("subs", "conn", "leaf", "imports", "exports", "data", "payload")
@@ -113,7 +113,7 @@ def sink(server, name, scheme="tls", host="localhost", **options):
 
 
 async def delivered(ours, source, name):
-    """One row, twice over another connection; what is in the stream then."""
+    """Deliver one row, and again over another connection; return the stream's content."""
     batch = source.batch([1])
     for _ in range(2):
         await ours.open(source.context)
@@ -164,7 +164,7 @@ async def test_credentials(source, chartered, name, write, end):
 
 
 async def test_credentials_are_read_again(source, refused, chartered, name, write):
-    """When it connects again: they are renewed now and then. A file that is broken by then is told."""
+    """Each connection reads the files again; a file that is invalid by then is reported."""
     server, jwt = chartered
     ours = sink(server, name, "nats", credentials=write(credentials(jwt, OTHER.seed)))
     await refused(ours, source, PermanentError, "does not accept")
@@ -193,13 +193,13 @@ async def test_wrong_secrets(source, refused, secured, mutual, name, files, writ
 
 
 async def test_a_certificate_that_the_server_does_not_know(source, refused, mutual, name, unknown_client):
-    """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
+    """Without a client certificate, or with one of an unknown CA, the error names the options."""
     ours = sink(mutual, name, token=SECRET, **unknown_client)
     await refused(ours, source, (PermanentError, TransientError), "see the options certificate and key")
 
 
 async def test_a_certificate_that_is_not_good(source, refused, secured, name, unknown_server):
-    """It is permanent, and nobody logs in."""
+    """The error is permanent, and the sink does not log in."""
     host, trust, says = unknown_server
     ours = sink(secured, name, host=host, user="u", password=SECRET, **trust)
     await refused(ours, source, PermanentError, says)
@@ -242,7 +242,7 @@ async def test_a_server_that_pretends_to_know_no_tls(source, refused, name, file
     ],
 )
 def test_options_that_cannot_work(options, says):
-    """Are told when the sink is made."""
+    """Errors are raised by the constructor."""
     with pytest.raises(ConfigurationError, match=says) as raised:
         NatsSink("S", **options)
     assert SECRET not in str(raised.value)
@@ -253,7 +253,7 @@ def test_options_that_cannot_work(options, says):
     ["", "garbage", "SUAGARBAGE", "ü", credentials("x", "garbage"), credentials("x", "SUAGARBAGE"), "-BEGIN"],
 )
 def test_files_that_hold_something_else(write, text):
-    """Are told when the sink is made, without what is in them."""
+    """Errors are raised by the constructor, without the files' content."""
     for option in ("nkey", "credentials"):
         with pytest.raises(
             ConfigurationError, match=f"{option} .* contains (no seed of an NKey|no user JWT)"

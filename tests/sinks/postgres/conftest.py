@@ -40,7 +40,7 @@ class Pair:
             await self.target.execute(statement)
 
     async def slotted(self, *, two_phase: bool = False) -> None:
-        """Create the slot: what is committed from here on is delivered."""
+        """Create the slot: later commits are delivered."""
         await self.source.execute(
             "SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, $2)", self.slot, two_phase
         )
@@ -98,7 +98,7 @@ class Pair:
             assert await self.rows(self.source, table) == await self.rows(self.target, table), table
 
     async def position(self) -> LSN:
-        """What the target says it has."""
+        """Return the target's position."""
         lsn = await self.target.fetchval("SELECT lsn::text FROM aiorepl.positions WHERE sink = 'mirror'")
         return LSN.parse(lsn)
 
@@ -107,7 +107,7 @@ class Pair:
         return LSN.parse(await self.source.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
 
     async def free(self) -> None:
-        """Wait until nobody reads from the slot: the server takes a moment to notice that somebody was killed."""
+        """Wait until the slot is inactive: the server needs a moment to notice a killed process."""
         async with asyncio.timeout(90):
             while await self.source.fetchval(
                 "SELECT active FROM pg_replication_slots WHERE slot_name = $1", self.slot

@@ -35,7 +35,7 @@ async def execute(dsn: str, *statements: str) -> None:
 
 
 class Mirroring(MirrorConformance):
-    """What every form of the sink claims."""
+    """The guarantees of every mode of the sink."""
 
     exactly_once = True
     atomic = True
@@ -67,7 +67,7 @@ class Mirroring(MirrorConformance):
         return PostgresSink(self.by_proxy, **self.options)
 
     def lost_answer(self) -> AbstractContextManager[object]:
-        """The target has committed, and says so to nobody."""
+        """The target commits, and its answer is lost."""
         return self.proxy.losing()
 
     async def rows(self, table: Table) -> Sequence[Mapping[str, Any]]:
@@ -94,11 +94,11 @@ class Mirroring(MirrorConformance):
 
 
 class TestUpsert(Mirroring):
-    """As it is without options."""
+    """The default options."""
 
 
 class TestStrict(Mirroring):
-    """Nothing is found that is not as it should be."""
+    """Strict mode finds no difference."""
 
     options = {"mode": "strict", "transactions": "source"}  # noqa: RUF012
 

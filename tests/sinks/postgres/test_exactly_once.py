@@ -82,7 +82,7 @@ async def test_killed_at_random(pair, transactions):
 
 
 async def test_connections_to_the_target_are_cut(pair, server):
-    """Cut wherever an answer is on its way, also a COMMIT's: the batch comes again, and is there once."""
+    """A connection that is cut at any answer, a COMMIT's included: the batch is applied once."""
     await pair.both(LOG)
     await pair.slotted()
     chance = random.Random(11)
@@ -101,7 +101,7 @@ async def test_connections_to_the_target_are_cut(pair, server):
 
 
 async def test_a_write_whose_answer_is_lost_is_not_applied_twice(pair):
-    """The position that is committed with the data tells."""
+    """The position that is committed with the data identifies applied transactions."""
     await pair.both(LOG)
     await pair.slotted()
     await pair.source.execute("INSERT INTO log SELECT i, 'x' FROM generate_series(1, 30) i")
@@ -114,7 +114,7 @@ async def test_a_write_whose_answer_is_lost_is_not_applied_twice(pair):
 
 
 async def test_a_huge_transaction_in_slices(pair):
-    """Many batches, one transaction of the target: nobody sees a part of it; what follows is in order."""
+    """Many batches are one transaction of the target: no part of it is visible, and order is kept."""
     await pair.both("CREATE TABLE items (id int PRIMARY KEY, note text)", LOG)
     await pair.slotted()
     await pair.commit(
@@ -140,7 +140,7 @@ async def test_a_huge_transaction_in_slices(pair):
 
 
 async def test_a_deadlock_within_a_huge_transaction_is_retried(pair):
-    """What fails and leaves the connection alive costs one call, not the transaction."""
+    """An error that leaves the connection open undoes one call, not the transaction."""
     await pair.both("CREATE TABLE items (id int PRIMARY KEY, note text)")
     await pair.both("INSERT INTO items SELECT i, 'x' FROM generate_series(1, 3000) i")
     await pair.slotted()
@@ -178,7 +178,7 @@ async def test_idle_wal_moves_the_position(pair):
 
 
 async def test_a_journal_with_an_initial_load(pair, tmp_path):
-    """Rows that were there before the slot come first, through the journal, and then the changes; also after a restart."""
+    """Existing rows are delivered first, through the journal, then the changes; also after a restart."""
     await pair.both(LOG, "CREATE TABLE items (id int PRIMARY KEY, note text)")
     await pair.source.execute("INSERT INTO log SELECT i, 'before' FROM generate_series(1, 5000) i")
     await pair.source.execute("INSERT INTO items SELECT i, E'a\\tb\\\\' FROM generate_series(1, 100) i")
@@ -210,7 +210,7 @@ async def test_two_processes_as_one_sink(pair):
 
 
 async def test_a_position_that_somebody_moved(pair, source):
-    """Whoever changes the position under a running sink stops it: nothing is guessed."""
+    """If another session changes the position, the sink stops."""
     sink = pair.sink()
     await sink.open(source.context)
     await pair.target.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
@@ -223,7 +223,7 @@ async def test_a_position_that_somebody_moved(pair, source):
 
 
 async def test_the_source_is_another_one(pair):
-    """A position of another cluster or slot is refused, as is a slot that is past it."""
+    """A position of another cluster or slot is refused, and so is a slot that is past it."""
     await pair.both(LOG)
     await pair.slotted()
     await pair.source.execute("INSERT INTO log VALUES (1, 'x')")
@@ -238,7 +238,7 @@ async def test_the_source_is_another_one(pair):
 
 
 async def test_cancelled_anywhere(pair, source):
-    """A write that is cancelled leaves nothing behind or all of it, and the next process goes on."""
+    """A cancelled write is applied completely or not at all, and the next process continues."""
     await pair.target.execute("CREATE TABLE items (id int, note text)")
     batches = [source.batch([number], [number + 1000]) for number in range(1, 13)]
     chance = random.Random(2)

@@ -1,4 +1,4 @@
-"""The target is a primary that goes away for good, and a standby that was behind is promoted."""
+"""The target's primary is lost, and a standby without its latest commits is promoted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENT = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_a_failover_of_the_target(pairs, tmp_path, journal):
-    """To a standby that was behind: with a journal what it never had comes again; without one the slot is past it."""
+    """With a journal the missing commits are delivered again; without one the slot is past them."""
     with EmbeddedServer() as primary, EmbeddedServer(standby_of=primary) as standby:
         pair = await pairs()
         await pair.source.execute(LOG)

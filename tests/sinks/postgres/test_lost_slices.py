@@ -73,7 +73,7 @@ class Severed(FaultySink):
 
 @asynccontextmanager
 async def watched(pair, names=("mirror",)):
-    """Whatever the slot is confirmed with is on the target, at any time; gives what was seen."""
+    """Whatever the slot is confirmed with is on the target at any time; returns what was observed."""
     seen = []
     source, target = await asyncpg.connect(pair.source_dsn), await asyncpg.connect(pair.target_dsn)
 
@@ -111,7 +111,7 @@ async def watched(pair, names=("mirror",)):
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("way", ["plain", "streamed", "sql"])
 async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
-    """Again and again, at several slices of two transactions, with others before, between and behind them."""
+    """Repeated losses at several slices of two transactions, with others before, between and after them."""
     await pair.both(LOG)
     await pair.slotted()
     await pair.source.execute(pair.kilobytes(3))
@@ -181,7 +181,7 @@ async def test_cut_anywhere(pair, server, seed):
 
 
 async def test_two_targets_are_lost_in_turns(pairs):
-    """Each gets what it has lost, and no row twice, while the other goes on or comes back itself."""
+    """Each sink gets what it has lost and no row twice, while the other continues or reconnects itself."""
     pair, other = await pairs(), await pairs()
     await pair.both(LOG)
     await other.target.execute(LOG)
@@ -238,7 +238,7 @@ async def test_the_target_restarts(pairs):
 
 
 async def test_an_initial_load(pair, tmp_path):
-    """The load is a transaction in the journal: it is read again from there, long after its snapshot has gone."""
+    """A large transaction is read again from the journal, long after its snapshot is gone."""
     await pair.both(LOG)
     await pair.source.execute(pair.kilobytes(8000))
     sink = Severed(pair, 1, 3, 6)
@@ -339,7 +339,7 @@ async def test_stopped_while_the_target_is_away(pair):
 
 
 async def test_patience_ends(pair):
-    """A target that loses each attempt is given up as the policy says, with what happened; the slot stays where it was."""
+    """A target that loses every attempt fails after the policy's last one, with the reason; the slot does not move."""
     await pair.both(LOG)
     await pair.slotted()
     await pair.source.execute(pair.kilobytes(10))
@@ -359,7 +359,7 @@ async def test_patience_ends(pair):
 
 
 async def test_poison_behind_a_large_transaction(pair):
-    """The end of one and a row that is refused, in a batch: the one is there, the other skipped."""
+    """The end of one transaction and a rejected row in a batch: the first is applied, the other skipped."""
     await pair.both("CREATE TABLE log (id int, line text CHECK (line <> 'poison'))")
     await pair.source.execute("ALTER TABLE log DROP CONSTRAINT log_line_check")
     await pair.slotted()

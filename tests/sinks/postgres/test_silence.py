@@ -1,4 +1,4 @@
-"""A target that keeps its connection and says nothing is given up; one that takes long is waited for."""
+"""A target that keeps its connection and does not answer is given up; a slow one is waited for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 1.0
 
 @pytest.fixture
 async def proxied(pair, server):
-    """A proxy in front of the target, and an opened sink behind it."""
+    """A proxy in front of the target, and an open sink that uses it."""
     await pair.target.execute(ITEMS)
     async with CuttingProxy("127.0.0.1", server.port) as proxy:
         sink = pair.sink(dsn=proxy.dsn_for(pair.target_dsn), timeout=SECONDS)
@@ -31,7 +31,7 @@ async def ids(pair) -> list[int]:
 
 
 async def test_a_target_that_does_not_answer(pair, proxied, source):
-    """The call fails, and is made again on another connection once there is one: every row is there once."""
+    """The call fails, and is repeated on a new connection: every row is there once."""
     proxy, sink = proxied
     await sink.open(source.context)
     await sink.write(source.batch([1]))
@@ -67,7 +67,7 @@ async def test_an_answer_that_never_comes(pair, proxied, source):
 
 
 async def test_a_target_that_is_at_work_is_waited_for(pair, proxied, source, caplog):
-    """However long it waits for a lock: that is told, and nothing is written twice."""
+    """A call that waits for a lock is logged and not repeated, however long it takes."""
     proxy, sink = proxied
     await sink.open(source.context)
     before = proxy.connections

@@ -1,4 +1,4 @@
-"""Prepared transactions: prepared on the target while they are on the source, and decided as they are there."""
+"""Prepared transactions: prepared on the target as on the source, and committed or rolled back as there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def prepare(pair, gid: str, *statements: str) -> None:
 
 
 async def prepared(pair) -> int:
-    """How many transactions of ours are prepared on the target."""
+    """Return the number of the sink's prepared transactions on the target."""
     return await pair.target.fetchval(
         "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'aiorepl\\_%'"
     )
@@ -36,7 +36,7 @@ async def prepared(pair) -> int:
 
 @pytest.mark.parametrize("streaming", ["off", "on"])
 async def test_prepared_then_committed_or_rolled_back(pair, streaming):
-    """Nothing is seen before the decision, which may come after a restart."""
+    """Nothing is visible before the commit, which may come after a restart."""
     source = {**TWO_PHASE, "streaming": streaming}
     await pair.both(ITEMS)
     await pair.slotted(two_phase=True)
@@ -152,7 +152,7 @@ async def test_the_answer_to_a_decision_is_lost(pair, kind, done, monkeypatch):
 
 @pytest.mark.parametrize(("there", "here"), [("COMMIT", "ROLLBACK"), ("ROLLBACK", "COMMIT")])
 async def test_somebody_else_decided_otherwise(pair, there, here):
-    """A prepared transaction of ours that was ended by hand, and not as on the source: told, not passed over."""
+    """A prepared transaction that was ended by hand, and differently from the source, is an error."""
     await pair.both(ITEMS)
     await pair.slotted(two_phase=True)
     await prepare(pair, "one", "INSERT INTO items VALUES (1, 'x')")
@@ -166,7 +166,7 @@ async def test_somebody_else_decided_otherwise(pair, there, here):
 
 
 async def test_without_the_option(pair):
-    """They come when they commit, as one transaction."""
+    """Prepared transactions arrive when they commit, as one transaction."""
     await pair.both(ITEMS)
     await pair.slotted(two_phase=True)
     await prepare(pair, "one", "INSERT INTO items VALUES (1, 'x')")
@@ -230,7 +230,7 @@ async def only_gid(pair) -> str:
 
 
 async def test_the_table_of_an_earlier_version(pair):
-    """It is refused with what to do, and left as it is."""
+    """The table is refused with advice, and does not change."""
     await pair.target.execute("CREATE SCHEMA aiorepl")
     await pair.target.execute("CREATE TABLE aiorepl.prepared (sink text, slot text, xid bigint, gid text)")
     sink = pair.sink(two_phase=True)

@@ -98,7 +98,7 @@ async def has_xml(pair) -> bool:
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 @pytest.mark.parametrize(("here", "there"), [(None, None), (15, 18), (18, 16)])
 async def test_every_type(pairs, here, there, binary):
-    """What arrives reads as what was sent, inserted by COPY, by arrays and by update, and found as a whole row."""
+    """Values arrive unchanged by COPY, by arrays and by update, and whole rows are found."""
     pair = await pairs(here, there)
     kinds = {kind: value for kind, value in VALUES.items() if kind != "xml" or await has_xml(pair)}
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))

@@ -25,7 +25,7 @@ class TestRedis(SinkConformance):
         return RedisSink(self.url, stream="all", max_event_bytes=150_000, timeout=60.0)
 
     def lost_answer(self):
-        """The script has run, and says so to nobody."""
+        """The script runs, and its answer is lost."""
         return self.proxy.losing()
 
     def outage(self):

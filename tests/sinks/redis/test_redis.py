@@ -50,7 +50,7 @@ async def test_killed_under_load(items, target):
 
 
 async def test_a_restart_of_redis(items, target):
-    """In the middle of a load: the pipeline goes on by itself, with every row once."""
+    """During a load the pipeline continues, with every row once."""
     sink = RedisSink(target.url)
     async with Pipeline(items.source(), {"sink": sink}):
         for number in range(3):
@@ -92,7 +92,7 @@ async def test_every_kind_in_the_stream_of_its_table(items, target):
 
 @pytest.mark.parametrize(("form", "tells"), [("native", True), ("debezium", False)])
 async def test_a_table_that_was_altered(items, target, form, tells):
-    """Is told with the first row of each form, by formats that have an event for that."""
+    """Formats with an event for it announce a schema change with the first row after it."""
     await items.execute(
         "INSERT INTO items VALUES (1, 'a')",
         "ALTER TABLE items ADD n int",
@@ -115,7 +115,7 @@ def told(target, stream):
 
 
 async def test_a_schema_change_in_a_batch_of_its_own(items, target):
-    """A schema change whose row is in the next batch is told with that row."""
+    """A schema change whose row is in the next batch is announced with that row."""
     await items.execute(
         "INSERT INTO items VALUES (1, 'a'), (2, 'b')",
         "ALTER TABLE items ADD n int",
@@ -126,7 +126,7 @@ async def test_a_schema_change_in_a_batch_of_its_own(items, target):
 
 
 async def test_a_schema_change_whose_row_is_left_out(items, target):
-    """It is told with the next row of its own table, every one of several."""
+    """Each of several schema changes is announced with the next row of its table."""
 
     def transform(change):
         return None if change.kind == "insert" and change.new["note"] == "left out" else change
@@ -148,7 +148,7 @@ async def test_a_schema_change_whose_row_is_left_out(items, target):
 
 
 async def test_a_message_that_ends_where_a_commit_begins(items, target):
-    """A message outside of transactions has the LSN of the commit behind it, and takes no row's place."""
+    """A message outside transactions has the LSN of the next commit, and its ID takes no row's."""
     writer = await asyncpg.connect(items.dsn)
     for number in range(5):
         await writer.execute("BEGIN")
@@ -165,7 +165,7 @@ async def test_a_message_that_ends_where_a_commit_begins(items, target):
 
 
 async def test_a_replay_within_a_large_transaction(source, target):
-    """Entries of a transaction that is there in part are followed by the rest of it alone: nothing is replayed between."""
+    """A replay is refused while a stream has a part of a transaction, so that its entries stay adjacent."""
     letter = source.batch([1])
     await (sink := RedisSink(target.url)).open(source.context)
     await sink.write(source.batch([2]))
@@ -200,7 +200,7 @@ async def test_a_huge_transaction(items, target):
 
 
 async def test_what_is_too_large_is_put_aside(items, target, tmp_path):
-    """With its transaction, whole; the position goes on."""
+    """The whole transaction is a dead letter, and the position moves on."""
     await items.execute(
         "INSERT INTO items VALUES (1, 'a')",
         "INSERT INTO items VALUES (2, repeat('large', 1000)), (3, 'b')",
@@ -213,7 +213,7 @@ async def test_what_is_too_large_is_put_aside(items, target, tmp_path):
 
 
 async def test_a_redis_that_forgot(items, target):
-    """What it lost is told at the next start, and not passed over."""
+    """Lost entries are reported at the next start."""
     await items.execute("INSERT INTO items VALUES (0, 'a')")
     await items.deliver(RedisSink(target.url))
     with target.client() as client:
@@ -229,7 +229,7 @@ async def test_a_redis_that_forgot(items, target):
 
 @pytest.mark.parametrize("journal", [True, False])
 async def test_a_redis_that_forgets_under_way(items, target, tmp_path, journal):
-    """A restart without the last it had taken: with a journal that comes again; without one the slot is past it."""
+    """After a restart without the last entries, a journal delivers them again; without one the slot is past them."""
     pipeline = Pipeline(
         items.source(), {"sink": RedisSink(target.url)}, journal=str(tmp_path) if journal else None
     )
@@ -273,7 +273,7 @@ async def test_a_redis_that_forgets_under_way(items, target, tmp_path, journal):
 
 
 async def test_entries_of_somebody_else(source, target):
-    """They are told, and nothing is written behind them."""
+    """Entries of another writer are reported, and nothing is added after them."""
     with target.client() as client:
         client.xadd("public.items", {"not": "ours"})
         sink = RedisSink(target.url)
@@ -285,7 +285,7 @@ async def test_entries_of_somebody_else(source, target):
 
 
 async def test_a_key_that_is_no_stream(source, target):
-    """It is told by its name."""
+    """The error names the key."""
     with target.client() as client:
         client.set("public.items", "text")
     sink = RedisSink(target.url)
@@ -296,7 +296,7 @@ async def test_a_key_that_is_no_stream(source, target):
 
 
 async def test_an_answer_that_was_lost(source, target):
-    """The same batch again, by a sink that does not know it was written: it is there once."""
+    """The same batch from a sink that does not know that it was written is there once."""
     batch = source.batch([1, 2], [3])
     first, second = RedisSink(target.url), RedisSink(target.url)
     await first.open(source.context)
@@ -326,7 +326,7 @@ async def test_old_entries_are_dropped(source, target):
 
 
 async def test_replicas_that_are_missing(source, target):
-    """It is transient; what was written is not written again."""
+    """The error is transient, and a repeated write adds nothing."""
     sink = RedisSink(target.url, replicas=1, timeout=120)
     await sink.open(source.context)
     batch = source.batch([1])
@@ -407,7 +407,7 @@ def test_codes_of_errors(message):
 
 @pytest.mark.parametrize("missing", [None, "XADD", "HGETALL"])
 async def test_what_the_user_has_to_be_allowed(items, new_server, missing):
-    """Is what the page on Redis says, and one command less is told with the names of all."""
+    """The commands on the page are enough; without one of them the error names all."""
     server = new_server()
     needed = re.search(r"The user needs `([A-Z ]+)`", PAGE)[1].split()
     with server.client() as client:
@@ -439,7 +439,7 @@ async def test_a_wrong_password(source, new_server):
 
 
 def test_a_url_that_is_none():
-    """It is told without the URL, which may hold a password."""
+    """The error does not contain the URL, which may contain a password."""
     with pytest.raises(ConfigurationError, match="rediss://"):
         RedisSink("http://user:s3cr3t@host")
 

@@ -24,7 +24,7 @@ USERS = {
 
 @pytest.fixture(scope="module")
 def guarded(new_server):
-    """A server that knows some users, and nobody without a name."""
+    """A server that accepts only its users."""
     server = new_server()
     with server.client() as client:
         for name, rules in USERS.items():
@@ -84,7 +84,7 @@ async def delivered(sink, source, guarded):
     ],
 )
 def test_a_url_does_not_turn_verification_off(query):
-    """Options of the client's in the URL are refused, and not quoted: the user names certificates by the sink's options."""
+    """Client options in the URL are refused and not quoted: certificates are options of the sink."""
     with pytest.raises(ConfigurationError, match="certificates are always verified") as raised:
         RedisSink(f"rediss://u:{SECRET}@localhost:1?{query}")
     assert SECRET not in str(raised.value)
@@ -112,14 +112,14 @@ async def test_a_certificate_of_ours(source, guarded, port, files, pair):
 
 
 async def test_a_certificate_that_is_not_good(source, refused, port, unknown_server):
-    """It is permanent, and nobody logs in."""
+    """The error is permanent, and the sink does not log in."""
     host, trust, says = unknown_server
     sink = RedisSink(f"rediss://u:{SECRET}@{host}:{await port()}", **trust)
     await refused(sink, source, PermanentError, says)
 
 
 async def test_a_certificate_that_the_server_does_not_know(source, refused, port, unknown_client):
-    """Ours is missing, or of somebody whom the server does not believe: it says so, unless it hangs up faster."""
+    """Without a client certificate, or with one of an unknown CA, the error names the options."""
     sink = RedisSink(f"rediss://u:{SECRET}@localhost:{await port(verify=True)}", **unknown_client)
     await refused(sink, source, (PermanentError, TransientError), "see the options certificate and key")
 
@@ -154,7 +154,7 @@ async def test_users_who_may_not_read_the_position(source, refused, guarded, use
 
 
 async def test_a_user_who_may_not_write(source, guarded):
-    """It is told at the first batch."""
+    """The first batch reports it."""
     sink = RedisSink(f"unix://{guarded.folder}/socket", username="reader", password="right")
     await sink.open(source.context)
     with pytest.raises(PermanentError, match="may not run EVAL"):
@@ -176,6 +176,6 @@ async def test_a_user_who_may_not_write(source, guarded):
     ],
 )
 def test_options_that_cannot_work(files, url, names, says):
-    """Are told when the sink is made."""
+    """Errors are raised by the constructor."""
     with pytest.raises(ConfigurationError, match=says):
         RedisSink(url, **files(**names))

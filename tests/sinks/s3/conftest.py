@@ -1,4 +1,4 @@
-"""A server with the API of S3 for this process, a layer that fails on purpose, and readers of what a sink wrote."""
+"""An S3 server for this process, a layer that injects faults, and readers of a sink's objects."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def listed(store: Store) -> list[str]:
 
 
 def data(store: Store) -> list[str]:
-    """The objects that are there, for who lists the folders."""
+    """Return the existing objects, as readers that list the folders see them."""
     # S3Proxy keeps parts of uploads among the objects, hidden.
     return [name for name in store.names() if not name.startswith(("_", "."))]
 
@@ -138,7 +138,7 @@ def rows(store: Store, names: list[str]) -> list[dict[str, Any]]:
 
 
 def identities(events: list[dict[str, Any]]) -> list[Identity]:
-    """What tells events of the native format apart."""
+    """Return an event's identity."""
     return [(event.get("commit_lsn") or event["lsn"], event.get("ordinal", 0)) for event in events]
 
 
@@ -268,14 +268,14 @@ class FaultyLayer:
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Within it the server says 503."""
+        """Within it the server replies 503."""
         self.faults.append(Fault("", "", status=503, times=1 << 40))
         yield
         self.faults.clear()
 
     @contextmanager
     def lost_answers(self) -> Iterator[None]:
-        """Within it the server does what it is asked to write, and its answers are lost."""
+        """Within it the server writes as asked, and its answers are lost."""
         self.faults.append(Fault("PUT|POST|DELETE", "", lost=True, times=1 << 40))
         yield
         self.faults.clear()

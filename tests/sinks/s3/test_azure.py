@@ -1,4 +1,4 @@
-"""az://: objects in Azure Blob Storage as Azurite has it, under signatures that it verifies."""
+"""az://: objects in Azurite, with signatures that it verifies."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_large_objects_go_up_in_blocks(container, read, life, source):
 
 
 def test_two_writers(container, read, source):
-    """The one that is overtaken is told, and the manifest holds each event once."""
+    """The earlier writer fails, and the manifest has each event once."""
     one, two = container.sink(), container.sink()
     batch = source.batch([1, 2])
     one.open(source.context)
@@ -165,7 +165,7 @@ def test_what_a_dead_writer_announced_and_never_wrote(container, read, life, sou
     ids=["container", "key", "account"],
 )
 def test_what_the_store_refuses(container, source, options, says):
-    """Is permanent, with what to do; no key is told."""
+    """The error is permanent, says what to do, and contains no key."""
     sink = container.sink(**options)
     with pytest.raises(PermanentError, match=says) as refused:
         sink.open(source.context)
@@ -185,11 +185,11 @@ class TestContainer(SinkConformance):
         self.container, self.reader, self.layer = container, read, new_layer(azurite)
 
     def outage(self):
-        """The server says 503."""
+        """The server replies 503."""
         return self.layer.outage()
 
     def lost_answer(self):
-        """The server has written an object, and says so to nobody."""
+        """The server writes an object, and its answer is lost."""
         return self.layer.lost_answers()
 
     def make_sink(self):

@@ -17,7 +17,7 @@ from aiorepl_sinks.s3 import S3Sink
 
 
 class Objects(SinkConformance):
-    """What holds for all of them: objects that are read as the manifest lists them."""
+    """The guarantees of all variants: readers follow the manifest."""
 
     exactly_once = True
     atomic = True
@@ -49,7 +49,7 @@ class TestFolder(Objects):
         self.folder, self.reader = tmp_path, read
 
     def lost_answer(self):
-        """A file is there, and the call that gave it its name fails."""
+        """A file exists, and the call that named it fails."""
         return names_unheard()
 
     def make_sink(self):
@@ -72,11 +72,11 @@ class TestBucket(Objects):
         self.bucket, self.reader, self.layer = bucket, read, layer
 
     def outage(self):
-        """The server says 503."""
+        """The server replies 503."""
         return self.layer.outage()
 
     def lost_answer(self):
-        """The server has written an object, and says so to nobody."""
+        """The server writes an object, and its answer is lost."""
         return self.layer.lost_answers()
 
     def make_sink(self):
@@ -98,7 +98,7 @@ class TestParquet(Objects):
         self.folder, self.reader = tmp_path, read
 
     def lost_answer(self):
-        """A file is there, and the call that gave it its name fails."""
+        """A file exists, and the call that named it fails."""
         return names_unheard()
 
     def make_sink(self):

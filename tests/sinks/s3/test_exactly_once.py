@@ -23,7 +23,7 @@ INT4 = 23
 
 
 class Killed(BaseException):
-    """The process is gone at this place."""
+    """The process ends here."""
 
 
 class Memory:
@@ -109,7 +109,7 @@ def told(sizes: Sequence[int]) -> Stream:
 
 
 def deliver(sink: Sink, stream: Stream, seed: int, *, schema_changes: bool = False) -> None:
-    """One life: what is missing, cut at random, flushed now and then; errors that may pass are retried."""
+    """One process: delivers the missing changes, randomly cut, with flushes and retries of transient errors."""
     dice = random.Random(seed)
     held = sink.open(SinkContext("s", stream.position))
     slices = stream.again(dice.choice([None, 1, 3, 10]), after=held.lsn)
@@ -185,7 +185,7 @@ SIZES = st.lists(st.sampled_from([1, 1, 2, 5, 30, 90]), min_size=1, max_size=8)
     seed=st.integers(0, 2**32),
 )
 def test_lives_that_end_anywhere(read, sizes, fates, seed):
-    """Killed before or after any write, batches cut otherwise in each life, answers lost: each event is there once."""
+    """Processes that end before or after any write, with different batches and lost answers: each event is there once."""
     stream, store = told(sizes), Memory()
     for number, (call, fate) in enumerate(fates):
         store.plan = {store.calls + call: fate}
@@ -227,7 +227,7 @@ def test_whole_transactions_at_every_moment(read, sizes, seed):
 @settings(deadline=None, max_examples=100)
 @given(sizes=SIZES, at=st.integers(0, 6), seed=st.integers(0, 2**32), flushes=st.booleans())
 def test_a_writer_that_comes_back_from_the_dead(read, sizes, at, seed, flushes):
-    """It was slow, another one took over and went on; what it does now changes nothing, and it is told to stop."""
+    """A slow writer that was replaced changes nothing any more, and fails."""
     stream, store = told([*sizes, 3, 40]), Memory()
     slow = Sink(store)
     held = slow.open(SinkContext("s", stream.position))
@@ -255,7 +255,7 @@ def test_a_writer_that_comes_back_from_the_dead(read, sizes, at, seed, flushes):
 
 
 def test_a_second_process_that_was_started_by_mistake(read):
-    """Until it gets a batch, for which it needs the slot, the one that is at work goes on undisturbed."""
+    """A second sink does not disturb the first until it gets a batch, for which it needs the slot."""
     stream, store = told([3, 3]), Memory()
     at_work, mistaken = Sink(store), Sink(store)
     slices = stream.again()
@@ -346,7 +346,7 @@ class _Frozen(Memory):
 
 
 def test_a_stop_while_nobody_knows_whether_the_entry_is_there(read):
-    """The answer to it was lost, and the pipeline gave up: what it may list is left alone."""
+    """An entry whose answer was lost may exist: the objects that it may list are not deleted."""
     stream, store = told([3]), Memory()
     sink = Sink(store)
     sink.open(SinkContext("s", stream.position))
@@ -386,7 +386,7 @@ def test_an_idle_stream_makes_no_entries(read):
 
 
 def test_a_prefix_of_another_slot():
-    """Is refused when it is opened, with both slots named."""
+    """``open`` refuses it, and names both slots."""
     stream, store = told([3]), Memory()
     deliver(Sink(store), stream, 1)
 
@@ -397,7 +397,7 @@ def test_a_prefix_of_another_slot():
 
 
 def readable(data: bytes) -> object:
-    """What JSON says; ``None`` where it is none."""
+    """Decode JSON; return ``None`` if it is invalid."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -406,7 +406,7 @@ def readable(data: bytes) -> object:
 
 @pytest.mark.parametrize("place", ["_aiorepl/manifest/", "_aiorepl/writers/"])
 def test_a_damaged_manifest(place):
-    """One flipped bit of the last entry or of a writer's note is found, named, and told what to do about."""
+    """A flipped bit in the last entry or a writer's file is found; the error names the file and says what to do."""
     stream, store = told([3, 5]), Memory()
     deliver(Sink(store), stream, 1)
     held = Sink(store).open(SinkContext("s", stream.position))
@@ -425,7 +425,7 @@ def test_a_damaged_manifest(place):
 
 
 def test_a_manifest_of_another_version():
-    """It is told, with what to do."""
+    """The error says what to do."""
     stream, store = told([3]), Memory()
     deliver(Sink(store), stream, 1)
     store.objects[max(store.names("_aiorepl/manifest/"))] = b'{"format":1}'
@@ -436,7 +436,7 @@ def test_a_manifest_of_another_version():
 
 
 def test_entries_that_are_missing():
-    """One that a writer's note knows of is not passed over; without the last one the position is the one before it."""
+    """An entry that a writer's file proves is missed; without that file the position is the previous entry's."""
     stream, store = told([3, 5]), Memory()
     deliver(Sink(store), stream, 1)
     held = Sink(store).open(SinkContext("s", stream.position))

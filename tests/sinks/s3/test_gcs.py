@@ -198,7 +198,7 @@ def test_large_objects_go_up_in_parts(bucket, google, sink, read, life, source):
 
 
 def test_two_writers(bucket, sink, read, source):
-    """The one that is overtaken is told, and the manifest holds each event once."""
+    """The earlier writer fails, and the manifest has each event once."""
     one, two = sink(), sink()
     batch = source.batch([1, 2])
     one.open(source.context)
@@ -230,7 +230,7 @@ def test_what_a_dead_writer_announced_and_never_wrote(bucket, sink, read, life, 
 
 
 def test_what_the_store_refuses(sink, source):
-    """Another's key, and a bucket that is not there: permanent, with what to do; no key is told."""
+    """The errors are permanent, say what to do, and contain no key."""
     stranger = key()
     for options, says in (
         ({"key": stranger}, "401 AuthenticationRequired: access was denied: check the credentials"),

@@ -17,7 +17,7 @@ LARGE = Path(__file__).with_name("large.py")
 
 
 def stream():
-    """What the worker delivers."""
+    """The changes that the worker delivers."""
     spec = spec_from_file_location("s3_worker", WORKER)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -59,7 +59,7 @@ class Life:
 
 
 def once(read, bucket, names) -> set[tuple[str, int]]:
-    """The events, none of which is there twice."""
+    """Return the events, and check that each is there once."""
     found = read.identities(read.lines(bucket, names))
     assert len(set(found)) == len(found)
     return set(found)
@@ -72,7 +72,7 @@ def once(read, bucket, names) -> set[tuple[str, int]]:
     + [("schema", nth) for nth in (1, 2, 3, 8)],
 )
 def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
-    """Nobody sees an event twice, then or later; the next process, which cuts its batches otherwise, completes it."""
+    """No event is visible twice at any time; the next process completes the stream."""
     lives: list[Life] = []
 
     def kill() -> None:
@@ -97,7 +97,7 @@ def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
 @pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("method", "path"), [("PUT", "partNumber=3&"), ("POST", "uploadId=")])
 def test_killed_in_the_middle_of_an_upload(bucket, layer, read, monkeypatch, method, path, lost):
-    """Its parts are aborted by the next process, and nobody else's: not another's of the bucket, not a stranger's."""
+    """The next process aborts the parts of this upload, and of no other."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", layer.endpoint)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

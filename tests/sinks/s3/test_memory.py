@@ -23,7 +23,7 @@ def delivered(folder, files, tables, rows, *options):
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 def test_one_huge_object(tmp_path, read, files):
-    """128 MiB in one object: the process stays below 130 MiB, and all of it is there when the transaction ends."""
+    """128 MiB in one object: the process stays below 130 MiB, and the object is complete."""
     peak = delivered(tmp_path, files, 1, 64_000, "object_bytes=1073741824")
     assert peak < 130
 

@@ -1,4 +1,4 @@
-"""The spool: what goes in comes out, its blocks are used again, and a disk that is full leaves all as it was."""
+"""The spool: it returns what was written, reuses its blocks, and survives a full disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = st.lists(st.sampled_from([1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK
 @settings(deadline=None, max_examples=50)
 @given(written=st.lists(st.tuples(SIZES, st.booleans()), max_size=12))
 def test_what_goes_in_comes_out(written):
-    """Whatever was freed in between; and the file is never larger than what was in it at one time."""
+    """Chunks are read back whatever was freed in between, and the file is never larger than its content."""
     spool, kept, blocks, most = Spool(None), [], 0, 0
     for number, (sizes, freed) in enumerate(written):
         chunks = [bytes([number + 1]) * size for size in sizes]
@@ -45,7 +45,7 @@ def test_it_has_no_name(tmp_path):
 
 
 def test_a_disk_that_is_full(bucket, read, source, tmp_path, monkeypatch):
-    """Is a transient error that says which; the batch comes again, and everything is there once."""
+    """The error is transient and names the folder; the batch is delivered again, and every event is there once."""
     sink = bucket.sink(memory_bytes=0, spill_dir=tmp_path)
     first, second = source.batch([1, 2]), source.batch([3])
     sink.open(source.context)
@@ -62,7 +62,7 @@ def test_a_disk_that_is_full(bucket, read, source, tmp_path, monkeypatch):
 
 
 def test_a_disk_that_loses_what_it_was_given(source, bucket, read, tmp_path, monkeypatch):
-    """Stops the sink: what was gathered is gone, and comes again from the source."""
+    """The sink stops, and the collected events are delivered again."""
     sink = bucket.sink(memory_bytes=0, spill_dir=tmp_path)
     sink.open(source.context)
     first, second = source.batch([1, 2]), source.batch([3])

@@ -1,4 +1,4 @@
-"""What a store says, and what the engine is told: through the API of S3, over HTTP, with faults."""
+"""The store's errors and what they mean: the S3 API over HTTP, with injected faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "test-secret"
 
 
 def test_objects_and_a_manifest(bucket, read, life, source):
-    """By table and date of the commit, named by the first event; the entry says what is in them."""
+    """Objects are in folders by table and commit date, named by their first event; the entry lists them."""
     batch = source.batch([1, 2], [3])
     life(bucket.sink(), source, batch)
 
@@ -92,7 +92,7 @@ def test_parquet(bucket, read, life, source, size):
 
 
 def test_an_upload_that_fails_is_aborted(bucket, layer, read, source):
-    """The store refuses a part: the upload is aborted, the flush says so, and another flush does it."""
+    """If a part is rejected, the upload is aborted, the flush fails, and the next flush succeeds."""
     sink = bucket.sink(endpoint=layer.endpoint, compression="none")
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
@@ -117,7 +117,7 @@ def test_a_store_that_is_busy_is_asked_again(bucket, layer, read, life, source, 
 
 
 def test_a_store_that_stays_busy(bucket, layer, read, source):
-    """Is a transient error; when it has passed the same flush goes on."""
+    """The error is transient, and the same flush succeeds afterwards."""
     sink = bucket.sink(endpoint=layer.endpoint)
     sink.open(source.context)
     sink.write(source.batch([1, 2]))
@@ -135,7 +135,7 @@ def test_a_store_that_stays_busy(bucket, layer, read, source):
 
 
 def test_an_entry_whose_answer_was_lost(bucket, layer, read, life, source):
-    """It is there, and the store says so when it is written again: it is ours."""
+    """The entry exists, and the sink recognises it as its own."""
     layer.faults.append(read.Fault("PUT", "manifest/0+2", lost=True))
     life(bucket.sink(endpoint=layer.endpoint), source, source.batch([1, 2]))
 
@@ -144,7 +144,7 @@ def test_an_entry_whose_answer_was_lost(bucket, layer, read, life, source):
 
 
 def test_two_writers(bucket, read, source):
-    """The one that is overtaken is told, and the manifest holds each event once."""
+    """The earlier writer fails, and the manifest has each event once."""
     one, two = bucket.sink(), bucket.sink()
     batch = source.batch([1, 2])
     one.open(source.context)
@@ -171,7 +171,7 @@ def test_two_writers(bucket, read, source):
     ids=["bucket", "secret", "key"],
 )
 def test_what_the_store_refuses(bucket, source, moto, options, says):
-    """Is permanent, with what to do; no secret is told."""
+    """The error is permanent, says what to do, and contains no secret."""
     if "url" not in options and moto:
         pytest.skip("moto looks at no signatures: run make servers, which fetches a server that does")
     sink = bucket.sink(**options)
@@ -197,7 +197,7 @@ def test_nobody_there(source):
     ],
 )
 def test_no_credentials(store, says):
-    """What the store wants is named, when obstore has asked the machine for its role in vain."""
+    """The error names the missing credentials if the machine has no role either."""
     asked = f"Generic {store} error: Error performing GET http://169.254.169.254/token - status code: 403"
     told = translate("s3://bucket/x: listing", OSError(asked))
     assert isinstance(told, TransientError)
@@ -238,7 +238,7 @@ def test_no_credentials(store, says):
     ],
 )
 def test_mistakes(url, options, says):
-    """Are told when the sink is made, without what was given."""
+    """Errors are raised by the constructor, without secrets."""
     with pytest.raises(ConfigurationError) as refused:
         S3Sink(url, **options)
     assert says in str(refused.value)
@@ -279,7 +279,7 @@ def test_parts_go_up_while_the_rest_is_made(bucket, layer, read, life, source, f
 
 
 def test_a_part_that_is_refused_for_long(bucket, layer, read, source):
-    """Is a transient error; the same flush makes the object again, from what was gathered, however large it is."""
+    """The error is transient; the same flush makes the object again, whatever its size."""
     sink = bucket.sink(endpoint=layer.endpoint, compression="none", memory_bytes=1 << 20)
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
@@ -316,7 +316,7 @@ def test_an_upload_that_nobody_could_abort(bucket, layer, read, source):
 
 
 def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
-    """Are left to the bucket's lifecycle, and the log says so, without a signature."""
+    """The bucket's lifecycle has to abort them, and the log says so without a signature."""
     sink = bucket.sink(endpoint=layer.endpoint, compression="none")
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))

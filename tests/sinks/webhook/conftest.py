@@ -1,4 +1,4 @@
-"""Receivers: real HTTP servers in a thread of their own, which check signatures, remember, and answer as they are told."""
+"""Receivers: real HTTP servers in threads, which verify signatures, record requests and respond as configured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECRET = "whsec_" + "c2VjcmV0IG9mIHRoZSB0ZXN0cywgMzIgYnl0ZXMhISE="
 
 @dataclass
 class Received:
-    """A request as it came, and what it was answered."""
+    """A request as received, and its response."""
 
     headers: dict[str, str]
     body: bytes
@@ -77,7 +77,7 @@ class Receiver:
 
     @property
     def accepted(self) -> list[Received]:
-        """What was answered by 2xx."""
+        """The requests that were answered with 2xx."""
         return [request for request in self.requests if 200 <= request.status < 300]
 
     @property
@@ -92,7 +92,7 @@ class Receiver:
 
     @property
     def statuses(self) -> list[int]:
-        """What was answered, in order."""
+        """The statuses of the responses, in order."""
         return [request.status for request in self.requests]
 
     async def until(self, holds: Callable[[], bool], seconds: float = 90) -> None:
@@ -296,7 +296,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.fixture
 def whole_request() -> Callable[[asyncio.StreamReader], Awaitable[bytes]]:
-    """What reads one request off a connection."""
+    """Return a function that reads one request from a connection."""
     return read_request
 
 

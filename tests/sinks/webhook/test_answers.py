@@ -1,4 +1,4 @@
-"""What becomes of a batch for each thing that a receiver may answer."""
+"""What each response means for a batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def sink(receiver, source):
 
 
 def ids(error):
-    """The ids of the rows that were refused."""
+    """Return the ids of the rejected rows."""
     return [change.new["id"] for change in error.refused]
 
 
@@ -49,7 +49,7 @@ async def test_later(receiver, source, sink, status):
 
 @pytest.mark.parametrize("status", [400, 403, 409, 418, 422, 499])
 async def test_refused(receiver, source, sink, status):
-    """The events that are refused by themselves; all others are sent, in order."""
+    """The rejected events alone are reported; all others are delivered, in order."""
     receiver.answers += [204, status, 204, status, 204]
     with pytest.raises(PermanentError) as failed:
         await sink.write(source.batch([1, 2, 3, 4, 5, 6]))
@@ -76,7 +76,7 @@ async def test_the_poison_is_found_among_many(receiver, source):
 
 
 async def test_who_refuses_everything_is_not_asked_for_ever(receiver, source):
-    """After a hundred events that were refused one by one, the rest is refused with them."""
+    """After a hundred single rejections in a row the rest is rejected."""
     receiver.poison = b'"id"'
     sink = WebhookSink(receiver.url)
     await sink.open(source.context)
@@ -88,7 +88,7 @@ async def test_who_refuses_everything_is_not_asked_for_ever(receiver, source):
 
 
 async def test_many_refusals_with_others_between(receiver, source):
-    """Are those of the events: all others are sent, though more than a hundred are refused."""
+    """Rejections that are not in a row reject only their events, though they are more than a hundred."""
     receiver.poison = b'"note":"poison"'
     sink = WebhookSink(receiver.url, body="event")
     await sink.open(source.context)
@@ -103,7 +103,7 @@ async def test_many_refusals_with_others_between(receiver, source):
 
 
 async def test_refusals_are_remembered_over_retries(receiver, source, sink):
-    """What was refused before a request failed is told at the end, and not sent again."""
+    """Events that were rejected before a request failed are reported at the end, and not sent again."""
     receiver.answers += [422, 204, 422, 500]
     batch = source.batch([1, 2, 3])
     with pytest.raises(TransientError):
@@ -116,7 +116,7 @@ async def test_refusals_are_remembered_over_retries(receiver, source, sink):
 
 @pytest.mark.parametrize("status", [401, 402, 404, 405, 407, 415])
 async def test_unwelcome(receiver, source, sink, status):
-    """What would be said of any event refuses all that is left, at once."""
+    """A status about every request rejects the rest at once."""
     receiver.answers += [204, status]
     with pytest.raises(PermanentError, match=f": {status}$") as failed:
         await sink.write(source.batch([1, 2, 3, 4, 5]))
@@ -128,7 +128,7 @@ async def test_unwelcome(receiver, source, sink, status):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_not_followed(receiver, source, sink, status):
-    """Neither to another host nor on the same; the error tells where they lead, without what may be secret."""
+    """Redirects are not followed; the error shows where they lead, without secrets."""
     location = "https://user:h1dden@elsewhere.example:8443/new?key=h1dden#h1dden"
     receiver.answers.append((status, {"Location": location}))
     with pytest.raises(PermanentError) as failed:
@@ -163,7 +163,7 @@ async def test_gone(receiver, source, sink):
 
 
 async def test_too_large(receiver, source):
-    """Requests become smaller, at once and from then on; an event that is too large by itself is refused."""
+    """Requests become smaller from then on; a single event that is too large is rejected."""
     receiver.limit = 1500
     sink = WebhookSink(receiver.url)
     await sink.open(source.context)
@@ -187,7 +187,7 @@ async def test_too_large(receiver, source):
 
 
 async def test_too_large_for_other_reasons(receiver, source):
-    """A receiver that says 413 to everything gets each event once by itself."""
+    """A receiver that always replies 413 gets each event once, alone."""
     receiver.limit = 0
     sink = WebhookSink(receiver.url)
     await sink.open(source.context)

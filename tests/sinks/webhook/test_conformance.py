@@ -13,7 +13,7 @@ from aiorepl_sinks.webhook import WebhookSink
 
 
 class Webhooks(SinkConformance):
-    """What is said of the sink, however it sends."""
+    """The guarantees of the sink with all bodies."""
 
     order = "key"  # batches may be written at once
     poison = "poison"
@@ -35,7 +35,7 @@ class Webhooks(SinkConformance):
         return native_events(self.receiver.events)
 
     def lost_answer(self):
-        """The receiver has accepted a request, and says so to nobody."""
+        """The receiver accepts a request, and its response is lost."""
         return self.proxy.losing()
 
     @contextmanager

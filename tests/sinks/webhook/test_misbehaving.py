@@ -14,7 +14,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Once:
-    """Misbehaves at the first request as ``misbehave`` has it, and answers each after it."""
+    """Call ``misbehave`` for the first request, and respond to each later one."""
 
     def __init__(self, whole_request, misbehave):
         self._whole_request = whole_request
@@ -108,7 +108,7 @@ BREAKING_OFF = [
 @pytest.mark.both_loops
 @pytest.mark.parametrize("misbehave", BREAKING_OFF, ids=lambda misbehave: misbehave.__name__)
 async def test_breaking_off(source, raw_server, whole_request, misbehave):
-    """No whole answer is no answer: the batch is sent again, and nothing of what was received is quoted."""
+    """An incomplete response counts as none: the batch is sent again, and the error quotes nothing of it."""
     handler = Once(whole_request, misbehave)
     async with raw_server(handler) as url:
         sink = WebhookSink(url)
@@ -156,7 +156,7 @@ async def never_reads(reader, writer):
     ],
 )
 async def test_slowness(source, raw_server, whole_request, misbehave, options, problem):
-    """Each timeout ends what it is for, and the next attempt has a connection of its own."""
+    """Each timeout ends its part of a request, and the next attempt has a new connection."""
     handler = Once(whole_request, misbehave)
     async with raw_server(handler) as url:
         sink = WebhookSink(url, **options, connections=1, request_bytes=64 << 20)
@@ -171,7 +171,7 @@ async def test_slowness(source, raw_server, whole_request, misbehave, options, p
 
 
 async def test_nobody_listens(source):
-    """The error says why, in the system's words."""
+    """The error contains the system's reason."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/hook"
@@ -195,7 +195,7 @@ async def test_nobody_answers_to_the_name(source):
 
 
 async def test_an_early_answer(source, raw_server):
-    """Who refuses a body before it has read it is heard."""
+    """A response that arrives before the body is sent counts."""
 
     async def refuses(reader, writer):
         await reader.readuntil(b"\r\n\r\n")

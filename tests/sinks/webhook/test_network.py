@@ -59,7 +59,7 @@ async def test_http2_answers(tls_receiver, certificates, source):
 
 
 async def test_an_unknown_authority(tls_receiver, source):
-    """A certificate that nobody we believe has signed ends the attempt before a byte of a row is sent."""
+    """An untrusted certificate ends the attempt before any row is sent."""
     sink = WebhookSink(tls_receiver.url)
     await sink.open(source.context)
     with pytest.raises(TransientError, match="its certificate is invalid: unable to get local issuer"):
@@ -192,12 +192,12 @@ async def test_private_addresses_are_refused(receiver, source, host):
     ],
 )
 def test_public_addresses(address, public):
-    """What is reachable from anywhere, and does not stand for what is not."""
+    """Public addresses, and none that map to private ones."""
     assert public == is_public(address)
 
 
 async def test_the_address_that_was_checked_is_connected_to(monkeypatch):
-    """A name is asked for once: what it says a moment later does not count, nor do its private addresses."""
+    """A name is resolved once; later answers and its private addresses are ignored."""
     asked, connected = [], []
     answers = [["10.0.0.1", "93.184.215.14", "2606:4700:4700::1111"], ["127.0.0.1"]]
 
@@ -223,7 +223,7 @@ async def test_the_address_that_was_checked_is_connected_to(monkeypatch):
 
 
 async def test_a_receiver_that_speaks_no_tls(receiver, source):
-    """What OpenSSL says is not taken for the system's error of the same number."""
+    """OpenSSL's errno is not taken for the system's."""
     sink = WebhookSink(receiver.url.replace("http://", "https://"))
     await sink.open(source.context)
     with pytest.raises(TransientError, match=r"TLS failed: [A-Z_]+$"):

@@ -1,4 +1,4 @@
-"""Options in Python and in a file, formats, and what of them is never shown."""
+"""Options in Python and in a file, formats, and secrets that are never shown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ URL = "https://receiver.example/hook"
     ],
 )
 def test_options_that_cannot_work(options, problem):
-    """Are refused at once, with what to do, and no secret."""
+    """The constructor raises errors that say what to do, without secrets."""
     with pytest.raises(ConfigurationError) as refused:
         WebhookSink(**{"url": URL} | options)
     assert problem in str(refused.value)
@@ -104,7 +104,7 @@ def test_a_file(tmp_path, monkeypatch, secret):
 
 
 def test_mistakes_in_a_file(tmp_path, monkeypatch):
-    """Are told at their place."""
+    """Errors name the option in the file."""
     monkeypatch.chdir(tmp_path)
     Path("aiorepl.toml").write_text(
         '[source]\nslot = "s"\npublication = "p"\n[[sinks]]\ntype = "webhook"\nurl = "https://a.example"\n'
@@ -199,7 +199,7 @@ async def test_cloudevents(receiver, source):
 
 
 async def test_a_change_of_several_events(receiver, source):
-    """An update that changes the key is two events of Debezium: each has a name, and one refusal refuses the change."""
+    """Debezium's two events of a changed key have separate IDs, and rejecting one rejects the change."""
     sink = WebhookSink(receiver.url, format="debezium", body="event")
     await sink.open(source.context)
     source.stream.transaction(source.table.update("2", "x", key=("1", None)))

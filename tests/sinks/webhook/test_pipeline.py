@@ -1,4 +1,4 @@
-"""Through the engine, from a real server: retries, refusals, concurrency, and a process that is killed."""
+"""A whole pipeline from a real server: retries, rejections, concurrency, and kills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def sql(database):
 
 
 async def confirmed(sql, slot):
-    """Wait until the slot has been told that everything written so far is durable."""
+    """Wait until the slot is confirmed past everything written so far."""
     end = await sql.fetchval("SELECT pg_current_wal_lsn()")
     async with asyncio.timeout(90):
         while not await sql.fetchval(
@@ -57,7 +57,7 @@ async def test_a_receiver_that_is_often_busy(database, slot_name, sql, receiver,
 
 
 async def test_refused_rows_become_dead_letters(database, slot_name, sql, receiver, tmp_path):
-    """Those alone, and the slot goes on."""
+    """Only the rejected rows are dead letters, and the slot moves on."""
     receiver.poison = b'"note":"poison"'
     hook = Delivery(WebhookSink(receiver.url), on_error="dead_letter", dead_letters=tmp_path / "letters")
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
@@ -75,7 +75,7 @@ async def test_refused_rows_become_dead_letters(database, slot_name, sql, receiv
 
 
 async def test_a_refusal_halts(database, slot_name, sql, receiver):
-    """Unless the user has it otherwise; the slot stays, and the rows come again at the next start, under the same names."""
+    """By default the sink stops; the slot stays, and the next start sends the rows under the same IDs."""
     receiver.poison = b'"note":"poison"'
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
     pipeline = Pipeline(source, {"hook": WebhookSink(receiver.url, body="event")})

@@ -39,7 +39,7 @@ events = st.lists(st.binary(max_size=40), max_size=30).map(
 
 @given(events, st.integers(1, 10), st.integers(1, 100))
 def test_cutting(given, most_events, most_bytes):
-    """Everything once and in order, nothing above the limits but what is so by itself, and no cut without need."""
+    """Every event is there once and in order, requests keep the limits, and none is smaller than necessary."""
     requests = list(cut(given, most_events, most_bytes))
 
     assert given == [event for request in requests for event in request.events]
@@ -102,7 +102,7 @@ def test_names_tell_sources_apart():
 
 
 def test_identities():
-    """A row's is its commit LSN and ordinal; what stands beside rows has one of its own. No full stop, as the standard asks."""
+    """Identities are unique, also for messages and schema changes, and contain no full stop."""
     stream = Stream(start=0x1000000)
     table = stream.table("t")
     stream.transaction(table.truncate(), table.truncate())
@@ -124,7 +124,7 @@ secret_keys = st.binary(min_size=24, max_size=64)
 
 @given(st.lists(secret_keys, min_size=1, max_size=3, unique=True), texts, st.binary(min_size=24, max_size=24))
 def test_signatures_are_those_of_the_standard(keys, body, stranger):
-    """Whoever has one of the secrets can verify, and nobody else, nor another body or name."""
+    """Each secret verifies the signature; other secrets, bodies and IDs do not."""
     secrets = ["whsec_" + base64.b64encode(key).decode() for key in keys]
     now = int(datetime.now(UTC).timestamp())
     data = body.encode()
@@ -145,7 +145,7 @@ def test_signatures_are_those_of_the_standard(keys, body, stranger):
 
 
 def test_a_signature_of_the_standards_own_example():
-    """As its documents have it."""
+    """The example in the standard's documents."""
     keys = decode_secrets(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     body = b'{"test": 2432232314}'
 
@@ -167,7 +167,7 @@ def test_a_signature_of_the_standards_own_example():
     ],
 )
 def test_secrets_that_are_none(secret):
-    """Refused by number, without a letter of it."""
+    """The error names the secret's number, and quotes nothing of it."""
     good = "whsec_" + base64.b64encode(b"g" * 24).decode().rstrip("=")
     with pytest.raises(
         ConfigurationError, match="secret 2 is not in the form of Standard Webhooks"
@@ -195,7 +195,7 @@ def test_secrets_that_are_none(secret):
     ],
 )
 def test_headers_that_are_none(name, value, problem):
-    """Refused by name."""
+    """The error names the header."""
     with pytest.raises(ConfigurationError, match=problem) as refused:
         header(name, value)
     assert "t0ken" not in str(refused.value)
@@ -251,7 +251,7 @@ def test_verdicts(status):
     ],
 )
 def test_retry_after(value, pause):
-    """Seconds or a date in any of HTTP's forms; an hour at most; what says nothing is none."""
+    """Seconds, or a date in each of HTTP's forms; at most an hour; an invalid value is ignored."""
     now = datetime(2026, 11, 21, 8, tzinfo=UTC).timestamp()
 
     assert pause == retry_after(value, now)

@@ -1,4 +1,4 @@
-"""What is sent, in which requests, and under which names."""
+"""The requests of a batch, their content and IDs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_requests_of_limited_bytes(receiver, source):
 
 
 async def test_signatures(receiver, source, secret):
-    """Each secret's, verified by the library of the standard, over the body as it is before compression."""
+    """The standard's library verifies each secret's signature of the uncompressed body."""
     other = "whsec_" + "b3RoZXI" * 6 + "bw=="
     sink = await opened(source, receiver.url, secrets=[secret, other], gzip=True)
     await sink.write(source.batch([1, 2]))
@@ -197,7 +197,7 @@ async def test_another_sink_has_other_names(receiver, source):
 
 
 async def test_connections_are_kept(receiver, source):
-    """Requests come over one connection, however long the receiver's answers are, within reason."""
+    """Requests share a connection even if responses are long."""
     receiver.answer_body = b"x" * 20_000
     receiver.answers += [200] * 5
     sink = await opened(source, receiver.url, request_events=1)
@@ -207,7 +207,7 @@ async def test_connections_are_kept(receiver, source):
 
 
 async def test_long_answers_are_not_listened_to(receiver, source):
-    """2xx is what counts: the rest of one is left on its connection, and the next request takes another."""
+    """A 2xx with a very long body counts; the next request uses another connection."""
     receiver.answer_body = b"x" * 10_000_000
     receiver.answers += [200] * 2
     sink = await opened(source, receiver.url, request_events=1)
@@ -245,7 +245,7 @@ async def test_writes_at_once(receiver, source):
 
 
 async def test_few_unfinished_batches_are_kept(receiver, source):
-    """What was given up does not gather in memory; what comes again all the same is sent whole."""
+    """Batches that were given up do not accumulate in memory; if one comes again it is sent whole."""
     receiver.answers += [204, 500] * 3
     sink = await opened(source, receiver.url, request_events=1, connections=2)
     batches = [source.batch([number, number + 10]) for number in range(3)]

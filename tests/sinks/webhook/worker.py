@@ -15,7 +15,7 @@ dsn, slot, url, body = sys.argv[1:]
 
 
 async def main() -> None:
-    """Run until killed, or told to stop by the end of standard input."""
+    """Run until killed, or until standard input ends."""
     hook = WebhookSink(url, body=body, request_events=4)
     async with Pipeline(Source(dsn, slot=slot, publication="p", create_slot=True), {"hook": hook}):
         print("started", flush=True)
