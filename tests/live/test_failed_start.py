@@ -148,7 +148,7 @@ async def test_a_slot_that_a_sink_has_begun_with_stays(published, caplog):
     with pytest.raises(PermanentError):
         await Pipeline(published.source(), {"holds": sink, "bad": refusing()}).run()
     assert 1 == await slots(published)
-    assert f"slot {published.slot} stays" in caplog.text
+    assert f"slot {published.slot} is kept" in caplog.text
 
     await published.execute("INSERT INTO items VALUES (1)")
     await Pipeline(published.source(), {"holds": sink}, until="now").run()
