@@ -351,7 +351,7 @@ class Capture:
             known = min(known, ledger.resend_from)
         if found.lsn > known:
             raise SlotError(
-                f"slot {found.slot!r} was moved to {found.lsn} by somebody else, past {known} where this pipeline "
+                f"slot {found.slot!r} was moved to {found.lsn} by another consumer, past {known} where this pipeline "
                 "stands, so the transactions between them would be missing; start again with resnapshot=True "
                 "(--resnapshot, with a journal) or accept_gap=True (--accept-gap)"
             )
