@@ -9,7 +9,9 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
 ARGS =
-PYTEST = pytest -n 4 --dist loadgroup
+# Twice the cores: half of a test's time is a server's, or waiting for it.
+WORKERS = 4
+PYTEST = pytest -n $(WORKERS) --dist loadgroup
 # The folders with modules that compile.
 COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/journal
 
