@@ -1,28 +1,27 @@
-"""Whether a sink keeps the contract of ``aiorepl.sink``: tests that its author runs, by deriving a class for pytest.
+"""Tests that certify a sink against the contract of ``aiorepl.sink``. Derive a class from one of these, and run pytest.
 
 ::
 
     class TestMySink(SinkConformance):
-        order = "key"                                     # what the sink claims; see the attributes
+        order = "key"                                     # what the sink guarantees; see the attributes
 
         @pytest.fixture(autouse=True)
-        def target(self, tmp_path):                       # a target of each test's own
+        def target(self, tmp_path):                       # a new target for each test
             self.folder = tmp_path
 
         def make_sink(self):
-            return MySink(self.folder)                    # a new one over the same target, as after a restart
+            return MySink(self.folder)                    # a new sink over the same target, as after a restart
 
-        def read(self):                                   # what a consumer of the target sees now; may be async
+        def read(self):                                   # what a consumer of the target sees; may be async
             return native_events(self.folder.joinpath("events").read_bytes().splitlines())
 
-``SinkConformance`` is for targets that show events, ``MirrorConformance`` for those that show the tables' rows. Both
-run batches in all cuts, slices of large transactions, crashes between write and flush, replays, cancellation at every
-await, rows of every kind and name and type; with ``poison``, ``outage`` and ``lost_answer`` also what the target refuses, a
-target that is away, and one that does what it is asked but is not heard. A failure says what the sink did, and which sentence
-of the contract it broke.
+``SinkConformance`` is for targets that contain events, ``MirrorConformance`` for targets that contain the rows of tables. Both
+test batches of every size, slices of large transactions, crashes between write and flush, replays, cancellation at every
+await, and rows of every kind, name and type. With ``poison``, ``outage`` and ``lost_answer`` they also test rejected rows, a
+target that is unavailable, and answers that get lost. A failure says what the sink did and which rule of the contract it broke.
 
-The kit makes an event loop of its own for each life of a process that it plays: fixtures that the test class uses are
-not ``async``, and ``make_sink`` and ``read`` keep no client from one call to the next.
+The kit runs each simulated process in a new event loop. So fixtures of the test class must not be ``async``, and ``make_sink``
+and ``read`` must not keep a client from one call to the next.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What every sink is put through, whatever its target shows: batches in all cuts, crashes, replays, cancellation.
+"""The base of the conformance tests: what an author declares, and how the tests drive a sink.
 
-``Conformance`` says how a sink is driven and when the target is looked at; what is expected to be seen there is
-``expect``, which ``SinkConformance`` and ``MirrorConformance`` define.
+``SinkConformance`` and ``MirrorConformance`` define ``expect``, which compares the target with the changes that were written.
 """
 
 from __future__ import annotations
@@ -17,56 +16,56 @@ from aiorepl.delivery.sync_sink import ThreadedSink
 from aiorepl.errors import SinkError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
-from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, unmourned
+from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, without_resource_warnings
 from aiorepl.testing.conformance.scenario import TABLES, Scenario, Table, batches
 from aiorepl.transactions.slices import Slice
 
 _T = TypeVar("_T")
 
 ONE_BATCH, EACH_ALONE, IN_PARTS = 1 << 40, 2000, 1
-"""Batch limits: everything at once, a transaction or a few, each slice by itself."""
+"""Batch limits in bytes: all slices in one batch, one or a few transactions, one slice."""
 
-OUTAGE = "outage(): how the target is made not to answer"
-LOST_ANSWER = "lost_answer(): how the target does what it is asked and its answer is lost"
+OUTAGE = "outage(): how to make the target unavailable"
+LOST_ANSWER = "lost_answer(): how to lose an answer of the target"
 
 
 class Conformance:
-    """What an author declares. See the package for how to use it."""
+    """The declarations of a sink's author. See the package for how to use it."""
 
     exactly_once: ClassVar[bool] = False
-    """Whether ``open`` returns the position that the target holds with its data."""
+    """Whether ``open`` returns a position that the target stores together with its data."""
 
     atomic: ClassVar[bool] = False
-    """Whether a transaction is seen whole or not at all, also one that comes in slices."""
+    """Whether consumers see a transaction whole or not at all, even if it arrives in slices."""
 
     kinds: ClassVar[frozenset[str]] = frozenset({"insert", "update", "delete", "truncate", "message"})
-    """The kinds of change that the target shows. Others are written all the same, and may be ignored."""
+    """The kinds of change that the target contains. The tests also write the others, which the sink may ignore."""
 
     tables: ClassVar[tuple[Table, ...]] = TABLES
-    """The tables that it takes: leave out ``FULL`` and ``KEYLESS`` where tables without a key are refused."""
+    """The tables that the sink accepts. Leave out ``FULL`` and ``KEYLESS`` if it rejects tables without a key."""
 
     poison: ClassVar[str | None] = None
-    """A value of ``public.items.note`` that the target refuses for good, if there is one."""
+    """A value of ``public.items.note`` that the target always rejects, if there is one."""
 
     seconds: ClassVar[float] = 60.0
-    """How long one life of a sink may take."""
+    """Time limit for one simulated process."""
 
     cancellations: ClassVar[int] = 20
-    """At how many awaits of a call it is cancelled at most."""
+    """The number of awaits at which each call is cancelled, at most."""
 
     def make_sink(self) -> Sink | SyncSink:
-        """A new sink, not yet opened. Within one test all of them have the same target, empty at the beginning."""
-        raise NotImplementedError("define make_sink: a new sink over this test's target")
+        """Return a new sink that is not open. All sinks of one test have the same target, which is empty at its start."""
+        raise NotImplementedError("define make_sink: return a new sink over this test's target")
 
     def crash(self, sink: Any) -> None:
-        """Lose what a killed process would: for targets that live in this process. The sink is just dropped else."""
+        """Drop what a killed process would lose; only needed for targets inside this process."""
 
     def outage(self) -> AbstractContextManager[object] | None:
-        """Within it the target does not answer; ``None`` if that cannot be done."""
+        """Return a context within which the target is unavailable; ``None`` if that is not possible."""
         return None
 
     def lost_answer(self) -> AbstractContextManager[object] | None:
-        """Within it the target does what it is asked, and its answers are lost; ``None`` if that cannot be done."""
+        """Return a context within which the target executes requests but its answers are lost; ``None`` if not possible."""
         return None
 
     async def expect(
@@ -77,35 +76,37 @@ class Conformance:
         replayed: Sequence[Slice] = (),
         after: str,
     ) -> None:
-        """Look at the target: ``done`` has to be there, of ``maybe`` some may be, and nothing else.
+        """Compare the target with what was written.
 
-        :param replayed: dead letters that were written again: they have to be there, in any place.
-        :raises ContractBroken: when it is otherwise.
+        :param done: slices that must be there.
+        :param maybe: slices of which some may be there.
+        :param replayed: replayed dead letters, which must be there, in any order.
+        :raises ContractBroken: something is missing, or something else is there.
         """
         raise NotImplementedError
 
-    # How the tests drive a sink.
+    # For the tests.
 
     def live(self, work: Callable[[], Coroutine[Any, Any, _T]], *, leaves_nothing: bool = False) -> _T:
-        """One life of a process, which ends in order."""
+        """Simulate a process that ends normally."""
         return run(work(), self.seconds, leaves_nothing=leaves_nothing)
 
     def die(self, work: Callable[[Sink], Coroutine[Any, Any, _T]]) -> _T:
-        """One life of a process that is killed at its end: the sink is neither flushed nor closed."""
-        with unmourned(), joined():
-            made = self.make_sink()
-            result = run(work(_asynchronous(made)), self.seconds, killed=True)
-            self.crash(made)
-            del made
+        """Simulate a process that is killed at the end of ``work``: the sink is neither flushed nor closed."""
+        with without_resource_warnings(), joined():
+            sink = self.make_sink()
+            result = run(work(_asynchronous(sink)), self.seconds, killed=True)
+            self.crash(sink)
+            del sink
         return result
 
     def new_sink(self) -> Sink:
-        """A new sink as the engine calls it."""
+        """Return a new sink, wrapped for threads if it is synchronous."""
         return _asynchronous(self.make_sink())
 
     @asynccontextmanager
     async def opened(self, scenario: Scenario) -> AsyncIterator[tuple[Sink, Position | None]]:
-        """A new sink, opened, and closed in the end."""
+        """Open a new sink, and close it in the end."""
         sink = self.new_sink()
         try:
             yield sink, self._checked(await sink.open(scenario.context), scenario)
@@ -115,20 +116,23 @@ class Conformance:
     def missing(
         self, scenario: Scenario, held: Position | None, confirmed: int = 0, at_once: int | None = None
     ) -> list[Slice]:
-        """What the engine sends again to a sink that returned ``held``, where the slot stands at ``confirmed``."""
+        """Return the slices that the engine sends again to a sink whose ``open`` returned ``held``.
+
+        :param confirmed: the slot's confirmed LSN, for sinks without a position.
+        """
         return scenario.stream.again(at_once, after=confirmed if held is None else held.lsn)
 
     async def write(
         self, sink: Sink, slices: Sequence[Slice], limit: int = EACH_ALONE, *, flush: bool = True
     ) -> None:
-        """Write slices in batches of the limit, and flush."""
+        """Write slices in batches of at most ``limit`` bytes, and flush."""
         for batch in batches(slices, limit):
             await sink.write(batch)
         if flush:
             await sink.flush()
 
     async def refuse(self, sink: Sink, batch: Batch, watch: Watch | None = None) -> SinkError | None:
-        """Write and flush a batch that may fail; the error if it did."""
+        """Write and flush a batch that may fail; return its error."""
         call = "write"
         try:
             await sink.write(batch)
@@ -161,7 +165,7 @@ class Conformance:
             )
         if (held.system_identifier, held.slot) != (begin.system_identifier, begin.slot):
             raise ContractBroken(
-                "open returned a position of another cluster or slot than it was given and has written",
+                "open returned a position of another cluster or slot than its context's",
                 "a position is kept whole, as Position.to_json has it",
             )
         return held
@@ -171,12 +175,12 @@ def _asynchronous(sink: Sink | SyncSink) -> Sink:
     return ThreadedSink(sink) if isinstance(sink, SyncSink) else sink
 
 
-async def value_of(found: Any) -> Any:
-    """What an author's method gives, be it a coroutine or not."""
-    return await found if inspect.isawaitable(found) else found
+async def value_of(result: Any) -> Any:
+    """Return the result of an author's method, which may be a coroutine."""
+    return await result if inspect.isawaitable(result) else result
 
 
-def skip_without(given: object, what: str) -> None:
-    """Skip a test that the author has given no means for."""
-    if not given:
-        pytest.skip(f"the test class does not say {what}")
+def skip_without(declared: object, what: str) -> None:
+    """Skip a test unless its declaration is there."""
+    if not declared:
+        pytest.skip(f"the test class does not declare {what}")

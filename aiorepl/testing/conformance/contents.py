@@ -1,4 +1,4 @@
-"""Rows as databases have them: NULL and empty, unchanged, wide, oddly named, of every type."""
+"""Contents of rows: NULL and empty strings, unchanged values, odd names, many columns, every type."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from aiorepl.transactions.slices import Slice
 
 
 class Contents(Conformance):
-    """What stands in a row is what arrives."""
+    """Values arrive unchanged."""
 
     def test_null_and_empty(self) -> None:
-        """NULL, the empty string and what looks like either are different things."""
+        """NULL, the empty string and texts that resemble them stay different."""
         scenario = Scenario()
         items = scenario.table(ITEMS)
         values = ("", None, "NULL", "null", "\\N", " ", "\\", '"', "\t\r\n", "0")
@@ -23,7 +23,7 @@ class Contents(Conformance):
         self._arrives(scenario, scenario.commit(*rows), "NULLs and empty strings")
 
     def test_an_unchanged_value(self) -> None:
-        """A large value that the server did not send, for it did not change, is left as it is: it is not NULL."""
+        """A large value that the server did not send is left as it is; it does not become NULL."""
         scenario = Scenario()
         items = scenario.table(ITEMS)
         slices = scenario.commit(items.insert("1", f"{SECRET} a", LARGE), items.insert("2", None, LARGE))
@@ -39,7 +39,7 @@ class Contents(Conformance):
         self._arrives(scenario, slices, "an update with an unchanged value")
 
     def test_odd_names(self) -> None:
-        """Of schemas, tables and columns: quotes, dots, spaces, words of SQL, letters of all scripts."""
+        """Schemas, tables and columns may have quotes, dots, spaces, SQL keywords and non-ASCII letters in their names."""
         skip_without(ODD in self.tables, "that its sink takes ODD")
         scenario = Scenario()
         odd = scenario.table(ODD)
@@ -48,7 +48,7 @@ class Contents(Conformance):
         self._arrives(scenario, slices, "odd names")
 
     def test_odd_texts(self) -> None:
-        """Quotes, control characters, letters outside of the basic plane, text that looks like a template."""
+        """Quotes, control characters, characters beyond the BMP and template syntax arrive unchanged."""
         scenario = Scenario()
         items = scenario.table(ITEMS)
         texts = ("'; DROP TABLE items; --", "\x01\x1f\x7f", "🐘 ünï \u2028", "{0} %s $1 :x", "a" * 70000)
@@ -56,7 +56,7 @@ class Contents(Conformance):
         self._arrives(scenario, scenario.commit(*rows), "odd texts")
 
     def test_wide_rows(self) -> None:
-        """Three hundred columns."""
+        """Rows of 300 columns arrive."""
         skip_without(WIDE in self.tables, "that its sink takes WIDE")
         scenario = Scenario()
         wide = scenario.table(WIDE)
@@ -66,7 +66,7 @@ class Contents(Conformance):
 
     @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
     def test_every_type(self, binary: bool) -> None:
-        """A value of each built-in type, and NULL; columns come as text, or in binary where the user has asked."""
+        """A value and a NULL of every built-in type arrive, from columns in text and in binary format."""
         skip_without(TYPES in self.tables, "that its sink takes TYPES")
         scenario = Scenario(binary=binary)
         table = scenario.table(TYPES)

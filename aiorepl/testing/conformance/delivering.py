@@ -1,4 +1,4 @@
-"""Batches in all cuts, empty ones, slices; and what comes again after a restart, a crash or a cancelled call."""
+"""Batches of every size, slices, and repetition after a restart, a crash or a cancelled call."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ EXACTLY_ONCE = (
 
 
 class Batches(Conformance):
-    """What is written in order arrives in order, however it is cut."""
+    """Changes arrive in order, whatever the size of batches."""
 
     @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_what_is_flushed_is_there(self, limit: int) -> None:
-        """Changes of all kinds, in batches of any size: nothing missing, nothing invented, in order."""
+        """Changes of all kinds arrive once, in order, in batches of any size."""
         scenario = Scenario()
         slices = scenario.everything(self.kinds, self.tables)
 
@@ -41,7 +41,7 @@ class Batches(Conformance):
         self.live(lambda: self.expect(slices, after="a flush and close"))
 
     def test_a_large_batch(self) -> None:
-        """More than a thousand changes of a few rows in one batch: a target that takes them in portions keeps their order."""
+        """More than a thousand changes of a few rows in one batch keep their order, even if the sink splits the batch."""
         scenario = Scenario()
         items, keys = scenario.table(ITEMS), [scenario.int(number) for number in range(1, 41)]
         slices = scenario.commit(*(items.insert(key, f"{SECRET} 0", None) for key in keys))
@@ -62,7 +62,7 @@ class Batches(Conformance):
         self.live(life)
 
     def test_a_sink_is_opened_and_closed(self) -> None:
-        """Again and again, with nothing written; and closed where it never was opened."""
+        """A sink can be opened and closed repeatedly without a write."""
         scenario = Scenario()
 
         async def life() -> None:
@@ -74,7 +74,7 @@ class Batches(Conformance):
             self.live(life)
 
     def test_close_lets_go_of_everything(self) -> None:
-        """No task runs on; and a sink can be closed that never was opened."""
+        """After close no task runs, and a sink that was never opened can be closed."""
         scenario = Scenario()
 
         async def life() -> None:
@@ -86,15 +86,15 @@ class Batches(Conformance):
                 await self.new_sink().close()
             except Exception as error:
                 raise ContractBroken(
-                    f"close raised {type(error).__name__} where open had not been called",
-                    "close is also called after a failure, and when open did not finish",
+                    f"close raised {type(error).__name__} without a call of open",
+                    "close is also called after a failure, and if open did not finish",
                 ) from error
 
         self.live(life, leaves_nothing=True)
         self.live(unopened, leaves_nothing=True)
 
     def test_a_transaction_in_slices(self) -> None:
-        """Its parts are flushed as they come. Where transactions are seen whole, none is before the last."""
+        """Slices of a transaction can be flushed one by one; an atomic sink shows none of them before the last."""
         scenario = Scenario()
         before = scenario.items(2)
         scenario.commit(*(scenario.item(f"of many {number}") for number in range(300)))
@@ -105,7 +105,7 @@ class Batches(Conformance):
                 await self.write(sink, before)
                 await self.write(sink, parts[:-1], IN_PARTS)
                 await self.expect(before, parts[:-1], after="all slices of a transaction but the last")
-                # The rest comes together with what is behind it.
+                # The last slice arrives in one batch with later transactions.
                 behind = scenario.items(2)
                 await self.write(sink, [parts[-1], *behind], ONE_BATCH)
                 await self.expect([*before, *parts, *behind], after="its last slice")
@@ -113,7 +113,7 @@ class Batches(Conformance):
         self.live(life)
 
     def test_the_position_of_batches_without_changes(self) -> None:
-        """A sink that keeps its position keeps up with WAL that has nothing for it; none other returns one."""
+        """A batch without changes advances the position of a sink that keeps one."""
         scenario = Scenario()
         slices = scenario.items(2)
         scenario.stream.transaction()
@@ -140,9 +140,7 @@ class Batches(Conformance):
 
     @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
     def test_a_promotion(self, *, running: bool) -> None:
-        """A standby takes the source's place, while the sink is open or before it is again: the position has the timeline
-        of what is behind that.
-        """
+        """After the promotion of a standby, while the sink is open or closed, the position has the new timeline."""
         skip_without(self.exactly_once, "exactly_once = True")
         scenario = Scenario()
         timelines = scenario.context.position.timelines
@@ -177,7 +175,7 @@ class Batches(Conformance):
         self.live(again)
 
     def test_a_position_is_kept_whole(self) -> None:
-        """What it says beside the LSN is there again: the next start compares it with the server."""
+        """``open`` returns every field of the position, because the next start compares them with the server."""
         skip_without(self.exactly_once, "exactly_once = True")
         scenario = Scenario()
         context = replace(scenario.context, position=scenario.context.position.followed())
@@ -215,10 +213,10 @@ class Batches(Conformance):
 
 
 class Crashes(Conformance):
-    """What was flushed is safe; what was not comes again, and nothing is lost or doubled but what may be."""
+    """Flushed changes survive; others are sent again. Nothing is lost, and exactly-once sinks have no duplicates."""
 
     def test_what_was_flushed_survives_a_crash(self) -> None:
-        """Without a close."""
+        """Flushed changes survive a process that is killed before close."""
         scenario = Scenario()
         done = scenario.items(3) + scenario.items(2)
 
@@ -231,7 +229,7 @@ class Crashes(Conformance):
 
     @pytest.mark.parametrize("again", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_a_crash_between_write_and_flush(self, again: int) -> None:
-        """What was not flushed comes again, cut in other ways, to a new sink."""
+        """Changes that were not flushed are sent to a new sink again, in other batches."""
         scenario = Scenario()
         done = scenario.items(3)
         confirmed = scenario.stream.ends[-1]
@@ -247,7 +245,7 @@ class Crashes(Conformance):
         self._go_on(scenario, confirmed, again)
 
     def test_a_crash_within_a_transaction(self) -> None:
-        """Some slices of it were flushed. It comes again from its first slice, cut otherwise."""
+        """A transaction of which some slices were flushed is sent again from its first slice, in other slices."""
         scenario = Scenario()
         done = scenario.items(3)
         confirmed = scenario.stream.ends[-1]
@@ -265,7 +263,7 @@ class Crashes(Conformance):
         self._go_on(scenario, confirmed, IN_PARTS, at_once=11)
 
     def test_a_restart_with_an_older_confirmation(self) -> None:
-        """The server may not have heard of the last flush: the same comes again, with the same identities."""
+        """If the last confirmation did not reach the server, the same changes are sent again with the same identities."""
         scenario = Scenario()
         slices = scenario.everything(self.kinds, self.tables)
 
@@ -280,7 +278,7 @@ class Crashes(Conformance):
     @pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
     @pytest.mark.parametrize("call", ["open", "write", "flush"])
     def test_cancellation(self, call: str, late: bool) -> None:
-        """At each await of a call: it ends, the sink can be closed, and a new one takes what was not flushed."""
+        """A call that is cancelled at any await ends, the sink can be closed, and a new one accepts the unflushed changes."""
         scenario = Scenario()
         confirmed = LSN(0)
         for at in range(1, self.cancellations + 1):
@@ -296,10 +294,10 @@ class Crashes(Conformance):
                     await sink.close()
                     await self.expect(done, pending, after=f"{call} was cancelled at await {at}")
 
-            came_so_far = self.live(life)
+            reached = self.live(life)
             self._go_on(scenario, confirmed, EACH_ALONE)
             confirmed = scenario.stream.ends[-1]
-            if not came_so_far:
+            if not reached:
                 return
 
     async def _interrupted(
@@ -314,7 +312,7 @@ class Crashes(Conformance):
         return await cancelled(sink.flush(), at, "flush", late=late)
 
     def _go_on(self, scenario: Scenario, confirmed: LSN, limit: int, at_once: int | None = None) -> None:
-        """A new sink gets what is missing and something new."""
+        """Write the missing changes and a new one to a new sink."""
         scenario.items(2)
 
         async def life() -> None:
@@ -334,7 +332,7 @@ class Concurrency(Conformance):
     """For sinks that set ``concurrent``."""
 
     def test_writes_at_once(self) -> None:
-        """Batches that share no key are written at the same time: all is there, each key's changes in order."""
+        """Batches that share no key can be written concurrently; the changes of each key stay in order."""
         import asyncio
 
         skip_without(self.new_sink().concurrent, "that its sink is concurrent")

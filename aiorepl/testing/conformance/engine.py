@@ -1,4 +1,4 @@
-"""The sink in a pipeline: small batches, little memory, a connection that breaks."""
+"""The sink in a pipeline: small batches, little memory, lost connections."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ AGAIN: Final = RetryPolicy(wait_initial=0.001, wait_max=0.01)
 
 
 class Engine(Conformance):
-    """Whatever the slot has been told is in the target, at any time."""
+    """At any time, every acknowledged change is in the target."""
 
     def test_a_pipeline(self) -> None:
-        """Through more than fits in memory at once, twice started: what is acknowledged is there."""
+        """Acknowledged changes are in the target, with more changes than fit in memory, and after a restart."""
         scenario = Scenario()
         source = MemorySource(stream=scenario.stream)
         batches = BatchPolicy(max_bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
@@ -41,7 +41,7 @@ class Engine(Conformance):
                 source.disconnect()
                 scenario.commit(*(scenario.item(f"of many {number}") for number in range(100)))
                 await source.acknowledged(scenario.stream.ends[-2])
-                done, rest = _parted(scenario, source.confirmed)
+                done, rest = _split_at(scenario, source.confirmed)
                 await self.expect(done, rest, after=f"{source.confirmed} was acknowledged")
 
         async def life() -> None:
@@ -62,13 +62,13 @@ class Engine(Conformance):
 
     @pytest.mark.parametrize("call", [1, 2, 4, 7])
     def test_an_outage_within_a_transaction(self, call: int) -> None:
-        """The target is away when some slices of a transaction were written: all of it is there in the end, and as claimed."""
+        """After an outage in the middle of a transaction, the whole transaction arrives."""
         skip_without(self.outage(), OUTAGE)
         self._fails_within_a_transaction(call, self.outage, "an outage")
 
     @pytest.mark.parametrize("call", [1, 4])
     def test_a_lost_answer_within_a_transaction(self, call: int) -> None:
-        """An answer is lost when some slices of a transaction were written: nothing is there under another identity."""
+        """After a lost answer in the middle of a transaction, every change has its one identity."""
         skip_without(self.lost_answer(), LOST_ANSWER)
         self._fails_within_a_transaction(call, self.lost_answer, "a lost answer")
 
@@ -86,8 +86,8 @@ class Engine(Conformance):
             await _either(failing.failed.wait(), source.acknowledged())
             if not failing.failed.is_set():
                 raise ContractBroken(
-                    f"everything was acknowledged in spite of {named}, and no call had failed",
-                    f"flush returning means durable; {fault.__name__}() has its effect within a transaction of the sink's",
+                    f"everything was acknowledged in spite of {named}, and no call failed",
+                    f"flush returning means durable; {fault.__name__}() must take effect within a transaction of the sink",
                 )
             await source.acknowledged()
 
@@ -114,28 +114,28 @@ class Engine(Conformance):
             self.live(life)
 
     def test_schema_changes(self) -> None:
-        """Where the user wants them, they stand before rows and share their identities: the rows are there all the same."""
+        """Schema changes precede rows and share their identity; the rows still arrive."""
         scenario = Scenario()
         source = MemorySource(stream=scenario.stream)
 
         async def work() -> None:
-            # The first row of a table after a start brings one.
+            # The first row of a table after a start causes a schema change.
             scenario.items(2)
             await source.acknowledged()
 
         async def life() -> None:
-            # Its own batches: a sink may ask for others than the pipeline's.
+            # The sink may prefer other batches than the pipeline's.
             batches = BatchPolicy(flush_seconds=0.02)
             delivery = Delivery(self.make_sink(), schema_changes=True, batches=batches)
             await beside(Pipeline(source, [delivery], shutdown_timeout=self.seconds), work())
-            await self.expect(scenario.stream.again(), after="schema changes were delivered, too")
+            await self.expect(scenario.stream.again(), after="schema changes were delivered")
 
         for _ in range(2):
             self.live(life)
 
 
 class _FailsAt(Sink):
-    """A sink whose target has a fault from the n-th write of a part of a transaction on, until a call has failed."""
+    """A sink whose target has a fault, from the n-th write of a partial transaction until a call fails."""
 
     def __init__(self, call: int, sink: Sink, fault: AbstractContextManager[object]) -> None:
         self.supports_prepared = sink.supports_prepared
@@ -144,7 +144,7 @@ class _FailsAt(Sink):
         self._fault = fault
         self._faulty = False
         self.failed = asyncio.Event()
-        """Set when a call has."""
+        """Set when a call has failed."""
 
     @property
     def durable_on_write(self) -> bool:
@@ -156,7 +156,7 @@ class _FailsAt(Sink):
     async def write(self, batch: Batch) -> None:
         self._writes -= not batch.slices[-1].last
         if self._writes == 0:
-            # Some targets cannot be taken away from under what is not flushed.
+            # Some targets cannot become unavailable while a sink has unflushed data.
             await self._sink.flush()
             self._writes, self._faulty = -1, True
             self._fault.__enter__()
@@ -169,7 +169,7 @@ class _FailsAt(Sink):
         await self._sink.close()
 
     def end(self) -> None:
-        """The target works again."""
+        """End the fault."""
         if self._faulty:
             self._faulty = False
             self._fault.__exit__(None, None, None)
@@ -184,7 +184,7 @@ class _FailsAt(Sink):
 
 
 async def beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:
-    """Do this while the pipeline runs, and no longer than it runs."""
+    """Run a pipeline and ``work`` until one of them ends, then stop the pipeline."""
     running = asyncio.create_task(pipeline.run())
     working = asyncio.create_task(work)
     try:
@@ -199,7 +199,7 @@ async def beside(pipeline: Pipeline, work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
-    """Until one of them is over."""
+    """Wait until one of these ends, and cancel the others."""
     waiting = [asyncio.create_task(wait) for wait in waits]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -209,8 +209,8 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _parted(scenario: Scenario, confirmed: int) -> tuple[list[Slice], list[Slice]]:
-    """What is acknowledged, and the rest."""
+def _split_at(scenario: Scenario, confirmed: int) -> tuple[list[Slice], list[Slice]]:
+    """Return the acknowledged slices, and the others."""
     slices = scenario.stream.again()
     count = bisect_right(scenario.stream.ends, confirmed)
     return slices[:count], slices[count:]

@@ -1,4 +1,4 @@
-"""What a consumer of a sink's target sees of one change."""
+"""An event as a consumer of the target sees it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ from aiorepl.lsn import LSN
 from aiorepl.transactions.changes import Change, Message
 
 BETWEEN: Final = -1
-"""The ordinal of a message between transactions."""
+"""The ordinal of a message that is not transactional."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event as it was found in the target. The identity has to be there; what else is given is compared.
+    """One event in the target. The identity is required; other fields are compared if they are set.
 
-    :param lsn: the transaction's commit LSN (if it was taken as it was prepared, that of the PREPARE); of a message
-        that is not transactional its own LSN.
-    :param ordinal: the change's place in its transaction; -1 for a message that is not transactional, at whose LSN the
-        commit record of a transaction may begin.
-    :param kind: ``"insert"``, ``"update"`` …; what tells of a schema change is ``"schema"``, and has the identity of the
-        row behind it.
+    :param lsn: the commit LSN of the transaction, or the LSN of its PREPARE if it was delivered then; for a message that is
+        not transactional, its own LSN.
+    :param ordinal: index of the change in its transaction; -1 for a message that is not transactional.
+    :param kind: ``"insert"``, ``"update"`` …; ``"schema"`` for a schema change, which has the identity of the row after it.
     :param table: schema and name.
-    :param new: the new row; columns that the target has no value of are left out.
-    :param id: by what consumers of this target tell an event from its repetitions, where that is something of its own: a
-        message id, an entry's key.
+    :param new: the new row, without columns for which the target has no value.
+    :param id: the target's own id for deduplication, such as a message id, if it has one.
     """
 
     lsn: LSN
@@ -41,12 +38,12 @@ class Event:
 
     @property
     def identity(self) -> tuple[LSN, int]:
-        """What tells it from all others."""
+        """Commit LSN and ordinal."""
         return self.lsn, self.ordinal
 
     @classmethod
     def from_native(cls, event: bytes | str | Mapping[str, Any]) -> Self:
-        """Of a native event, the form of ``aiorepl.formats.native``."""
+        """Read an event of ``aiorepl.formats.native``."""
         fields = event if isinstance(event, Mapping) else orjson.loads(event)
         at = fields.get("commit_lsn") or fields.get("lsn") or "0/0"
         table = (fields["schema"], fields["table"]) if "table" in fields else None
@@ -56,30 +53,30 @@ class Event:
 def native_events(
     events: Iterable[bytes | str | Mapping[str, Any]], ids: Iterable[str | None] | None = None
 ) -> list[Event]:
-    """Native events in the order of a target; those of boundaries are left out.
+    """Read native events in the order of the target, without boundaries.
 
-    :param ids: the id of each, where the target has such.
+    :param ids: the target's id of each event.
     """
-    found: list[Event] = []
+    result: list[Event] = []
     prepared: list[int] = []
-    given: bytes | str | Mapping[str, Any]
-    for given, identifier in zip(events, repeat(None) if ids is None else ids, strict=ids is not None):
-        fields = given if isinstance(given, Mapping) else orjson.loads(given)
+    event: bytes | str | Mapping[str, Any]
+    for event, identifier in zip(events, repeat(None) if ids is None else ids, strict=ids is not None):
+        fields = event if isinstance(event, Mapping) else orjson.loads(event)
         kind = fields["kind"]
         if kind == "prepare":
-            # Rows that are given when they are prepared come before the position of that.
-            for place in prepared:
-                found[place] = replace(found[place], lsn=LSN.parse(fields["prepare_lsn"]))
+            # Rows of a prepared transaction precede the event with its LSN.
+            for index in prepared:
+                result[index] = replace(result[index], lsn=LSN.parse(fields["prepare_lsn"]))
             prepared = []
         elif kind not in ("begin", "commit", "commit_prepared", "rollback_prepared"):
             if fields.get("commit_lsn", "") is None:
-                prepared.append(len(found))
-            found.append(replace(Event.from_native(fields), id=identifier))
-    return found
+                prepared.append(len(result))
+            result.append(replace(Event.from_native(fields), id=identifier))
+    return result
 
 
 def identity(change: Change) -> tuple[LSN, int]:
-    """What tells a change from all others."""
+    """Return the identity of a change: commit LSN and ordinal."""
     if change.transaction is not None:
         return change.transaction.commit_lsn, change.ordinal
     assert isinstance(change, Message)

@@ -1,4 +1,4 @@
-"""What the target refuses, a target that is away, and what of rows must never be told."""
+"""Rejected rows, outages, lost answers, and rows that must not leak into logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiorepl.testing.conformance.running import ContractBroken, Watch
 from aiorepl.testing.conformance.scenario import ITEMS, SECRET, Scenario
 from aiorepl.transactions.slices import Slice
 
-POISON = "poison: a value of public.items.note that the target refuses for good"
+POISON = "poison: a value of public.items.note that the target always rejects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class _Failed:
 
 
 class Failures(Conformance):
-    """Errors of the right kind, and nothing half done."""
+    """Errors have the right class, and a failed call has no partial effect."""
 
     def test_poison(self) -> None:
-        """A row that never will be taken: the sink says which, or refuses its batch and takes the other transactions."""
+        """A sink names the rejected row, or rejects its batch and accepts the other transactions one by one."""
         skip_without(self.poison, POISON)
         scenario, poisoned, good = self._poisoned()
         batch = Batch((*good[:2], *poisoned, *good[2:]))
@@ -58,7 +58,7 @@ class Failures(Conformance):
         self.live(lambda: self.expect([*good, *rest], after="a row was refused"))
 
     def test_an_outage(self) -> None:
-        """Calls raise TransientError; made again when the target is back, they do what they should have."""
+        """During an outage calls raise TransientError; repeated after it, they succeed."""
         outage = self.outage()
         skip_without(outage, OUTAGE)
         assert outage is not None
@@ -82,7 +82,7 @@ class Failures(Conformance):
 
     @pytest.mark.parametrize("then", ["again", "restart"])
     def test_a_lost_answer(self, then: str) -> None:
-        """The target did what a call asked, and the call fails: when it is made again, nothing gets another identity."""
+        """A call that failed because its answer was lost is repeated; no change gets a second identity."""
         lost = self.lost_answer()
         skip_without(lost, LOST_ANSWER)
         assert lost is not None
@@ -124,7 +124,7 @@ class Failures(Conformance):
         self.live(lambda: self.expect(scenario.stream.again(), after="an answer was lost"))
 
     def test_a_target_that_is_away_at_the_start(self) -> None:
-        """``open`` or the first calls raise an error of the contract, and the sink can be closed."""
+        """If the target is unavailable at the start, a call raises a SinkError, and the sink can be closed."""
         outage = self.outage()
         skip_without(outage, OUTAGE)
         assert outage is not None
@@ -149,8 +149,8 @@ class Failures(Conformance):
 
         self.live(life)
 
-    def test_rows_are_never_told(self) -> None:
-        """Not in logs from INFO up, not in errors and what caused them, not in ``repr``."""
+    def test_rows_are_never_logged(self) -> None:
+        """Logs at INFO and above, errors, their causes and ``repr`` contain no rows."""
         scenario, watch = Scenario(), Watch()
         slices = scenario.everything(self.kinds, self.tables)
         self.watched(scenario, slices, watch)
@@ -162,7 +162,7 @@ class Failures(Conformance):
             )
 
     def watched(self, scenario: Scenario, slices: list[Slice], watch: Watch) -> None:
-        """Write under watch, and fail as the author allows."""
+        """Write, and cause the declared failures, while logs and errors are searched."""
         poison: list[Slice] = []
         if self.poison is not None:
             refused = scenario.table(ITEMS).insert("2000000", self.poison, f"{SECRET} beside it")
@@ -233,20 +233,20 @@ class Failures(Conformance):
         if not isinstance(error, PermanentError):
             did = "nothing was raised" if error is None else f"{type(error).__name__} was raised"
             raise ContractBroken(
-                f"a row was refused by the target, and {did}",
-                "raise PermanentError when it never will succeed",
+                f"the target rejected a row, and {did}",
+                "raise PermanentError when the batch can never succeed",
             )
         return error
 
     def _without(self, poisoned: list[Slice], batch: Batch, error: PermanentError) -> list[Slice]:
-        """What of the poisoned transaction was taken all the same."""
+        """Return the rest of the transaction with the rejected row, which the sink has accepted."""
         (part,) = poisoned
         expected = {identity(part.changes[1])}
         named = {identity(change) for change in error.refused}
         if named != expected:
             raise ContractBroken(
                 f"refused names {len(named)} changes, {len(named & expected)} of them the one that was refused",
-                "refused: these never will be taken, all others of the batch were",
+                "refused: these changes are rejected for good, and all others of the batch were accepted",
             )
         taken = [change for change in part.changes if identity(change) not in named]
         return [Slice(part.transaction, taken, True, part.end_lsn, part.size)]

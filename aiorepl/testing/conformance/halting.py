@@ -1,4 +1,4 @@
-"""A refused change in a pipeline: no start passes it until the user decides what becomes of it."""
+"""A rejected change in a pipeline: no start passes it until the user chooses how to handle it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
 from aiorepl.transactions.slices import Slice
 
-KEEPS_BACK = (
-    "a sink that returned a position from open does not move it past a change that it refuses: the engine does, by a batch "
-    "without changes, once the refused change is a dead letter or skipped"
+KEEPS_POSITION = (
+    "a sink that returned a position from open does not move it past a change that it rejects; the engine does, with a batch "
+    "without changes, once the rejected change is a dead letter or skipped"
 )
 
 
@@ -34,7 +34,7 @@ class Halting(Conformance):
 
     @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_a_refusal_halts_every_start(self, limit: int) -> None:
-        """Under ``halt`` each start stops at the refused change. As a dead letter it is passed, and nothing else is."""
+        """Under ``halt`` every start stops at the rejected change; once it is a dead letter, the next start passes it."""
         skip_without(self.poison, POISON)
         assert self.poison is not None
         scenario = Scenario()
@@ -52,8 +52,10 @@ class Halting(Conformance):
         self.live(lambda: self._deliver(source, letters))
         aside = {identity(change) for change in letters.changes}
         if not lost <= aside:
-            raise ContractBroken("the refused change is neither in the target nor a dead letter", KEEPS_BACK)
-        # Slices in front of the refused change may have been shown before their transaction was put aside whole.
+            raise ContractBroken(
+                "the rejected change is neither in the target nor a dead letter", KEEPS_POSITION
+            )
+        # Slices before the rejected change may be in the target, though their whole transaction became dead letters.
         shown = aside - lost if limit == IN_PARTS and not self.atomic else set()
 
         async def look(after: str) -> None:
@@ -62,10 +64,10 @@ class Halting(Conformance):
             await self.expect(done, _with(slices, lambda at: at in shown), after=after)
 
         self.live(lambda: look("dead letters were written"))
-        # The position is past the dead letter now, so no start stops there any more.
+        # The position is past the dead letter, so no start stops there again.
         scenario.items(2)
         self.live(lambda: self._deliver(source, None))
-        self.live(lambda: look("a start behind dead letters"))
+        self.live(lambda: look("a start after dead letters"))
 
     async def _halt(self, source: MemorySource, limit: int, start: str) -> None:
         batches = BatchPolicy(max_bytes=limit, flush_seconds=0.02)
@@ -80,7 +82,7 @@ class Halting(Conformance):
             await beside(pipeline, _all_of(source))
         except SinkError:
             return
-        raise ContractBroken(f"{start} did not stop at a change that the target refuses", KEEPS_BACK)
+        raise ContractBroken(f"{start} did not stop at a change that the target rejects", KEEPS_POSITION)
 
     async def _deliver(self, source: MemorySource, letters: MemorySink | None) -> None:
         batches = BatchPolicy(max_bytes=ONE_BATCH, flush_seconds=0.02)
@@ -101,6 +103,6 @@ async def _all_of(source: MemorySource) -> None:
 
 
 def _with(slices: list[Slice], wanted: Callable[[tuple[LSN, int]], bool]) -> list[Slice]:
-    """The slices with the changes whose identity is wanted."""
+    """Return the slices with only those changes whose identity is wanted."""
     chosen = ([change for change in part.changes if wanted(identity(change))] for part in slices)
     return [replace(part, changes=changes) for part, changes in zip(slices, chosen, strict=True)]

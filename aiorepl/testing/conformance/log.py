@@ -1,4 +1,4 @@
-"""The kit for sinks whose target shows events: a file, a topic, a stream, requests to a service."""
+"""Conformance tests for sinks whose target contains events: a file, a topic, a stream, a web service."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Identity = tuple[LSN, int]
 Order = Literal["commit", "table", "key", "none"]
 
 COMPARED: Final = (23, 25)
-"""int4 and text: types that every target writes the same."""
+"""int4 and text, which every target writes in the same way."""
 
 
 class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting, Replays, Contents, Engine):
-    """Derive, define ``make_sink`` and ``read``, and declare what the sink claims."""
+    """Derive a class, define ``make_sink`` and ``read``, and declare what the sink guarantees."""
 
     order: ClassVar[Order] = "commit"
-    """In which order a consumer sees the events: of commits over all, for each table, for each key, or none."""
+    """The order in which a consumer sees events: commit order overall, per table, per key, or none."""
 
     def read(self) -> Sequence[Event] | Awaitable[Sequence[Event]]:
-        """All events that a consumer of the target sees now, in the order in which it sees them. May be ``async``."""
-        raise NotImplementedError("define read: the events in the target")
+        """Return all events in the target, in the order in which a consumer sees them. May be ``async``."""
+        raise NotImplementedError("define read: return the events in the target")
 
     async def expect(
         self,
@@ -49,10 +49,10 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
     ) -> None:
         events = [event for event in await value_of(self.read()) if event.kind != "schema"]
         late = {identity(change) for part in replayed for change in part.changes}
-        required, allowed = self._sorted_out([*done, *replayed], maybe)
+        required, allowed = self._required_and_allowed([*done, *replayed], maybe)
         seen = Counter(event.identity for event in events)
         self._require_all(required, seen, after)
-        self._require_none_else({**required, **allowed}, seen, after)
+        self._require_no_others({**required, **allowed}, seen, after)
         self._require_one_id(events, after)
         if self.exactly_once and (twice := [found for found, count in seen.items() if count > 1]):
             raise ContractBroken(
@@ -66,10 +66,10 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
         for event in events:
             self._compare({**required, **allowed}[event.identity], event, after)
 
-    def _sorted_out(
+    def _required_and_allowed(
         self, done: Sequence[Slice], maybe: Sequence[Slice]
     ) -> tuple[dict[Identity, Change], dict[Identity, Change]]:
-        """What has to be there, and what may."""
+        """Return the changes that must be in the target, and those that may be."""
         required: dict[Identity, Change] = {}
         allowed = {identity(change): change for part in maybe for change in part.changes}
         undecided: dict[str, dict[Identity, Change]] = defaultdict(dict)
@@ -98,17 +98,17 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
                 "flush returning means durable: everything accepted so far would survive the loss of this process",
             )
 
-    def _require_none_else(self, known: dict[Identity, Change], seen: Counter[Identity], after: str) -> None:
+    def _require_no_others(self, known: dict[Identity, Change], seen: Counter[Identity], after: str) -> None:
         if others := [at for at in seen if at not in known]:
             raise ContractBroken(
-                f"after {after}, there are {len(others)} events in the target that were not given to the sink, or must "
-                f"not be seen yet: {_named(others)}",
+                f"after {after}, the target has {len(others)} events that were not written to the sink, or must "
+                f"not be visible yet: {_named(others)}",
                 "(commit_lsn, ordinal) is a change's identity for good; a prepared transaction is not seen where atomic = "
                 "True before it commits, or after it was rolled back",
             )
 
     def _require_one_id(self, events: Sequence[Event], after: str) -> None:
-        """Every event has one id, and shares it with no other."""
+        """Every event has one id, which no other event has."""
         ids: dict[Identity, str] = {}
         owners: dict[str, Identity] = {}
         for event in events:
@@ -125,21 +125,21 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
     def _require_order(self, known: dict[Identity, Change], events: Sequence[Event], after: str) -> None:
         last: dict[object, Identity] = {}
         for at in dict.fromkeys(event.identity for event in events):
-            for lane in _lanes(known[at], self.order):
-                if lane in last and at < last[lane]:
+            for scope in _ordered_scopes(known[at], self.order):
+                if scope in last and at < last[scope]:
                     raise ContractBroken(
-                        f"after {after}, {_named([at])} comes behind {_named([last[lane]])}",
+                        f"after {after}, {_named([at])} comes behind {_named([last[scope]])}",
                         f'order = "{self.order}": batches come in commit order, changes within a transaction in the order '
                         "they were made; repetitions aside they are seen in that order",
                     )
-                last[lane] = at
+                last[scope] = at
 
     def _require_whole(self, maybe: Sequence[Slice], seen: Counter[Identity], after: str) -> None:
         of: dict[Any, list[Identity]] = defaultdict(list)
         for part in maybe:
             shown = [identity(change) for change in part.changes if change.kind in self.kinds]
             of[part.transaction if part.transaction is not None else part] += shown
-        # What has no last slice yet is not whole, however much of it is seen.
+        # A transaction without its last slice is never whole.
         ended = {part.transaction for part in maybe if part.last}
         for transaction, identities in of.items():
             found = [at for at in identities if at in seen]
@@ -186,10 +186,10 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
                 )
 
 
-def _lanes(change: Change, order: Order) -> list[object]:
-    """Where order is looked at: among what shares one of these."""
+def _ordered_scopes(change: Change, order: Order) -> list[object]:
+    """Return the scopes within which a change must be in order: everything, its tables or its key."""
     if change.transaction is not None and change.transaction.prepared:
-        return []  # seen where it was prepared, or where it committed
+        return []  # visible at its PREPARE or at its commit
     if order == "commit":
         return [""]
     if order == "none" or not isinstance(change, (RowChange, Truncate)):
@@ -207,6 +207,6 @@ def _named(identities: Sequence[Identity]) -> str:
 
 
 def _sketch(value: object) -> str:
-    """A value of the kit's own rows, short enough to read."""
+    """Return a value of the kit's rows, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,4 +1,4 @@
-"""The kit for sinks whose target shows the tables' rows as they are now: a database, a lakehouse, a cache."""
+"""Conformance tests for sinks whose target contains the current rows: a database, a lakehouse, a cache."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SAMPLE_OF: Final = {sample.oid: sample for sample in SAMPLES}
 class MirrorConformance(
     Batches, Crashes, Concurrency, Prepared, Failures, Halting, Replays, Contents, Engine
 ):
-    """Derive, define ``make_sink`` and ``rows``, and declare what the sink claims.
+    """Derive a class, define ``make_sink`` and ``rows``, and declare what the sink guarantees.
 
-    The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one where the sink does not.
+    The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one if the sink does not.
     """
 
     kinds: ClassVar[frozenset[str]] = frozenset({"insert", "update", "delete", "truncate"})
@@ -42,14 +42,14 @@ class MirrorConformance(
     def rows(
         self, table: Table
     ) -> Sequence[Mapping[str, Any] | None] | Awaitable[Sequence[Mapping[str, Any]]]:
-        """The rows of a table that a reader of the target sees now, in any order, every column by its name.
+        """Return the rows of a table in the target, in any order, with columns by name. May be ``async``.
 
-        Values as PostgreSQL's text, as ``column::text`` gives it, or else as ``same`` can compare them. May be ``async``.
+        Values are PostgreSQL's text, as of ``column::text``, or something that ``same`` can compare with it.
         """
-        raise NotImplementedError("define rows: what is in a table of the target")
+        raise NotImplementedError("define rows: return the rows of a table in the target")
 
     def same(self, type_name: str, expected: str, found: Any) -> bool:
-        """Whether a value, not NULL, is what PostgreSQL's text of it says."""
+        """Return whether a value that is not NULL equals PostgreSQL's text of it."""
         if type_name == "bool":
             return str(found).lower()[:1] == expected
         return str(found) == expected
@@ -78,13 +78,13 @@ class MirrorConformance(
                     + ("a transaction is seen whole or not at all" if self.atomic else "nothing is invented"),
                 )
             if self.atomic:
-                # All tables have to stand at the same transaction.
+                # All tables must be at the same transaction.
                 possible = matching  # type: ignore[assignment]
 
     def _states(self, done: Sequence[Slice], maybe: Sequence[Slice]) -> list[State]:
-        """What may be there: all of ``done``, and of ``maybe`` the beginning."""
+        """Return the possible states: all of ``done``, and any prefix of ``maybe``."""
         mirror = _Mirror(self.kinds)
-        mirror.take(done)
+        mirror.apply_slices(done)
         states = [mirror.copy()]
         waiting: list[Slice] = []
         for part in maybe:
@@ -112,7 +112,7 @@ class MirrorConformance(
         return True
 
     def _differing(self, table: Table, expected: Row, found: Mapping[str, Any]) -> list[str]:
-        """The columns that differ."""
+        """Return the names of the columns that differ."""
         names = [
             name
             for name, type_name, _ in table.columns
@@ -139,7 +139,7 @@ class MirrorConformance(
 
 
 class _Mirror:
-    """The rows of all tables, by applying changes as PostgreSQL's own subscriber would."""
+    """The expected rows of all tables: applies changes as a PostgreSQL subscriber does."""
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._kinds = kinds
@@ -149,7 +149,7 @@ class _Mirror:
     def copy(self) -> State:
         return {table: [dict(row) for row in rows] for table, rows in self._rows.items()}
 
-    def take(self, slices: Sequence[Slice]) -> None:
+    def apply_slices(self, slices: Sequence[Slice]) -> None:
         for part in slices:
             gid = None if part.transaction is None else part.transaction.gid
             if gid is None:
@@ -169,15 +169,15 @@ class _Mirror:
                 self._rows[relation.schema, relation.name] = []
         elif isinstance(change, RowChange):
             rows = self._rows.setdefault((change.schema, change.table), [])
-            place = None if isinstance(change, Insert) else self._find(rows, change)
+            index = None if isinstance(change, Insert) else self._find(rows, change)
             if isinstance(change, Delete):
-                if place is not None:
-                    del rows[place]
-            elif place is None:
+                if index is not None:
+                    del rows[index]
+            elif index is None:
                 rows.append(self._row(change, change.raw_new, change.new_kinds))
             else:
                 assert isinstance(change, Update)
-                rows[place] = {**rows[place], **self._row(change, change.raw_new, change.new_kinds)}
+                rows[index] = {**rows[index], **self._row(change, change.raw_new, change.new_kinds)}
 
     def _apply_all(self, slices: Sequence[Slice]) -> None:
         for part in slices:
@@ -189,18 +189,18 @@ class _Mirror:
             wanted = self._row(change, change.raw_old, change.old_kinds)
         else:
             wanted = self._row(change, change.raw_new, change.new_kinds)
-        names = [change.relation.names[place] for place in change.relation.key or change.layout.all]
+        names = [change.relation.names[index] for index in change.relation.key or change.layout.all]
         return next((n for n, row in enumerate(rows) if all(row[x] == wanted[x] for x in names)), None)
 
     def _row(self, change: RowChange, columns: Sequence[Raw] | None, kinds: bytes | None) -> Row:
         row: Row = {}
-        for place, raw in enumerate(columns or ()):
-            column = change.relation.columns[place]
+        for index, raw in enumerate(columns or ()):
+            column = change.relation.columns[index]
             if raw is None:
                 row[column.name] = None
             elif raw is not UNCHANGED:
                 assert isinstance(raw, bytes)
-                binary = kinds is not None and kinds[place] == BINARY
+                binary = kinds is not None and kinds[index] == BINARY
                 row[column.name] = _text(column.type_oid, raw) if binary else raw.decode()
         return row
 

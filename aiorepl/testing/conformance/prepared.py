@@ -1,4 +1,4 @@
-"""For sinks that set ``supports_prepared``: transactions that are prepared now and decided later."""
+"""Prepared transactions, for sinks that set ``supports_prepared``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from aiorepl.testing.conformance.scenario import Scenario
 
 
 class Prepared(Conformance):
-    """What is prepared is durable when it was flushed, and is seen as it was decided."""
+    """A flushed PREPARE is durable, and consumers see its decision."""
 
     @pytest.mark.parametrize("decision", ["commit", "rollback"])
     def test_a_prepared_transaction(self, decision: str) -> None:
-        """Prepared, flushed, and decided by another process, with other transactions between."""
+        """A prepared transaction is decided by a later process, with other transactions in between."""
         skip_without(self.new_sink().supports_prepared, "that its sink takes prepared transactions")
         scenario = Scenario()
         before = scenario.items(1)

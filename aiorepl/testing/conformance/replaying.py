@@ -1,4 +1,4 @@
-"""Dead letters that are written again, as ``aiorepl dlq replay`` does, after later changes have arrived."""
+"""Replay of dead letters, as by ``aiorepl dlq replay``, after later changes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.scenario import ITEMS, Scenario
 from aiorepl.transactions.slices import Slice
 
-REPLAYS = (
-    "a dead letter that is written again is written whatever the position that the sink keeps, and leaves that position "
-    "where it is: override replay"
-)
+REPLAYS = "replay writes a dead letter whatever position the sink keeps, and does not change that position: override replay"
 
 
 class Replays(Conformance):
-    """``replay`` writes changes that lie before the position, and does not move it."""
+    """``replay`` writes changes before the position, and does not move it."""
 
     def test_replay_behind_later_rows(self) -> None:
-        """Refused changes are written again after later ones: they are there, and the stream goes on as before."""
+        """Replayed changes are in the target, and the stream continues at the same position."""
         skip_without(
             not self.exactly_once or self.new_sink().replays, "how its sink replays: it keeps a position"
         )
         scenario = Scenario()
-        # One transaction was refused whole, of another only the second change.
+        # One whole transaction was rejected, and the second change of another one.
         done, refused = scenario.items(2), scenario.items(2)
         (part,) = scenario.commit(
             scenario.item(), scenario.table(ITEMS).insert("2000000", "refused", None), scenario.item()
@@ -48,7 +45,7 @@ class Replays(Conformance):
                 if left != held:
                     raise ContractBroken(
                         f"open returned {None if held is None else held.lsn} before a replay and "
-                        f"{None if left is None else left.lsn} behind it",
+                        f"{None if left is None else left.lsn} after it",
                         REPLAYS,
                     )
 

@@ -1,6 +1,6 @@
-"""How the kit runs a sink: each life of a process in an event loop of its own, watched, and cancelled where it waits.
+"""Run a sink in simulated processes: each has its own event loop, is watched for leaks, and can be cancelled at any await.
 
-No plugin of pytest has a part in it, so the kit runs the same under pytest-asyncio, anyio's plugin or neither.
+Independent of pytest plugins: the kit works with pytest-asyncio, anyio's plugin or neither.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 
 
 class ContractBroken(AssertionError):
-    """The sink does other than it has to.
+    """The sink violates its contract.
 
     :param found: what it did.
-    :param rule: what the contract or the test's declaration says.
+    :param rule: the rule of the contract, or the declaration, that it violates.
     """
 
     def __init__(self, found: str, rule: str) -> None:
@@ -35,10 +35,12 @@ class ContractBroken(AssertionError):
 def run(
     work: Coroutine[Any, Any, _T], seconds: float, *, killed: bool = False, leaves_nothing: bool = False
 ) -> _T:
-    """Run ``work`` as all that a process does.
+    """Run ``work`` in a simulated process.
 
-    :param killed: the process is killed at the end: what went unhandled is not complained of.
-    :param leaves_nothing: complain of tasks that still run.
+    :param seconds: time limit.
+    :param killed: the process is killed at the end, so unhandled errors do not count.
+    :param leaves_nothing: fail if tasks still run at the end.
+    :raises ContractBroken: the time limit has passed, an error was not handled, or a task still runs.
     """
     unhandled: list[str] = []
 
@@ -61,7 +63,7 @@ def run(
         raise ContractBroken(f"tasks still run after close: {', '.join(left)}", "close lets go of everything")
     if unhandled and not killed:
         raise ContractBroken(
-            f"the event loop was told of: {'; '.join(unhandled)}",
+            f"unhandled errors in the event loop: {'; '.join(unhandled)}",
             "a sink awaits the tasks it starts, and raises what goes wrong from its calls",
         )
     return result
@@ -85,8 +87,8 @@ def joined() -> Iterator[None]:
 
 
 @contextmanager
-def unmourned() -> Iterator[None]:
-    """What is dropped within was killed, so nobody complains that it was not closed."""
+def without_resource_warnings() -> Iterator[None]:
+    """Suppress warnings about unclosed resources: the simulated process was killed."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:
@@ -99,10 +101,12 @@ def unmourned() -> Iterator[None]:
 
 
 async def cancelled(call: Coroutine[Any, Any, Any], at: int, name: str, *, late: bool) -> bool:
-    """Make a call that is cancelled where it waits for the n-th time; returns whether it came so far.
+    """Make a call and cancel it at its n-th await.
 
-    :param late: cancel it once what it waits for has completed, before it sees the result.
-    :raises ContractBroken: when the call goes on as if it had not been cancelled.
+    :param at: the number of the await.
+    :param late: cancel after the awaited operation has completed, before the call sees its result.
+    :returns: whether the call reached that await.
+    :raises ContractBroken: the call continues despite the cancellation.
     """
     counted = _Counted(call, at, late=late)
     task = asyncio.ensure_future(counted)
@@ -111,10 +115,10 @@ async def cancelled(call: Coroutine[Any, Any, Any], at: int, name: str, *, late:
         return True
     error = task.exception()
     if counted.struck:
-        did = "returned as if nothing had been" if error is None else f"raised {type(error).__name__}"
+        did = "returned normally" if error is None else f"raised {type(error).__name__}"
         raise ContractBroken(
             f"{name} was cancelled at its await number {at} and {did}",
-            "cancellation may strike at any await: clean up if need be and let asyncio.CancelledError out",
+            "cancellation may arrive at any await: clean up and let asyncio.CancelledError propagate",
         )
     if error is not None:
         raise error
@@ -122,7 +126,7 @@ async def cancelled(call: Coroutine[Any, Any, Any], at: int, name: str, *, late:
 
 
 class _Counted(Awaitable[Any]):
-    """Awaits a call, and cancels the task around it at the n-th suspension."""
+    """Awaits a call, and cancels the surrounding task at the n-th await."""
 
     def __init__(self, call: Coroutine[Any, Any, Any], at: int, *, late: bool) -> None:
         self.struck = False
@@ -144,7 +148,7 @@ class _Counted(Awaitable[Any]):
             try:
                 yield future
                 thrown = None
-            except BaseException as error:  # noqa: BLE001 - handed on to the call
+            except BaseException as error:  # noqa: BLE001 - passed to the call
                 thrown = error
 
     def _strike(self, future: asyncio.Future[Any] | None) -> None:
@@ -156,14 +160,14 @@ class _Counted(Awaitable[Any]):
             task.cancel()
 
         if self._late and future is not None:
-            # Called before the task hears of it, because the task adds its callback after this one.
+            # Runs before the task resumes, because the task adds its callback later.
             future.add_done_callback(strike)
         else:
             asyncio.get_running_loop().call_soon(strike)
 
 
 class Watch(logging.Handler):
-    """Everything that is logged at INFO or above, and everything raised, searched for rows."""
+    """Searches log records at INFO and above, and errors, for rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,17 +180,17 @@ class Watch(logging.Handler):
         self.look(text, f"a log record of {record.name!r}")
 
     def look(self, text: str, where: str) -> None:
-        """Remember ``where`` if the text quotes a row."""
+        """Record ``where`` if the text contains a row."""
         if SECRET in text:
             self.leaks.append(where)
 
     def look_at(self, error: BaseException, call: str) -> None:
-        """Search an error as it would be logged, with what caused it."""
+        """Search an error with its causes, as it would be logged."""
         self.look("".join(traceback.format_exception(error)), f"{type(error).__name__} raised by {call}")
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Listen to the root logger."""
+        """Search the records of the root logger."""
         root = logging.getLogger()
         level = root.level
         root.addHandler(self)

@@ -1,4 +1,4 @@
-"""A value of each built-in type, as PostgreSQL prints it and in its binary form, both taken from a server."""
+"""A value of each built-in type in text and binary format, taken from a server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 class Sample:
     """A type and a value of it.
 
-    :param text: what the server sends in text. A cast of ``bool`` to text says ``true`` where this is ``t``.
-    :param binary: what the type's send function gives, in hexadecimal.
+    :param text: the text format. For ``bool`` it is ``t``, while a cast to text gives ``true``.
+    :param binary: the binary format, in hexadecimal.
     """
 
     type_name: str

@@ -1,6 +1,6 @@
-"""What the kit commits: tables, and transactions on them, told to a stream.
+"""The kit's tables, and transactions on them.
 
-Every text that could be a secret has ``SECRET`` in it, so that it is found wherever it leaks to.
+Every text value contains ``SECRET``, so that the kit finds it wherever it leaks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LARGE: Final = f"{SECRET} large " + "x" * 3000
 class Table:
     """A table of the kit.
 
-    :param columns: names, and the names and oids of their types.
-    :param key: the columns of the replica identity; none where it is FULL or NOTHING.
+    :param columns: name, type name and type oid of each.
+    :param key: the columns of the replica identity; empty under FULL or NOTHING.
     :param replica_identity: as in pg_class: ``d``, ``f`` or ``n``.
     """
 
@@ -40,7 +40,7 @@ class Table:
 
     @property
     def ddl(self) -> str:
-        """CREATE SCHEMA and CREATE TABLE, if they are not there, in PostgreSQL's words."""
+        """CREATE SCHEMA and CREATE TABLE IF NOT EXISTS, in PostgreSQL's syntax."""
         columns = [f"{_quoted(name)} {type_name}" for name, type_name, _ in self.columns]
         if self.key:
             columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, self.key))})")
@@ -77,13 +77,13 @@ TYPES: Final = Table(
     ("id",),
 )
 TABLES: Final = (ITEMS, PAIRS, FULL, KEYLESS, ODD, WIDE, TYPES)
-"""Every table that the kit writes to; ``ddl`` creates one where the sink does not."""
+"""Every table of the kit; ``ddl`` creates one if the sink does not."""
 
 
 class Scenario:
-    """Transactions that were committed on a source, and how they would be sent.
+    """Transactions that were committed on a source.
 
-    :param binary: columns of types other than text are sent in their binary form.
+    :param binary: send columns in binary format, except for text.
     """
 
     def __init__(self, *, binary: bool = False) -> None:
@@ -94,11 +94,11 @@ class Scenario:
 
     @property
     def context(self) -> SinkContext:
-        """What a sink is opened with, at the beginning."""
+        """The context to open a sink with, at the beginning of the stream."""
         return SinkContext("conformance", self.stream.position)
 
     def table(self, table: Table) -> stream.Table:
-        """The table; it is described when it is first asked for."""
+        """Return a table of the stream; the first call describes it."""
         if table not in self._tables:
             columns = [build.column(name, oid, key=name in table.key) for name, _, oid in table.columns]
             self._tables[table] = self.stream.table(
@@ -107,46 +107,46 @@ class Scenario:
         return self._tables[table]
 
     def items(self, rows: int = 1, note: str = "note") -> list[Slice]:
-        """A transaction that inserts so many new rows into ``ITEMS``."""
+        """Commit a transaction that inserts new rows into ``ITEMS``."""
         return self.commit(*(self.item(f"{note} {number}") for number in range(rows)))
 
     def item(self, note: str | None = "note") -> bytes:
-        """One new row of ``ITEMS``."""
+        """Return an Insert of a new row into ``ITEMS``."""
         text = None if note is None else f"{SECRET} {note}"
         return self.table(ITEMS).insert(self.int(next(self._ids)), text, None)
 
     def int(self, number: int) -> Value:
-        """A column of type int4."""
+        """Return a value of type int4."""
         return Binary(number.to_bytes(4, "big", signed=True)) if self.binary else str(number)
 
     def sample(self, sample: Sample) -> Value:
-        """A column of the sample's type."""
+        """Return the value of a sample."""
         return Binary.fromhex(sample.binary) if self.binary else sample.text
 
     def commit(self, *contents: bytes, at_once: bool = False) -> list[Slice]:
-        """A transaction of these; ``at_once``: its commit record begins where the stream ends."""
+        """Commit a transaction with these messages; ``at_once`` as in ``Stream.transaction``."""
         self.stream.transaction(*contents, at_once=at_once)
         return self.stream.slices()
 
     def message(self, content: bytes = b"") -> bytes:
-        """A transactional message."""
+        """Return a transactional logical decoding message."""
         return build.message(lsn=self.stream.position.lsn, prefix="conformance", content=content)
 
     def everything(self, kinds: Iterable[str], tables: Sequence[Table]) -> list[Slice]:
-        """Transactions with all that can happen to the rows of ``tables``, and what else of ``kinds`` there is."""
+        """Commit transactions with every kind of row change to ``tables``, and the other ``kinds`` of change."""
         items, pairs = map(self.table, (ITEMS, PAIRS))
         one, two, three = map(self.int, (1_000_001, 1_000_002, 1_000_003))
         kinds = set(kinds)
         note = f"{SECRET} changed"
-        told = self.commit(
+        slices = self.commit(
             items.insert(one, f"{SECRET} first", LARGE),
             items.insert(two, "", None),
             items.insert(three, None, ""),
             items.update(one, note, UNCHANGED),
             items.delete(two, None, None),
         )
-        told += self.items(3)
-        told += self.commit(
+        slices += self.items(3)
+        slices += self.commit(
             pairs.insert(one, f"{SECRET} b", one),
             pairs.insert(two, f"{SECRET} b", two),
             pairs.update(one, f"{SECRET} c", three, key=(one, f"{SECRET} b", None)),
@@ -154,7 +154,7 @@ class Scenario:
         )
         if FULL in tables:
             full = self.table(FULL)
-            told += self.commit(
+            slices += self.commit(
                 full.insert(one, note),
                 full.insert(one, note),
                 full.insert(two, None),
@@ -163,31 +163,31 @@ class Scenario:
             )
         if KEYLESS in tables:
             keyless = self.table(KEYLESS)
-            told += self.commit(keyless.insert(one, note), keyless.insert(one, note))
+            slices += self.commit(keyless.insert(one, note), keyless.insert(one, note))
         if "message" in kinds:
-            told += self.commit(self.message(b"inside"), self.item(), self.message(b"\x00\xff"))
+            slices += self.commit(self.message(b"inside"), self.item(), self.message(b"\x00\xff"))
             self.stream.message("conformance", b"between")
-            told += self.stream.slices()
-            # Its rows were written before the message, and its commit record begins where the message ends.
-            told += self.commit(self.item(), at_once=True)
+            slices += self.stream.slices()
+            # Its rows precede the message in the WAL, and its commit record begins at the end of the message.
+            slices += self.commit(self.item(), at_once=True)
         if "truncate" in kinds:
-            told += self.commit(pairs.truncate(), pairs.insert(one, f"{SECRET} d", one))
-        return told + self.items(2)
+            slices += self.commit(pairs.truncate(), pairs.insert(one, f"{SECRET} d", one))
+        return slices + self.items(2)
 
 
 def batches(slices: Sequence[Slice], limit: int) -> list[Batch]:
-    """Slices as the engine batches them where a batch is full at ``limit`` bytes."""
+    """Batch slices as the engine does with ``max_bytes=limit``."""
     batcher = Batcher(limit)
-    made: list[Batch] = []
+    result: list[Batch] = []
     for part in slices:
         batcher.add(part)
         if batcher.full and (batch := batcher.take()) is not None:
-            made.append(batch)
+            result.append(batch)
     while (batch := batcher.take()) is not None:
-        made.append(batch)
+        result.append(batch)
     if batcher.has_partial:
-        made.append(batcher.take_partial())
-    return made
+        result.append(batcher.take_partial())
+    return result
 
 
 def _quoted(name: str) -> str:
