@@ -385,7 +385,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     [
         (OneOfAnIdentity, "test_schema_changes", "1 of 2 changes that were flushed are not"),
         (ReordersLargeBatches, "test_a_large_batch", "comes behind"),
-        (RenumbersAfterALostAnswer, LOST_ANSWERS, "that were not given to the sink"),
+        (RenumbersAfterALostAnswer, LOST_ANSWERS, "that were not written to the sink"),
         (NamesAnewAfterALostAnswer, LOST_ANSWERS, "under a second id"),
         (DropsWhatItHeardNothingOf, LOST_ANSWERS, "in spite of a lost answer"),
         (SwallowsCancellation, "test_cancellation", "returned as if nothing had been"),
@@ -401,7 +401,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         (
             HalfDone,
             "test_poison test_a_refusal_halts_every_start",
-            "1 events in the target that were not given",
+            "the target has 1 events that were not written",
         ),
     ],
 )
@@ -431,7 +431,7 @@ def test_an_outage_that_is_none_is_found(failures):
         (Reorders, "test_what_is_flushed_is_there", "comes behind"),
         (Renumbers, "test_a_restart_with_an_older_confirmation", "that were flushed are not in the target"),
         (SharesAnId, "test_what_is_flushed_is_there", "under that of another event"),
-        (Invents, "test_what_is_flushed_is_there", "that were not given to the sink"),
+        (Invents, "test_what_is_flushed_is_there", "that were not written to the sink"),
         (EmptyForNull, "test_null_and_empty", "is not what was written"),
     ],
 )
