@@ -75,7 +75,7 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Wait for the threads that were started within: an idle one still holds what it was called with.
+    """Wait for threads that were started within; an idle one keeps references to its arguments.
 
     A process does not wait for its daemon threads; those of a proxy wait in turn for the sockets that are collected later.
     """

@@ -409,7 +409,7 @@ def case_of(sink: type, base: type) -> type:
             "test_a_prepared_transaction",
             "that were flushed are not in the target",
         ),
-        (ShowsPrepared, TestExact, "test_a_prepared_transaction", "or must not be seen yet"),
+        (ShowsPrepared, TestExact, "test_a_prepared_transaction", "or must not be visible yet"),
         (
             GoesOnWithoutSlices,
             TestTransactional,
