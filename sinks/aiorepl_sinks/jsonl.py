@@ -100,7 +100,7 @@ class JsonLinesSink(Sink):
     def _append(self, lines: bytes | bytearray, at: int) -> None:
         with self._lock:
             if self._closed:
-                # Only in the thread of a cancelled call, whose errors nobody receives.
+                # Only in the thread of a cancelled call, whose errors are dropped.
                 raise RuntimeError("jsonl: the sink is closed")
             if self._file is not None and self._written >= self._rotate_bytes and self._complete:
                 self._finish()

@@ -19,6 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
 
 from aiorepl import Change, ConfigurationError, PermanentError, TransientError
+from aiorepl.cancellation import cancel_and_wait
 from aiorepl_sinks.kafka.auth import Login
 from aiorepl_sinks.kafka.errors import explain_hang_up, translate, translated
 from aiorepl_sinks.kafka.topics import partition_of
@@ -136,10 +137,7 @@ class Cluster:
             await self._finish(producer.stop(), _CLOSE_TIMEOUT)
         except (TimeoutError, kafka.KafkaError):
             # It waits for a broker, or forever for a partition of the transaction that was deleted.
-            tasks = _sender_tasks(producer)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*_sender_tasks(producer))
             await producer.client.close()
         _retrieve_errors(batches + _undelivered(producer))
         transaction = getattr(producer._txn_manager, "_transaction_waiter", None)
@@ -152,16 +150,7 @@ class Cluster:
         :returns: of each partition the records from the first batch on that the broker found too large.
         :raises TransientError, PermanentError: not all records were acknowledged; the producer is stopped.
         """
-        try:
-            with translated():
-                rest = await self._send(records)
-        except BaseException:
-            await self.disconnect()
-            raise
-        if rest:
-            # The producer's sequence numbers include records that the brokers rejected.
-            await self.disconnect()
-        return rest
+        return await self._guarded(self._send(records))
 
     async def transact(self, records: Sequence[Record], *, commit: bool) -> list[Record]:
         """Send records within the open Kafka transaction, or a new one.
@@ -169,22 +158,7 @@ class Cluster:
         :param commit: commit the transaction once all records are acknowledged.
         :returns: as ``send``.
         """
-        assert self._producer is not None
-        try:
-            with translated():
-                if not self._in_transaction:
-                    await self._producer.begin_transaction()
-                    self._in_transaction = True
-                rest = await self._send(records)
-                if commit and not rest:
-                    await self._producer.commit_transaction()
-                    self._in_transaction = False
-        except BaseException:
-            await self.disconnect()
-            raise
-        if rest:
-            await self.disconnect()
-        return rest
+        return await self._guarded(self._transact(records, commit=commit))
 
     async def partition_deleted(self) -> bool:
         """Whether records are in flight to a partition that no longer exists, because its topic was deleted.
@@ -283,6 +257,30 @@ class Cluster:
             if not task.cancelled():
                 task.exception()  # otherwise asyncio logs that it was never retrieved
 
+    async def _guarded(self, sending: Coroutine[Any, Any, list[Record]]) -> list[Record]:
+        """Await records being sent; stop the producer if that fails or leaves records."""
+        try:
+            with translated():
+                rest = await sending
+        except BaseException:
+            await self.disconnect()
+            raise
+        if rest:
+            # The producer's sequence numbers include records that the brokers rejected.
+            await self.disconnect()
+        return rest
+
+    async def _transact(self, records: Sequence[Record], *, commit: bool) -> list[Record]:
+        assert self._producer is not None
+        if not self._in_transaction:
+            await self._producer.begin_transaction()
+            self._in_transaction = True
+        rest = await self._send(records)
+        if commit and not rest:
+            await self._producer.commit_transaction()
+            self._in_transaction = False
+        return rest
+
     async def _send(self, records: Sequence[Record]) -> list[Record]:
         assert self._producer is not None
         partitions: dict[tuple[str, int], list[Record]] = defaultdict(list)
@@ -297,9 +295,7 @@ class Cluster:
         try:
             return [record for rest in await asyncio.gather(*sending) for record in rest]
         finally:
-            for task in sending:
-                task.cancel()
-            await asyncio.gather(*sending, return_exceptions=True)
+            await cancel_and_wait(*sending)
 
     async def _send_to(self, topic: str, partition: int, records: list[Record]) -> list[Record]:
         """Send the records of one partition; return those from the first batch on that the broker found too large."""

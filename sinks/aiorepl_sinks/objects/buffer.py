@@ -83,7 +83,7 @@ def steps(batch: Batch) -> Iterator[Step]:
         # Dead letters: the rest of a transaction does not follow.
         yield Step(True, batch.slices, batch.end_lsn)
         return
-    units = ((whole, list(unit)) for whole, unit in map(_judged, batch.transactions()))
+    units = ((whole, list(unit)) for whole, unit in map(_with_whole, batch.transactions()))
     for whole, run in groupby(units, key=lambda unit: unit[0]):
         if whole:
             slices = list(chain.from_iterable(unit for _, unit in run))
@@ -93,7 +93,8 @@ def steps(batch: Batch) -> Iterator[Step]:
                 yield Step(False, unit, unit[-1].end_lsn)
 
 
-def _judged(unit: list[Slice]) -> tuple[bool, list[Slice]]:
+def _with_whole(unit: list[Slice]) -> tuple[bool, list[Slice]]:
+    """Return whether a transaction's slices are the whole transaction, and the slices."""
     return unit[0].transaction is None or (unit[0].first and unit[-1].last), unit
 
 

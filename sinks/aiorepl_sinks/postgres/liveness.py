@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from aiorepl.cancellation import cancel_and_wait
 from aiorepl_sinks.postgres.errors import ERRORS
 
 _log = logging.getLogger("aiorepl.sink")
@@ -60,9 +61,7 @@ class Liveness:
             yield
         finally:
             timer.cancel()
-            for task in tasks:
-                task.cancel()
-                await asyncio.wait(tasks)
+            await cancel_and_wait(*tasks)
 
     async def _check(self) -> None:
         previous: BackendState | None = None

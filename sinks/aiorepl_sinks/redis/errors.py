@@ -13,7 +13,7 @@ from aiorepl import PermanentError, TransientError
 from aiorepl_sinks import tls
 
 # An error's code is the first word of its message. Until Redis 6.2 a failed script reports the error of the command that
-# failed within it at the end of a message of its own, behind ": -".
+# failed within it at the end of its own message, after ": -".
 _CODE: Final = re.compile(r"(?:^|: -)([A-Z]+)\b")
 _ACCESS_DENIED: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
 # ACL errors within a script, until Redis 6.2 and since 7; they have no code.

@@ -171,7 +171,7 @@ class WebhookSink(Sink):
         self._pool: httpcore2.AsyncConnectionPool | None = None
         self._unfinished: dict[Batch, _Delivery] = {}
         # The message of a 410 response, after which nothing is sent until the next ``open``.
-        self._gone = ""
+        self._stopped = ""
         if http2:
             # At DEBUG it logs headers, which may contain secrets.
             logging.getLogger("hpack").setLevel(logging.INFO)
@@ -180,7 +180,7 @@ class WebhookSink(Sink):
         """Make the connection pool; the first batch connects."""
         self._source = source_digest(context)
         self._events.open(context.position)
-        self._gone = ""
+        self._stopped = ""
         self._pool = pool(
             self._tls_context, connections=self._connections, http2=self._http2, private=self._private
         )
@@ -188,8 +188,8 @@ class WebhookSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Send the batch in as many requests as it needs, one after the other."""
-        if self._gone:
-            raise PermanentError(self._gone, fatal=True)
+        if self._stopped:
+            raise PermanentError(self._stopped, fatal=True)
         delivery = self._unfinished.pop(batch, None)
         if delivery is None:
             delivery = _Delivery(batch, deque(self._cut(self._events_of(batch))))
@@ -244,10 +244,10 @@ class WebhookSink(Sink):
             case Outcome.RETRY:
                 raise TransientError(problem, retry_after=retry_after(response.retry_after, time.time()))
             case Outcome.GONE:
-                self._gone = (
+                self._stopped = (
                     f"{problem}: the receiver wants no more requests; none is sent until the next start"
                 )
-                raise PermanentError(self._gone, fatal=True)
+                raise PermanentError(self._stopped, fatal=True)
             case Outcome.REQUEST_REJECTED:
                 if response.location is not None:
                     problem += (

@@ -23,7 +23,7 @@ class Losing(FaultySink):
 
     async def write(self, batch):
         if self.calls.count("write") + 1 in self._numbers:
-            self.lost += self.inner._parts_held
+            self.lost += self.inner._holds_slices
             await self.inner._cluster.disconnect()
         await super().write(batch)
 
