@@ -9,7 +9,7 @@ from aiorepl.wire import sql
 
 async def test_more_than_a_round_behind_an_undecided_prepare(published, monkeypatch):
     """The slot stays before the PREPARE, so polls grow until they reach COMMIT PREPARED."""
-    monkeypatch.setattr(sql, "_ROUND", 20)
+    monkeypatch.setattr(sql, "_ROUND_ROWS", 20)
     sink = MemorySink()
     source = published.source(interface="sql", two_phase=True)
     async with Pipeline(source, [sink], batches=BatchPolicy(flush_seconds=0.1)):
