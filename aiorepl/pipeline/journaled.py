@@ -74,6 +74,9 @@ class JournaledFanOut(FanOut):
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
+        # Sinks whose cursor may still move back, because they have not returned their position yet.
+        self._unopened = set(sinks)
+        self._all_opened = asyncio.Event()
         self._preflight: PreflightResult | None = None
         # Where the journal begins, and its end at this start.
         self._journal_start = LSN(0)
@@ -122,8 +125,7 @@ class JournaledFanOut(FanOut):
         self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
         cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._retention is not None:
-            # Only now, when the cursor of every sink protects the segments that it needs.
-            pruning = asyncio.create_task(keep_pruned(self._url, self._retention), name="aiorepl retention")
+            pruning = asyncio.create_task(self._keep_pruned(self._retention), name="aiorepl retention")
             cleanup.push_async_callback(cancel_and_wait, pruning)
         self.started.set()
         async with asyncio.TaskGroup() as group:
@@ -182,7 +184,19 @@ class JournaledFanOut(FanOut):
         except Exception as error:  # noqa: BLE001 - raised once everything has ended
             self._sink_failed(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
 
+    async def _keep_pruned(self, retention: Retention) -> None:
+        # A sink that was restored from a backup needs segments from before its cursor.
+        if self._unopened:
+            await self._all_opened.wait()
+        await keep_pruned(self._url, retention)
+
+    def _opened(self, name: str) -> None:
+        self._unopened.discard(name)
+        if not self._unopened:
+            self._all_opened.set()
+
     def _sink_failed(self, name: str, error: Exception) -> None:
+        self._opened(name)
         self._failed[name] = error
         self.statistics[name].failed = str(error)
         _log.error("sink %s stops, the other sinks continue: %s", name, error)
@@ -224,6 +238,7 @@ class JournaledFanOut(FanOut):
             await progress.rewound(start.lsn)
         elif not continuity.open:
             await progress.durable(reads_from)
+        self._opened(name)
         buffer = self._new_buffer(name, self._buffer_bytes)
         held = None if own is None else start
         worker = self._worker(name, delivery, buffer, progress, after=start.lsn, held=held)

@@ -23,11 +23,11 @@ class LedgerProgress:
         self._name = name
 
     async def accepted(self, end_lsn: LSN) -> None:
-        """Tell the ledger."""
+        """Record it in the ledger."""
         self._ledger.accept(self._name, end_lsn)
 
     async def durable(self, end_lsn: LSN) -> None:
-        """Tell the ledger, which may confirm the slot up to here."""
+        """Record it in the ledger, which may confirm the slot up to here."""
         self._ledger.durable(self._name, end_lsn)
 
     async def rewound(self, lsn: LSN) -> None:

@@ -7,6 +7,7 @@ import pytest
 from aiorepl import BatchPolicy, Pipeline, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.lsn import LSN
+from aiorepl.pipeline import journaled
 from aiorepl.source.continuity import Gap
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
@@ -90,3 +91,25 @@ async def test_a_sink_that_is_behind_the_journal(stream, commit, tmp_path):
     pipeline = await run(source, {"s": sink}, journal=journal, accept_gap=True)
     assert (Gap("sink s", ends[0], ends[1]),) == pipeline.statistics().gaps
     assert [2] == ids(sink)
+
+
+async def test_retention_waits_for_a_sink_that_was_restored(stream, commit, tmp_path, monkeypatch):
+    """Nothing is pruned before every sink has returned its position, which may be before its cursor."""
+    source, journal = MemorySource(stream=stream), str(tmp_path)
+    sink, restored = MemorySink(keeps_position=True), MemorySink(keeps_position=True)
+    ends = []
+    for number in range(4):
+        ends.append(commit(number))
+        await run(source, {"s": sink}, journal=journal)
+    assert [0, 1, 2, 3] == ids(sink)
+    restored.position = restored._durable_position = stream.position.at(ends[0])
+    cursors = []
+
+    async def prune_once(url, retention):
+        cursors.append(Cursors(url).get("s").lsn)
+        prune(url, retention=retention)
+
+    monkeypatch.setattr(journaled, "keep_pruned", prune_once)
+    await run(source, {"s": restored}, journal=journal, retention="0s")
+    assert [ends[0]] == cursors
+    assert [1, 2, 3] == ids(restored)
