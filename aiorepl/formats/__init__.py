@@ -1,6 +1,6 @@
-"""Changes to events: the bytes that leave the process. Pure.
+"""Formats turn changes into events, the bytes that leave the process. Pure.
 
-``named`` gives a format by its name, as options and files spell it; ``docs/formats.md`` describes each.
+``named`` returns a format by its name in options and files; ``docs/formats.md`` describes each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __path__ = compiled.path_of(__name__, __path__)
 
-# Where each is, and whether it shows values in the ways of `values`; imported when asked for.
+# Module and class of each, imported on first use; whether it has the option `values`.
 _FORMATS: Final = {
     "native": ("aiorepl.formats.native:NativeFormat", True),
     "debezium": ("aiorepl.formats.debezium:DebeziumFormat", False),
@@ -37,13 +37,13 @@ def named(
     boundaries: bool = False,
     position: Position | None = None,
 ) -> Format:
-    """The format called ``chosen``.
+    """Return a format by name.
 
-    :param chosen: a name, or the name as ``type`` with options of the format's own: ``{"type": "debezium", "decimals":
+    :param chosen: a name, or a table with the name as ``type`` and options of the format: ``{"type": "debezium", "decimals":
         "double"}``.
     :param values: ``"typed"`` or ``"text"``, for formats with a choice.
-    :param boundaries: also write an event where a transaction begins and where it has committed.
-    :param position: of the source, after which formats that name it call it unless an option does.
+    :param boundaries: write events for the begin and the end of a transaction too.
+    :param position: of the source; formats that name the source take its name from here by default.
     :raises ConfigurationError: for an unknown name, an option that the format does not have, or ``values`` that it
         cannot write.
     """

@@ -1,11 +1,11 @@
-"""CloudEvents 1.0: the native event as ``data``, and who, what and when around it.
+"""CloudEvents 1.0 with the native event as ``data``.
 
-Structured, one JSON object an event, which is the form of ``events``::
+Structured mode, one JSON object per event, from ``events``::
 
     {"specversion":"1.0","id":"0/171B2A8-0","source":"/postgresql/7300…/orders","type":"aiorepl.insert.v1",
      "subject":"public.orders","time":"2026-11-21T08:00:00.123456Z","datacontenttype":"application/json","data":{…}}
 
-Binary, the attributes as headers beside the data: ``http`` and ``kafka``.
+Binary mode, with the attributes as headers, from ``http`` and ``kafka``.
 
 Source: CloudEvents 1.0.2, its JSON event format, HTTP and Kafka protocol bindings.
 """

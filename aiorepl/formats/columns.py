@@ -1,4 +1,4 @@
-"""A row's columns as fragments of an event: what a relation contributes is prepared once, a row costs its columns."""
+"""Columns as fragments of an event; the fragments of a relation are prepared once, not for each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from aiorepl.values.codec import Encoder
 
 
 class Frame(NamedTuple):
-    """What stands around a column's value, and what stands for a value that was not sent: ``None`` for nothing at all."""
+    """The bytes around the value of a column.
+
+    :param unchanged: the bytes for a value that was not sent; ``None`` to omit the column.
+    """
 
     before: bytes
     behind: bytes = b""

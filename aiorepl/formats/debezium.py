@@ -1,9 +1,9 @@
-"""Debezium's change events: what its PostgreSQL connector writes through Kafka Connect's JSON without schemas.
+"""Debezium's change events, as its PostgreSQL connector writes them with Kafka Connect's JSON converter, without schemas.
 
     {"before":null,"after":{"id":1},"source":{…},"transaction":null,"op":"c","ts_ms":…,"ts_us":…,"ts_ns":…}
 
-A key that changes is a delete and a create, a truncate is an event for each table. ``docs/formats.md`` has what differs
-from Debezium itself.
+A changed key is a delete and a create; a truncate is one event per table. ``docs/formats.md`` lists the differences from
+Debezium.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events one by one, as a sink's options ask for them: for targets that keep each by itself. Pure.
+"""Single events as the options of a sink specify, for targets that store each event by itself. Pure.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What every format is: changes in, events out, and which events stand around a transaction."""
+"""The base of all formats: changes in, events out, with events for the boundaries of transactions."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 class Format:
     """Writes events. Override ``event``, and ``begin`` and ``end`` if there are boundaries.
 
-    A format that is given changes for keys, topics or headers of their own takes them through ``split`` first::
+    If events get their own keys, topics or headers, pass each change through ``split`` first::
 
         for change in batch.changes:
             for part in form.split(change):
                 send(routing(part), form.event(part))
 
-    :param boundaries: also write an event where a transaction begins and where it has committed.
+    :param boundaries: write events for the begin and the end of a transaction too.
     """
 
     content_type: str = "application/json"
     """The media type of an event."""
 
     supports_prepared: bool = False
-    """Whether it has events for a prepared transaction and for how that ends, so that it may come when it is prepared."""
+    """Whether it has events for PREPARE and its decision, so that a transaction may be delivered at PREPARE."""
 
     def __init__(self, *, boundaries: bool = False) -> None:
         self.boundaries = boundaries
 
     def events(self, parts: Iterable[Slice]) -> Iterator[bytes]:
-        """The events of consecutive slices, in order, without line ends.
+        """Yield the events of consecutive slices, in order, without line ends.
 
-        :raises DataError: when a column's bytes are not what its type says.
+        :raises DataError: the bytes of a column do not match its type.
         """
         for part in parts:
             if (begin := self._before(part)) is not None:
@@ -52,11 +52,11 @@ class Format:
                 yield end
 
     def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:
-        """The same in one piece, a line each."""
+        """Return the events as one text with a line each."""
         return b"".join([event + b"\n" for event in self.events(parts)])
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """The changes that have an event each: most often the change itself. None of what the format cannot say."""
+        """Split a change into changes with one event each: usually itself, or none if the format has no event for it."""
         return (change,)
 
     def event(self, change: Change) -> bytes:

@@ -1,6 +1,6 @@
-"""The native event: one JSON object a change, the form that ``aiorepl tail`` prints and the file sinks write.
+"""The native format: one JSON object per change, as ``aiorepl tail`` prints it and file sinks write it.
 
-``native_rows`` writes the rows; here are the other events.
+``native_rows`` writes row events; this module writes the others.
 
 A row event::
 

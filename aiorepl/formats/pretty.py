@@ -1,4 +1,4 @@
-"""For people at a terminal: one line a change, the columns as PostgreSQL prints them.
+"""A format for reading on a terminal: one line per change, with columns as PostgreSQL prints them.
 
 08:00:00.123456 0/171B2A8-0 INSERT public.orders id=1 note='first'
 """

@@ -1,4 +1,4 @@
-"""Where a change belongs, as a template: the topic, subject, stream or partition key that a user writes down. Pure.
+"""Templates for the topic, subject, stream or partition key of a change. Pure.
 
 Routing("cdc.{schema}.{table}")      one of each table
 Routing("tenant-{new.tenant_id}")    by a column
@@ -21,7 +21,7 @@ _FIELDS: Final = ("schema", "table", "kind", "key")
 
 
 class Routing:
-    """A template with fields in braces; everything else stands for itself.
+    """A template with fields in braces; other text is literal.
 
     ``{schema}`` and ``{table}`` are the table's, of a logical decoding message ``message`` and its prefix; a dot and a
     percent sign in a name are ``%2E`` and ``%25``, so that a template with dots between the fields gives each table a place

@@ -1,4 +1,4 @@
-"""The native event of a schema change: the table as it is described from here on, and what is different.
+"""The native event of a schema change: the new description of a table, and the differences.
 
 ::
 
@@ -8,9 +8,8 @@
      "added":["note"],"dropped":[],"retyped":[{"name":"id","from":"int4","to":"int8"}],
      "renamed":[{"from":"a","to":"b"}],"key":null,"was":null}
 
-``first`` is set where nothing was known to compare with, as after each start. ``key`` has the names of the identifying
-columns before and after, if these are others; ``was`` the table's schema and name before, if either is another. The
-ordinal is that of the row which follows.
+``first`` is true without an earlier description to compare with, as after each start. ``key`` has the key columns before and
+after, if they differ; ``was`` has the earlier schema and name, if one differs. The ordinal is that of the following row.
 """
 
 from __future__ import annotations

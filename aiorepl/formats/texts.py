@@ -1,4 +1,4 @@
-"""Tuples as PostgreSQL's text, whatever they were sent as. Pure."""
+"""Tuples in text format, converted from binary format if necessary. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aiorepl.values.registry import Types
 class Texts:
     """The tuples of one relation.
 
-    :param binary: whether columns may have come in binary form.
+    :param binary: whether columns may be in binary format.
     """
 
     def __init__(self, relation: Relation, types: Types, *, binary: bool) -> None:
         self.printed = 0
-        """The bytes of text that were made of binary values so far."""
+        """The number of bytes of text converted from binary values."""
         self._relation = relation
         self._printers = (
             [types.text(column.type_oid, BINARY) for column in relation.columns] if binary else None

@@ -1,4 +1,4 @@
-"""The names of types as SQL spells them, with their modifiers: ``character varying(20)``, ``numeric(12,2)[]``.
+"""SQL names of types, with their modifiers: ``character varying(20)``, ``numeric(12,2)[]``.
 
 Source: format_type.c, and the typmodout functions of the types.
 """

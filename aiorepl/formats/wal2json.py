@@ -1,9 +1,8 @@
-"""What wal2json writes with ``format-version`` 2: one JSON object a row, and one where a transaction begins and ends.
+"""wal2json's output with ``format-version`` 2: one JSON object per row, and one at the begin and end of a transaction.
 
     {"action":"I","schema":"public","table":"t","columns":[{"name":"a","type":"integer","value":1}]}
 
-The parameters are wal2json's of these names, with their defaults; ``docs/formats.md`` has what pgoutput does not tell and
-so cannot be written.
+Parameters have wal2json's names and defaults. ``docs/formats.md`` lists what pgoutput does not send.
 """
 
 from __future__ import annotations
