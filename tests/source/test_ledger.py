@@ -130,6 +130,36 @@ def test_a_release_concerns_its_own_transaction():
         assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
 
 
+def test_a_release_leaves_a_later_transaction_of_the_same_gid():
+    """A gid is used again after its transaction has ended; a replayed release does not concern the later one."""
+    ledger = Ledger(START, ["s"])
+    ledger.hold("gid", LSN(200))
+    ledger.complete(LSN(200))
+    ledger.release("".join(["g", "id"]), LSN(300))
+    ledger.complete(LSN(300))
+    ledger.complete(LSN(400))
+    ledger.durable("s", LSN(400))
+    assert (LSN(400), None) == (ledger.flushed, ledger.resend_from)
+    ledger.hold("gid", LSN(500))
+    ledger.complete(LSN(500))
+    ledger.release("gid", LSN(300))
+    ledger.complete(LSN(600))
+    ledger.durable("s", LSN(600))
+    assert (LSN(400), LSN(400)) == (ledger.flushed, ledger.resend_from)
+
+
+def test_a_release_without_sinks():
+    """A hold goes with the transaction that releases it, even if no sink reports progress afterwards."""
+    ledger = Ledger(START, [])
+    ledger.complete(LSN(150))
+    ledger.hold("gid", LSN(200))
+    ledger.complete(LSN(200))
+    ledger.release("gid", LSN(300))
+    assert LSN(150) == ledger.flushed
+    ledger.complete(LSN(300))
+    assert (LSN(300), None) == (ledger.flushed, ledger.resend_from)
+
+
 def test_a_sink_that_lost_what_it_had():
     """``flushed`` moves back as far as the server does not know it; a greater loss is reported."""
     ledger = Ledger(LSN(10), ["a", "b"])
