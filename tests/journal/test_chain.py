@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl.journal.chain import Chain, find_break
+from aiorepl.journal.chain import Break, Chain, Segment, find_break
 from aiorepl.journal.metadata import Gap, Manifest, State, segment_name
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -97,3 +98,68 @@ def test_gaps() -> None:
     assert [lsn for lsn in range(150) if chain.hole(LSN(lsn))] == list(range(101, 120))
     assert chain.gaps(LSN(0), LSN(120)) == chain.gaps(LSN(100), LSN(130)) == [gap]
     assert chain.gaps(LSN(0), LSN(119)) == chain.gaps(LSN(120), LSN(130)) == []
+
+
+def test_the_ends_of_a_chain() -> None:
+    """A chain starts where its first segment does, and ends at its last segment or the WAL after it."""
+    names = tuple(names_of([10, 20, 30])[1:])
+    chain = Chain(MANIFEST, State(SOURCE.at(LSN(35)), names[-1]), names)
+    assert (chain.start_lsn, chain.last_segment_end, chain.end_lsn) == (10, 30, 35)
+    assert chain.last == Segment(names[-1], LSN(20), LSN(30))
+    assert [segment.after for segment in chain.segments()] == [10, 20]
+    behind = Chain(MANIFEST, State(SOURCE.at(LSN(20)), names[0]), names)
+    assert behind.end_lsn == 30
+    empty = Chain(MANIFEST, State(SOURCE), ())
+    assert (empty.start_lsn, empty.last_segment_end, empty.end_lsn) == (0, 0, MANIFEST.start_lsn)
+    assert (empty.last, empty.segments()) == (None, [])
+
+
+FIRST, SECOND, THIRD = names_of([0x10, 0x20, 0x30])
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "expected"),
+    [
+        (
+            [FIRST, "odd"],
+            state_of([FIRST]),
+            Break("odd.index", "does not have the name of a segment", "Move it out of the folder"),
+        ),
+        (
+            [FIRST, THIRD],
+            state_of([THIRD]),
+            Break(f"{0x10:016X}-*.index", "is missing: there is nothing between 0/10 and 0/20"),
+        ),
+        (
+            [FIRST, segment_name(LSN(8), LSN(0x20))],
+            state_of([FIRST]),
+            Break(
+                f"{8:016X}-{0x20:016X}.index",
+                f"does not follow {FIRST}.index",
+                "Move the file that does not belong to this journal out of the folder",
+            ),
+        ),
+        (
+            [FIRST, SECOND, THIRD],
+            state_of([FIRST]),
+            Break("position.json", "is an older copy: it ends at 0/10, and a segment starts at 0/20"),
+        ),
+        (
+            [FIRST],
+            state_of([FIRST, SECOND]),
+            Break(f"{SECOND}.index", "is missing, although position.json names it"),
+        ),
+        (
+            [SECOND],
+            State(SOURCE.at(LSN(0x10))),
+            Break("position.json", "is an older copy: it ends at 0/0, and a segment starts at 0/10"),
+        ),
+        ([], state_of([FIRST]), Break(f"{FIRST}.index", "is missing, although position.json names it")),
+        ([FIRST], None, Break("position.json", "is missing")),
+    ],
+)
+def test_what_a_break_says(names: list[str], state: State | None, expected: Break) -> None:
+    """A break names the file, the problem, and the remedy if it is another one than to restore the file."""
+    assert find_break(names, MANIFEST, state) == expected
+    no_manifest = Break("journal.json", "is missing")
+    assert find_break(names, None, state) == no_manifest
