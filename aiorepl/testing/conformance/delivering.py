@@ -106,9 +106,9 @@ class Batches(Conformance):
                 await self.write(sink, parts[:-1], IN_PARTS)
                 await self.expect(before, parts[:-1], after="all slices of a transaction but the last")
                 # The last slice arrives in one batch with later transactions.
-                behind = scenario.items(2)
-                await self.write(sink, [parts[-1], *behind], ONE_BATCH)
-                await self.expect([*before, *parts, *behind], after="its last slice")
+                later = scenario.items(2)
+                await self.write(sink, [parts[-1], *later], ONE_BATCH)
+                await self.expect([*before, *parts, *later], after="its last slice")
 
         self.live(life)
 

@@ -128,7 +128,7 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
             for scope in _ordered_scopes(known[at], self.order):
                 if scope in last and at < last[scope]:
                     raise ContractBroken(
-                        f"after {after}, {_named([at])} comes behind {_named([last[scope]])}",
+                        f"after {after}, {_named([at])} comes after {_named([last[scope]])}",
                         f'order = "{self.order}": batches come in commit order, changes within a transaction in the order '
                         "they were made; repetitions aside they are seen in that order",
                     )

@@ -23,12 +23,12 @@ class Replays(Conformance):
         )
         scenario = Scenario()
         # One whole transaction was rejected, and the second change of another one.
-        done, refused = scenario.items(2), scenario.items(2)
+        done, rejected = scenario.items(2), scenario.items(2)
         (part,) = scenario.commit(
-            scenario.item(), scenario.table(ITEMS).insert("2000000", "refused", None), scenario.item()
+            scenario.item(), scenario.table(ITEMS).insert("2000000", "rejected", None), scenario.item()
         )
         done.append(replace(part, changes=[part.changes[0], part.changes[2]]))
-        refused.append(replace(part, changes=[part.changes[1]]))
+        rejected.append(replace(part, changes=[part.changes[1]]))
         done += scenario.items(2)
 
         async def life() -> None:
@@ -37,10 +37,10 @@ class Replays(Conformance):
 
         async def replaying() -> None:
             async with self.opened(scenario) as (sink, held):
-                for letter in refused:
+                for letter in rejected:
                     await sink.replay(Batch((letter,)))
                     await sink.flush()
-                await self.expect(done, replayed=refused, after="dead letters were written again")
+                await self.expect(done, replayed=rejected, after="dead letters were written again")
             async with self.opened(scenario) as (sink, left):
                 if left != held:
                     raise ContractBroken(
@@ -51,12 +51,12 @@ class Replays(Conformance):
 
         async def again() -> None:
             async with self.opened(scenario) as (sink, held):
-                rest = self.missing(scenario, held, confirmed) if self.exactly_once else behind
+                rest = self.missing(scenario, held, confirmed) if self.exactly_once else later
                 await self.write(sink, rest)
-                await self.expect([*done, *behind], replayed=refused, after="later rows behind a replay")
+                await self.expect([*done, *later], replayed=rejected, after="later rows after a replay")
 
         self.live(life)
         self.live(replaying)
         confirmed = scenario.stream.ends[-1]
-        behind: list[Slice] = scenario.items(2)
+        later: list[Slice] = scenario.items(2)
         self.live(again)

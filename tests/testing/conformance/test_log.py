@@ -384,7 +384,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     ("sink", "tests", "says"),
     [
         (OneOfAnIdentity, "test_schema_changes", "1 of 2 changes that were flushed are not"),
-        (ReordersLargeBatches, "test_a_large_batch", "comes behind"),
+        (ReordersLargeBatches, "test_a_large_batch", "comes after"),
         (RenumbersAfterALostAnswer, LOST_ANSWERS, "that were not written to the sink"),
         (NamesAnewAfterALostAnswer, LOST_ANSWERS, "under a second id"),
         (DropsWhatItHeardNothingOf, LOST_ANSWERS, "in spite of a lost answer"),
@@ -428,7 +428,7 @@ def test_an_outage_that_is_none_is_found(failures):
     [
         (DropsTheLast, "test_what_is_flushed_is_there", "that were flushed are not in the target"),
         (FlushesLate, "test_what_was_flushed_survives_a_crash", "that were flushed are not in the target"),
-        (Reorders, "test_what_is_flushed_is_there", "comes behind"),
+        (Reorders, "test_what_is_flushed_is_there", "comes after"),
         (Renumbers, "test_a_restart_with_an_older_confirmation", "that were flushed are not in the target"),
         (SharesAnId, "test_what_is_flushed_is_there", "under that of another event"),
         (Invents, "test_what_is_flushed_is_there", "that were not written to the sink"),
@@ -453,7 +453,7 @@ def test_order_is_what_the_sink_claims(failures, claims, fails):
 def test_reversed_keys_are_found(failures):
     """Where each key's order is claimed and not kept."""
     found = failures(case_of(ReversedByKey, order="key"))
-    assert "comes behind" in found["test_what_is_flushed_is_there"]
+    assert "comes after" in found["test_what_is_flushed_is_there"]
 
 
 def test_concurrent_writes_are_tried(failures):
