@@ -48,7 +48,7 @@ class Columns:
         """What was sent of the old row, if anything was."""
         if change.raw_old is None:
             return None
-        return self._written(change.raw_old, change.old_kinds, change.old_places)
+        return self._written(change.raw_old, change.old_kinds, change.old_indexes)
 
     def key(self, change: RowChange) -> list[bytes]:
         """The replica identity's columns before the change, of an insert of the new row."""

@@ -95,13 +95,13 @@ def _columns(change: Change, field: str) -> str:
             names = [name] if name in names else []
         columns, kinds = (change.raw_new, change.new_kinds) if change.raw_old is None else _old(change)
         return ",".join(_text(change, column, columns, kinds) for column in names)
-    if name not in change.layout.places:
+    if name not in change.layout.indexes:
         return ""
-    place = change.layout.places[name]
+    place = change.layout.indexes[name]
     new = change.raw_new
     if new is not None and new[place] is not UNCHANGED:
         return _text(change, name, new, change.new_kinds)
-    if change.raw_old is not None and place in change.old_places:
+    if change.raw_old is not None and place in change.old_indexes:
         return _text(change, name, *_old(change))
     return ""
 
@@ -112,7 +112,7 @@ def _old(change: RowChange) -> tuple[list[Raw] | None, bytes | None]:
 
 def _text(change: RowChange, name: str, columns: list[Raw] | None, kinds: bytes | None) -> str:
     layout = change.layout
-    place = layout.places[name]
+    place = layout.indexes[name]
     raw = None if columns is None else columns[place]
     if not isinstance(raw, bytes):
         return ""

@@ -1,4 +1,4 @@
-"""pgoutput, the logical replication plugin's output: bytes to messages. Pure: no sockets, no loop, no clock."""
+"""pgoutput, the logical replication plugin's output: its options, and its messages. Pure: no sockets, no event loop, no clock."""
 
 from aiorepl import compiled
 

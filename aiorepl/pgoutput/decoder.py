@@ -1,12 +1,11 @@
-"""Bytes to messages: one reader a message, chosen by the first byte.
+"""Decodes the bytes of pgoutput to messages, by the first byte.
 
-The decoder keeps three things between messages: which options were negotiated (they, not the version number,
-choose a layout: Stream Abort has its LSN and time under ``streaming=parallel`` alone), whether it stands in a
-stream block (only there does a message begin with an xid), and the relations described so far. Whether the order
-of messages makes sense is the assembler's to judge.
+The decoder keeps three things between messages: the negotiated options, whether it is in a stream block, and the relations
+described so far. The options decide about the layout, not the version number: Stream Abort has an LSN and a time only under
+``streaming=parallel``. Messages begin with an xid only within a stream block. The assembler checks the order of messages.
 
-Every reader checks each length before it believes it and that nothing is left over, so any bytes at all give a
-message or a ProtocolError.
+Every length is verified before it is used, and nothing may be left over, so that any bytes give a message or a
+ProtocolError.
 
 Source: "Logical Replication Message Formats"; proto.c, ``logicalrep_read_*``; worker.c, ``apply_dispatch``.
 """
@@ -51,7 +50,7 @@ class Decoder:
         self.streaming = streaming
         self.views = RelationViews()
         self.position = 0
-        """Where in the WAL the message was sent from that ``messages`` has come to."""
+        """The WAL position of the last message that ``messages`` decoded."""
         self._xid: int | None = None
         self._readers: dict[int, Callable[[bytes], m.AnyMessage]] = {
             ord("B"): self._begin,
@@ -73,19 +72,22 @@ class Decoder:
         }
 
     def messages(self, frames: Iterable[XLogData]) -> Iterator[m.AnyMessage]:
-        """Read these one after the other, as ``decode`` does, when asked for the next."""
+        """Decode the messages of these frames, lazily.
+
+        :raises ProtocolError: as ``decode``.
+        """
         for frame in frames:
             self.position = frame.start
             yield self.decode(frame.payload)
 
     def decode(self, payload: bytes) -> m.AnyMessage:
-        """Read one message. The message keeps ``payload``.
+        """Decode one message, which keeps a reference to ``payload``.
 
-        :raises ProtocolError: naming message and field; the decoder is of no use after that.
+        :raises ProtocolError: names the message and field; the decoder cannot be used afterwards.
         """
         if not payload:
             raise ProtocolError("an empty message")
-        # Rows come first: there are a thousand of them for one of anything else.
+        # Rows first, because they are by far the most frequent.
         kind = payload[0]
         if kind == _INSERT:
             return self._insert(payload)
@@ -137,7 +139,7 @@ class Decoder:
         return message
 
     def _content(self, payload: bytes, message: str) -> int:
-        """Where a row's relation stands, which a byte at least is behind."""
+        """The offset of a row message's relation oid, after which there is at least one byte."""
         at = 1 if self._xid is None else 5
         if len(payload) <= at + _RELATION_BYTES:
             raise ProtocolError("cut short", message=message)
@@ -150,7 +152,7 @@ class Decoder:
         return self.views.find(oid, message) if relation is None else relation
 
     def _xid_of(self, payload: bytes) -> int | None:
-        """The xid that a content message begins with inside a block."""
+        """The xid of a content message within a stream block; else ``None``."""
         if self._xid is None:
             return None
         data: Any = payload  # a pointer in the compiled form
@@ -167,7 +169,7 @@ class Decoder:
                 f"{count} relations do not fit the message", message="Truncate", field="relations"
             )
         relations = tuple(
-            self.views.find(_UINT32(payload, place)[0], "Truncate") for place in range(at, len(payload), 4)
+            self.views.find(_UINT32(payload, offset)[0], "Truncate") for offset in range(at, len(payload), 4)
         )
         return m.Truncate(
             relations, bool(options & _CASCADE), bool(options & _RESTART_IDENTITY), payload, xid
@@ -190,7 +192,7 @@ class Decoder:
             )
         return m.Message(bool(flags), lsn, prefix, payload[at:], payload, xid)
 
-    # What describes the rows.
+    # Descriptions of tables and types.
 
     def _relation(self, payload: bytes) -> Relation:
         xid, at = self._prefix(payload, "Relation", _RELATION_BYTES)
@@ -232,14 +234,14 @@ class Decoder:
         return described
 
     def _origin(self, payload: bytes) -> m.Origin:
-        # The one content message that carries no xid in a stream: logicalrep_write_origin knows of none.
+        # The only content message without an xid in a stream block: logicalrep_write_origin has no such parameter.
         if len(payload) < 9:
             raise ProtocolError("cut short", message="Origin", field="commit LSN")
         name, at = _string(payload, 9, "Origin", "name")
         _end(payload, at, "Origin")
         return m.Origin(int.from_bytes(payload[1:9], "big"), name, self._xid)
 
-    # What frames a transaction.
+    # The beginning and the end of transactions and stream blocks.
 
     def _begin(self, payload: bytes) -> m.Begin:
         fields = m.Begin(*_exactly(payload, _BEGIN, "Begin"))
@@ -327,13 +329,13 @@ class Decoder:
         self.views.make_common(fields.xid)
         return fields
 
-    def _prefix(self, payload: bytes, message: str, least: int) -> tuple[int | None, int]:
-        """The xid that a content message begins with inside a block, and where its own fields begin."""
+    def _prefix(self, payload: bytes, message: str, minimum: int) -> tuple[int | None, int]:
+        """The xid of a content message within a stream block, and the offset of its own fields."""
         if self._xid is None:
-            if len(payload) <= least:
+            if len(payload) <= minimum:
                 raise ProtocolError("cut short", message=message)
             return None, 1
-        if len(payload) <= least + 4:
+        if len(payload) <= minimum + 4:
             raise ProtocolError("cut short", message=message)
         return _UINT32(payload, 1)[0], 5
 
@@ -369,13 +371,13 @@ def _string(payload: bytes, at: int, message: str, field: str) -> tuple[str, int
     end = payload.find(0, at)
     if end < 0:
         raise ProtocolError("has no end", message=message, field=field)
-    # A database in SQL_ASCII converts nothing: what is not UTF-8 stays readable and distinct.
+    # A database in SQL_ASCII can send text that is not UTF-8: keep it readable and distinct.
     return payload[at:end].decode("utf-8", "backslashreplace"), end + 1
 
 
 def _end(payload: bytes, at: int, message: str) -> None:
     if at != len(payload):
-        raise ProtocolError(f"has {len(payload) - at} bytes behind its end", message=message)
+        raise ProtocolError(f"has {len(payload) - at} bytes after its end", message=message)
 
 
 def _no_flags(flags: int, message: str) -> None:

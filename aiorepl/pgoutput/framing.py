@@ -1,7 +1,4 @@
-"""Messages that are kept, one after the other, each behind its length: four bytes, big-endian. Pure.
-
-Spool files and the journal's blocks are made of these.
-"""
+"""Messages with a length prefix of four bytes, big-endian, as the spool and the journal's blocks hold them. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ from typing import Final
 _LENGTH: Final = struct.Struct(">I")
 
 frame_length: Final = _LENGTH.pack
-"""What stands before a message of so many bytes."""
+"""The length prefix of a message of so many bytes."""
 
 
 def framed(payload: bytes) -> bytes:
-    """A message behind its length."""
+    """Return a message with its length prefix."""
     return frame_length(len(payload)) + payload
 
 
 def unframed(data: bytes) -> Iterator[bytes]:
-    """The messages, in order.
+    """Yield the messages, in order.
 
-    :raises ValueError: when the lengths do not add up.
+    :raises ValueError: the last message is cut short.
     """
     at, size, unpack = 0, len(data), _LENGTH.unpack_from
     while at < size:

@@ -1,9 +1,9 @@
-"""The nineteen messages of pgoutput, with each field under the name the PostgreSQL documents give it.
+"""The nineteen messages of pgoutput, with the field names of PostgreSQL's documentation.
 
-Named tuples, so immutable and cheap; each owns the bytes it was read from, and a row message its relation, so a
-slow consumer may hold them as long as it likes. LSNs are plain integers here (``LSN`` prints them), times are
-microseconds since 2000-01-01 00:00 UTC as sent. ``xid`` of the messages that may stand in a stream block is the
-(sub)transaction they belong to, ``None`` outside of a block, where the bytes do not carry it.
+Most are named tuples: immutable and cheap. Each message owns the bytes it was decoded from, and a row message its relation,
+so that a slow consumer may keep them. LSNs are plain integers here, ``LSN`` prints them. Times are microseconds since
+2000-01-01 00:00 UTC as sent. ``xid`` of a message that may stand in a stream block is the subxid it belongs to, or
+``None`` outside of a block, where the bytes do not contain it.
 
 Source: "Logical Replication Message Formats" (PostgreSQL 10 to 18); proto.c, ``logicalrep_read_*``.
 """
@@ -20,7 +20,7 @@ from aiorepl.pgoutput.rows import Update as Update  # noqa: PLC0414 - one of the
 
 
 class Begin(NamedTuple):
-    """``B``: a transaction begins; it is committed already, its rows follow."""
+    """``B``: a transaction begins. It has committed already, and its rows follow."""
 
     final_lsn: int
     commit_time: int
@@ -28,7 +28,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """``C``: the transaction that ``Begin`` opened ends. ``end_lsn`` is what an acknowledgement names."""
+    """``C``: the end of the transaction that ``Begin`` began. Acknowledgements name ``end_lsn``."""
 
     commit_lsn: int
     end_lsn: int
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
 
 class Message(NamedTuple):
-    """``M``: a logical decoding message, of ``pg_logical_emit_message``."""
+    """``M``: a logical decoding message, from ``pg_logical_emit_message``."""
 
     transactional: bool
     lsn: int
@@ -58,7 +58,7 @@ class Message(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """``T``: relations emptied together."""
+    """``T``: relations truncated together."""
 
     relations: tuple[Relation, ...]
     cascade: bool
@@ -90,7 +90,7 @@ class StreamCommit(NamedTuple):
 class StreamAbort(NamedTuple):
     """``A``: a streamed transaction (``subxid == xid``) or one of its subtransactions rolled back.
 
-    ``abort_lsn`` and ``abort_time`` are sent under ``streaming=parallel`` alone, else ``None``.
+    ``abort_lsn`` and ``abort_time`` are sent only under ``streaming=parallel``, else ``None``.
     """
 
     xid: int
@@ -151,7 +151,7 @@ class StreamPrepare(NamedTuple):
 
 
 def without_xid(payload: bytes, xid: int | None) -> bytes:
-    """A content message's bytes without the xid that they begin with when it came in a stream block."""
+    """Return a content message's bytes without the xid that they begin with in a stream block."""
     return payload if xid is None else payload[:1] + payload[5:]
 
 

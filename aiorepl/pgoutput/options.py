@@ -1,4 +1,4 @@
-"""The options of START_REPLICATION that choose what pgoutput sends, and which server can do what.
+"""The plugin options of START_REPLICATION, and which server versions support them.
 
 Source: "Logical Streaming Replication Parameters" (PostgreSQL 10 to 18); ``parse_output_parameters`` in
 pgoutput.c.
@@ -21,16 +21,16 @@ class Streaming(enum.Enum):
 
 
 def best_version(server: int) -> int:
-    """The highest protocol version that a server speaks, by its major version.
+    """Return the highest protocol version of a server, by its major version.
 
-    :raises ConfigurationError: when it has no pgoutput.
+    :raises ConfigurationError: the server has no pgoutput.
     """
     if server < 10:
         raise ConfigurationError(f"PostgreSQL {server} has no pgoutput; logical replication begins with 10")
     return {14: 2, 15: 3}.get(server, 1 if server < 14 else 4)
 
 
-# The option, the protocol version it belongs to, and the first PostgreSQL that has it.
+# The option, the minimum protocol version, and the minimum PostgreSQL version.
 _STREAMING, _TWO_PHASE, _PARALLEL = (
     ("streaming=on", 2, 14),
     ("two_phase", 3, 15),
@@ -41,11 +41,11 @@ _BINARY, _MESSAGES, _ORIGIN = ("binary", 1, 14), ("messages", 1, 14), ("origin",
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to ask pgoutput for.
+    """The options of pgoutput.
 
-    :param publications: publication names as they are spelled in the catalog.
-    :param proto_version: 1 to 4, or ``None`` for the server's best.
-    :param origin: ``"any"``, ``"none"`` (only what was written on this server), or ``None``: the server's default.
+    :param publications: publication names, as in the catalog.
+    :param proto_version: 1 to 4, or ``None`` for the highest of the server.
+    :param origin: ``"any"``, ``"none"`` (only changes made on this server), or ``None`` for the server's default.
     """
 
     publications: tuple[str, ...]
@@ -65,9 +65,9 @@ class Options:
             raise ConfigurationError(f"origin {self.origin!r} does not exist: it is any or none")
 
     def negotiate(self, server: int) -> dict[str, str]:
-        """The plugin options for a server of this major version, in the order PostgreSQL documents them.
+        """Return the plugin options for a server of this major version, in the order of PostgreSQL's documentation.
 
-        :raises ConfigurationError: naming the option the server cannot do, and the version that can.
+        :raises ConfigurationError: the server does not support an option; the message names the version that does.
         """
         best = best_version(server)
         version = best if self.proto_version is None else self.proto_version
@@ -76,7 +76,7 @@ class Options:
             raise ConfigurationError(
                 f"proto_version {version} needs PostgreSQL {first} or later; this server is {server}"
             )
-        asked = (
+        options_used = (
             (self.streaming is Streaming.ON, _STREAMING),
             (self.streaming is Streaming.PARALLEL, _PARALLEL),
             (self.two_phase, _TWO_PHASE),
@@ -84,11 +84,11 @@ class Options:
             (self.messages, _MESSAGES),
             (self.origin is not None, _ORIGIN),
         )
-        for wanted, (name, least, first) in asked:
-            if wanted and server < first:
+        for used, (name, minimum, first) in options_used:
+            if used and server < first:
                 raise ConfigurationError(f"{name} needs PostgreSQL {first} or later; this server is {server}")
-            if wanted and version < least:
-                raise ConfigurationError(f"{name} needs proto_version {least} or later, not {version}")
+            if used and version < minimum:
+                raise ConfigurationError(f"{name} needs proto_version {minimum} or later, not {version}")
         options = {
             "proto_version": str(version),
             "publication_names": ",".join(_quoted(name) for name in self.publications),
@@ -107,5 +107,5 @@ class Options:
 
 
 def _quoted(identifier: str) -> str:
-    """A name as SplitIdentifierString reads it back: quoted, so that case, commas and spaces survive."""
+    """Quote a name for SplitIdentifierString, so that case, commas and spaces are kept."""
     return '"' + identifier.replace('"', '""') + '"'

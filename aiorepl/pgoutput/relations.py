@@ -1,12 +1,11 @@
 """Relations and types as pgoutput describes them, and which description holds for which transaction.
 
-A row message names its relation by number; the description came earlier, in a Relation message. Inside a
-streamed transaction such a message belongs to that transaction alone: it may be followed by an abort of the
-subtransaction that altered the table, or by rows of another transaction that never saw the change. So each open
-stream lays its own descriptions over the common ones, and they become common when it commits or is prepared, as in
-PostgreSQL's apply worker, unless a later description became common in the meantime (publications change without a
-lock on the table): that one stays. A prepared transaction that altered a table keeps its lock until it is decided,
-and the server describes the table anew to the next transaction that may write to it.
+A row message names its relation by oid. The description came earlier, in a Relation message. Within a streamed transaction,
+a description belongs to that transaction only: its subtransaction may still abort, and the rows of other transactions do
+not have the change. So each stream has a view of its own over the common one, as in PostgreSQL's apply worker. When the
+stream commits or is prepared, its descriptions become common, unless a later description became common in the meantime,
+because publications change without a lock on the table. A prepared transaction that altered a table keeps its lock until
+it is decided, and the server describes the table again for the next transaction that may write to it.
 
 Source: "Logical Replication Message Formats", Relation and Type; ``logicalrep_write_rel`` in proto.c.
 """
@@ -21,7 +20,7 @@ from aiorepl.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A published column: ``key`` tells whether it is part of the replica identity."""
+    """A published column; ``key`` says whether it is part of the replica identity."""
 
     key: bool
     name: str
@@ -42,7 +41,7 @@ class Type:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """``R``: a table as its following rows are laid out. Compared by identity: a new message is a new relation.
+    """``R``: the layout of the rows that follow of a table. Compared by identity: each message is another relation.
 
     ``replica_identity`` is ``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index).
     """
@@ -63,17 +62,17 @@ class Relation:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """Where the replica identity's columns stand. Empty under ``n``.
+        """The indexes of the replica identity's columns; empty under ``n``.
 
-        Under ``f`` PostgreSQL marks every column, and none of them identifies the row: empty as well.
+        Also empty under ``f``, where PostgreSQL marks every column and none identifies the row.
         """
         if self.replica_identity not in "di":
             return ()
-        return tuple(place for place, column in enumerate(self.columns) if column.key)
+        return tuple(index for index, column in enumerate(self.columns) if column.key)
 
     @property
     def schema(self) -> str:
-        """The namespace, with ``pg_catalog`` spelled out where the wire abbreviates it."""
+        """The namespace, with ``pg_catalog`` for the empty name that stands for it in messages."""
         return self.namespace or "pg_catalog"
 
     def __str__(self) -> str:
@@ -84,34 +83,34 @@ class Relation:
 
 
 class RelationViews:
-    """The common view, and over it the view of each open stream."""
+    """The common view of relations and types, and the views of the open streams."""
 
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
         self._types: dict[int, Type] = {}
-        # The descriptions of each stream, and of the common view, with their places in the order of arrival.
+        # The descriptions of each stream, and those of the common view, with the number of their arrival.
         self._streams: dict[int, list[tuple[int, Relation | Type]]] = {}
         self._stream: list[tuple[int, Relation | Type]] | None = None
         self._common: dict[tuple[type, int], int] = {}
         self._count = 0
-        # What the running block sees; the common view itself outside of blocks, so that a row costs one look-up.
+        # The view of the current stream block, or the common one outside of blocks, so that a row costs one look-up.
         self.current = self._relations
         self.current_types = self._types
 
     def enter(self, xid: int) -> None:
-        """A stream block of ``xid`` begins."""
+        """Begin a stream block of ``xid``."""
         self._stream = self._streams.setdefault(xid, [])
         self.current, self.current_types = dict(self._relations), dict(self._types)
         for _, described in self._stream:
             self._see(described)
 
     def leave(self) -> None:
-        """The stream block ends."""
+        """End the stream block."""
         self._stream = None
         self.current, self.current_types = self._relations, self._types
 
     def describe(self, described: Relation | Type) -> None:
-        """A Relation or Type message arrived, inside of a block or outside."""
+        """Take a description, within a stream block or outside."""
         self._count += 1
         if self._stream is not None:
             self._stream.append((self._count, described))
@@ -120,24 +119,24 @@ class RelationViews:
         self._see(described)
 
     def make_common(self, xid: int) -> None:
-        """The stream of ``xid`` committed or was prepared: what it described holds for all."""
-        for place, described in self._streams.pop(xid, ()):
+        """Make the descriptions of a stream common, because it committed or was prepared."""
+        for arrival, described in self._streams.pop(xid, ()):
             named = type(described), described.oid
-            if place > self._common.get(named, 0):
-                self._common[named] = place
+            if arrival > self._common.get(named, 0):
+                self._common[named] = arrival
                 self._see(described)
 
     def abort(self, xid: int, subxid: int) -> None:
-        """A subtransaction of a stream, or all of it, rolled back, and with it what it described."""
+        """Drop the descriptions of a stream, or of one of its subtransactions, because it rolled back."""
         if xid == subxid:
             self._streams.pop(xid, None)
         elif xid in self._streams:
             self._streams[xid] = [each for each in self._streams[xid] if each[1].xid != subxid]
 
     def find(self, oid: int, message: str) -> Relation:
-        """The relation that ``oid`` means here and now.
+        """Return the relation of ``oid`` in the current view.
 
-        :raises ProtocolError: when no Relation message has described it.
+        :raises ProtocolError: no Relation message has described it.
         """
         try:
             return self.current[oid]

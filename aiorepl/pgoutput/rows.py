@@ -1,7 +1,7 @@
-"""The three messages of rows, the only ones there are many of: Insert, Update and Delete.
+"""The messages of rows: Insert, Update and Delete.
 
-They are classes with slots and not named tuples like the others, because that is what compiles to a C structure. All
-three have the same fields, so that whoever only forwards or counts a row need not ask which it is.
+They are classes with slots and not named tuples like the other messages, because classes compile to C structures. All three
+have the same fields, so that code that only forwards or counts rows need not distinguish them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from aiorepl.pgoutput.tuples import TupleData
 
 
 class RowMessage:
-    """What they share. Immutable; equal when all fields are.
+    """The base of the row messages. Immutable; equal when all fields are equal.
 
-    :param old_kind: what was sent of the old row: ``"K"`` (its key), ``"O"`` (all of it, replica identity full) or
-        empty: nothing.
-    :param old_at: where the old row begins in ``payload``, if there is one.
-    :param new_at: where the new row begins, if there is one.
+    :param old_kind: which columns of the old row were sent: ``"K"`` the key, ``"O"`` all (replica identity FULL), empty:
+        none.
+    :param old_at: the offset of the old row's TupleData in ``payload``; 0 without one.
+    :param new_at: the offset of the new row's TupleData in ``payload``; 0 without one.
     """
 
     __slots__ = ("new_at", "old_at", "old_kind", "payload", "relation", "xid")
@@ -29,7 +29,7 @@ class RowMessage:
     def fill(
         self, relation: Relation, old_kind: str, old_at: int, new_at: int, payload: bytes, xid: int | None
     ) -> None:
-        """For the decoder: with ``__new__`` before it a C call, where a class's own call is Python's to the end."""
+        """Set all fields. With ``__new__`` this is a C call in the compiled form; calling the class is not."""
         self.relation = relation
         self.old_kind = old_kind
         self.old_at = old_at

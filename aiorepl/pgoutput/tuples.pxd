@@ -22,6 +22,11 @@ cpdef list columns_of(bytes payload, Py_ssize_t position)
 )
 cpdef bytes kinds_of(bytes payload, Py_ssize_t position)
 
+@cython.locals(
+    size=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, data="const unsigned char*", kind="unsigned char", columns=list,
+)
+cpdef list encoded_columns(bytes payload, Py_ssize_t position)
+
 cpdef bint any_unchanged(list columns)
 
 

@@ -1,7 +1,7 @@
-"""TupleData: the columns of one row as the server sent them, checked when received and split when asked.
+"""TupleData: the columns of one row as the server sent them, without their types.
 
-Knows nothing of types: a column is bytes, ``None`` or ``UNCHANGED``. The rows of most messages are forwarded,
-filtered or merged elsewhere, so receiving one only walks it; ``split`` cuts it up.
+Most rows are forwarded, filtered or merged, so the decoder only validates a tuple (``skip``). The columns are split when
+they are needed: a column is bytes, ``None`` or ``UNCHANGED``.
 
 Source: "Logical Replication Message Formats", TupleData; ``logicalrep_read_tuple`` in PostgreSQL's proto.c.
 """
@@ -16,9 +16,9 @@ from aiorepl.errors import ProtocolError
 
 
 class Unchanged(enum.Enum):
-    """The type of ``UNCHANGED``, the value of a TOASTed column that did not change and so was not sent.
+    """The type of ``UNCHANGED``, which stands for a TOASTed column that did not change and was not sent.
 
-    It is neither NULL nor any value; test it with ``is``.
+    It is neither NULL nor a value. Test for it with ``is``.
     """
 
     UNCHANGED = "unchanged"
@@ -36,15 +36,15 @@ NULL: Final = ord("n")
 TOAST: Final = ord("u")
 TEXT: Final = ord("t")
 BINARY: Final = ord("b")
-# The same for the loops below; in the compiled form C's own numbers.
+# For the loops below: C numbers in the compiled form.
 _NULL, _TOAST, _TEXT, _BINARY = NULL, TOAST, TEXT, BINARY
 
 
 def skip(payload: bytes, position: int, message: str, columns: int | None) -> int:
-    """Walk the tuple at ``position`` and return the offset behind it.
+    """Validate the tuple at ``position``, and return the offset of its end.
 
-    :param columns: how many columns the relation has, ``None`` when it is not known.
-    :raises ProtocolError: when a length, a kind or the count does not fit.
+    :param columns: the number of columns of the relation; ``None`` if it is not known.
+    :raises ProtocolError: a length, a kind or the number of columns is wrong.
     """
     size = len(payload)
     if position + 2 > size:
@@ -84,9 +84,9 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
 
 
 def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
-    """The columns of the tuple at ``position``.
+    """Return the columns of the tuple at ``position``: the bytes sent, ``None`` for NULL, or ``UNCHANGED``.
 
-    :raises ProtocolError: when there is none. (``skip`` has walked what the decoder read; a journal's was not read by it.)
+    :raises ProtocolError: the tuple ends early. The decoder has validated its tuples, but others pass bytes as well.
     """
     size = len(payload)
     if position < 0 or position + 2 > size:
@@ -114,9 +114,9 @@ def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
 
 
 def kinds_of(payload: bytes, position: int) -> bytes:
-    """The kind byte of each column of the tuple at ``position``.
+    """Return the kind byte of each column of the tuple at ``position``.
 
-    :raises ProtocolError: when there is none.
+    :raises ProtocolError: the tuple ends early.
     """
     size = len(payload)
     if position < 0 or position + 2 > size:
@@ -139,20 +139,48 @@ def kinds_of(payload: bytes, position: int) -> bytes:
     return byteops.done(found)
 
 
+def encoded_columns(payload: bytes, position: int) -> list[bytes]:
+    """Return the columns of the tuple at ``position`` as they were sent, kind and length included.
+
+    :raises ProtocolError: the tuple ends early.
+    """
+    size = len(payload)
+    if position < 0 or position + 2 > size:
+        raise _torn()
+    data: Any = payload  # a pointer in the compiled form
+    count = byteops.uint16(data, position)
+    position += 2
+    columns: list[bytes] = []
+    for _ in range(count):
+        start = position
+        if start >= size:
+            raise _torn()
+        kind = data[start]
+        position += 1
+        if kind == _TEXT or kind == _BINARY:
+            if start + 5 > size:
+                raise _torn()
+            position = start + 5 + byteops.uint32(data, start + 1)
+            if position > size:
+                raise _torn()
+        columns.append(byteops.cut(data, start, position))
+    return columns
+
+
 def _torn() -> ProtocolError:
     return ProtocolError("ends before its last column", field="TupleData")
 
 
 def any_unchanged(columns: list[bytes | Unchanged | None]) -> bool:
-    """Whether one of them was not sent. ``in`` would compare the bytes of all others."""
-    for column in columns:  # noqa: SIM110 - a generator costs more than the loop
+    """Whether any column was not sent. ``in`` would compare the bytes of the others."""
+    for column in columns:  # noqa: SIM110 - a generator costs more
         if column is UNCHANGED:
             return True
     return False
 
 
 class TupleData:
-    """A row within its message's bytes. Immutable; the bytes are the message's own and stay valid."""
+    """A row within the bytes of its message. Immutable."""
 
     __slots__ = ("_at", "_payload")
 

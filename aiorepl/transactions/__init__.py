@@ -1,4 +1,4 @@
-"""Messages to whole transactions, in commit order, without what aborted. Pure, its spool file aside."""
+"""Assembles messages into transactions, in commit order, without aborted ones. Pure, except for the spool file."""
 
 from aiorepl import compiled
 

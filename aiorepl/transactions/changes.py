@@ -1,6 +1,6 @@
-"""Changes as users see them: a message, the transaction it belongs to, and its place in it.
+"""Changes: a message, its transaction, and its ordinal in it.
 
-A change holds bytes. Its rows read values from them when a column is asked for (``rows``).
+A change holds bytes; its rows decode the values when they are read (``rows``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiorepl.transactions.transaction import Transaction
 
 
 class Change:
-    """What all changes share. ``(transaction.commit_lsn, ordinal)`` identifies one for good."""
+    """The base of all changes. ``(transaction.commit_lsn, ordinal)`` identifies a change permanently."""
 
     __slots__ = ("ordinal", "transaction")
     kind = ""
@@ -48,7 +48,7 @@ class RowChange(Change):
     def fill(
         self, transaction: Transaction | None, ordinal: int, layout: Layout, message: RowMessage
     ) -> None:
-        """What ``__init__`` does, for ``row_change``."""
+        """Set all fields; ``row_change`` calls this without ``__init__``."""
         self.transaction = transaction
         self.ordinal = ordinal
         self.layout = layout
@@ -73,24 +73,24 @@ class RowChange(Change):
 
     @property
     def key(self) -> Row | None:
-        """The replica identity's columns before the change (of an insert: of the new row).
+        """The replica identity's columns before the change, or of an insert's new row.
 
-        ``None`` where the table has none that identifies the row: replica identity FULL or NOTHING.
+        ``None`` if no columns identify the row: replica identity FULL or NOTHING.
         """
-        places = self.layout.relation.key
-        if not places:
+        indexes = self.layout.relation.key
+        if not indexes:
             return None
         if self.raw_old is not None:
-            return Row(self.layout, self.raw_old, self.old_kinds, places)
-        return Row(self.layout, self.raw_new or [], self.new_kinds, places)
+            return Row(self.layout, self.raw_old, self.old_kinds, indexes)
+        return Row(self.layout, self.raw_new or [], self.new_kinds, indexes)
 
     @property
     def old(self) -> Row | None:
-        """What the server sent of the row before: its key if that changed, all of it under FULL, else ``None``."""
+        """The columns of the old row that the server sent: the key if it changed, all under FULL, else ``None``."""
         columns = self.raw_old
         if columns is None:
             return None
-        return Row(self.layout, columns, self.old_kinds, self.old_places)
+        return Row(self.layout, columns, self.old_kinds, self.old_indexes)
 
     @property
     def new(self) -> Row | None:
@@ -100,17 +100,16 @@ class RowChange(Change):
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        """The columns whose TOASTed value was not sent, be it known from the old row or not."""
+        """The columns whose TOASTed value was not sent, even if it is known from the old row."""
         return ()
 
     def with_columns(self, values: Mapping[str, Any]) -> RowChange:
-        """The same change, transaction and ordinal included, whose new row has these columns, set or added.
+        """Return the change with these columns of its new row set or added. Transaction and ordinal stay.
 
-        A ``str`` is taken as PostgreSQL's own text for the column's type, ``None`` as NULL. Of other values the text is
-        made: bool, int, float, Decimal, bytes, date, time, datetime, UUID, lists for arrays, dicts and lists for JSON.
-        A column that the table does not have is added behind the others, with a type after the value's.
-
-        :raises TypeError: for a delete, which has no new row, and for values of other types.
+        :param values: a ``str`` is PostgreSQL's text of the column's type, ``None`` is NULL. Values of these types are
+            converted to text: bool, int, float, Decimal, bytes, date, time, datetime, UUID, lists for arrays, dicts and
+            lists for JSON. A column that the table does not have is added after the others, with a type that fits the value.
+        :raises TypeError: the change is a delete, which has no new row, or a value is of another type.
         """
         if not isinstance(self.message, (InsertMessage, UpdateMessage)):
             raise TypeError(f"a {self.kind} has no new row whose columns could be set")
@@ -121,29 +120,29 @@ class RowChange(Change):
 
     @property
     def raw_new(self) -> list[Raw] | None:
-        """The new row's columns as sent, unchanged ones filled from the old row where that is known."""
+        """The new row's columns as sent; unchanged ones come from the old row if it has them."""
         return None
 
     @property
     def raw_old(self) -> list[Raw] | None:
-        """The old row's columns as sent; under ``K`` only those at ``old_places`` mean anything."""
+        """The old row's columns as sent; under ``K`` only those at ``old_indexes`` are valid."""
         if self._old is None and self.message.old_kind:
             self._old = columns_of(self.message.payload, self.message.old_at)
         return self._old
 
     @property
-    def old_places(self) -> tuple[int, ...]:
-        """Which columns of ``raw_old`` the server sent."""
+    def old_indexes(self) -> tuple[int, ...]:
+        """The indexes of the columns in ``raw_old`` that the server sent."""
         return self.layout.relation.key if self.message.old_kind == "K" else self.layout.all
 
     @property
     def new_kinds(self) -> bytes | None:
-        """The kind of each column of ``raw_new``; ``None``: all text."""
+        """The kind of each column of ``raw_new``; ``None`` if all are text."""
         return None
 
     @property
     def old_kinds(self) -> bytes | None:
-        """The kind of each column of ``raw_old``; ``None``: all text."""
+        """The kind of each column of ``raw_old``; ``None`` if all are text."""
         if not self.layout.binary or not self.message.old_kind:
             return None
         return kinds_of(self.message.payload, self.message.old_at)
@@ -176,12 +175,12 @@ class Insert(RowChange):
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        # A row filter that makes an insert of an update can leave TOASTed columns out.
+        # An update that a row filter turns into an insert can lack TOASTed columns.
         return _unchanged(self.layout.relation, self.raw_new)
 
 
 class Update(RowChange):
-    """A row that changed."""
+    """A changed row."""
 
     __slots__ = ()
     kind = "update"
@@ -219,7 +218,7 @@ class Update(RowChange):
 
 
 class Delete(RowChange):
-    """A row that is gone."""
+    """A deleted row."""
 
     __slots__ = ()
     kind = "delete"
@@ -227,7 +226,7 @@ class Delete(RowChange):
     @property
     def old(self) -> Row:
         """The deleted row: its key, or all of it under replica identity FULL."""
-        return Row(self.layout, self.raw_old, self.old_kinds, self.old_places)
+        return Row(self.layout, self.raw_old, self.old_kinds, self.old_indexes)
 
     @property
     def raw_old(self) -> list[Raw]:
@@ -237,7 +236,7 @@ class Delete(RowChange):
 
 
 class Truncate(Change):
-    """Tables emptied together."""
+    """Tables truncated together."""
 
     __slots__ = ("message",)
     kind = "truncate"
@@ -253,12 +252,12 @@ class Truncate(Change):
 
     @property
     def cascade(self) -> bool:
-        """Whether the statement said CASCADE."""
+        """Whether the statement had CASCADE."""
         return self.message.cascade
 
     @property
     def restart_identity(self) -> bool:
-        """Whether the statement said RESTART IDENTITY."""
+        """Whether the statement had RESTART IDENTITY."""
         return self.message.restart_identity
 
 
@@ -274,22 +273,22 @@ class Message(Change):
 
     @property
     def prefix(self) -> str:
-        """What the writer labelled it with."""
+        """The prefix given by the writer."""
         return self.message.prefix
 
     @property
     def content(self) -> bytes:
-        """What the writer sent."""
+        """The content given by the writer."""
         return self.message.content
 
     @property
     def transactional(self) -> bool:
-        """Whether it belongs to a transaction, or stands between them."""
+        """Whether the message belongs to a transaction."""
         return self.message.transactional
 
     @property
     def lsn(self) -> LSN:
-        """Where it stands in the WAL."""
+        """The message's position in the WAL."""
         return LSN(self.message.lsn)
 
 
@@ -299,7 +298,7 @@ Content = RowMessage | m.Truncate | m.Message
 def row_change(
     transaction: Transaction | None, ordinal: int, layout: Layout, message: RowMessage
 ) -> RowChange:
-    """The change that a row's message makes. Not a call of the class, which costs as much again (``RowMessage.fill``)."""
+    """Make the change of a row message. Calling the class would double the cost (``RowMessage.fill``)."""
     change: RowChange
     if isinstance(message, InsertMessage):
         change = Insert.__new__(Insert)
@@ -314,7 +313,7 @@ def row_change(
 def change_of(
     transaction: Transaction | None, ordinal: int, message: Content, layout: Callable[[Relation], Layout]
 ) -> Change:
-    """The change that a content message makes, as the ``ordinal``-th of its transaction."""
+    """Make the change of a content message."""
     if isinstance(message, RowMessage):
         return row_change(transaction, ordinal, layout(message.relation), message)
     if isinstance(message, m.Truncate):

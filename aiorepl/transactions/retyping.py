@@ -1,8 +1,8 @@
-"""Rows of a table with composite values, laid out by one of two descriptions of their types.
+"""Decodes rows with composite values by one of two descriptions of their types.
 
-The server does not tell when a composite type is altered: the catalog has to be asked, and what it says holds from some
-moment on between two questions. A row is read by the description that its time speaks for, if its values have as many
-fields, in binary of the same types; else by the other one, if they fit that.
+The server does not say when a composite type is altered. The catalog has to be queried, and the change happened at some point
+between two queries. A row is decoded by the description that was probably valid at its time, if its values have as many
+fields, and in binary fields of the same types; otherwise by the other description, if they fit that one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from aiorepl.transactions.spooled_changes import SpooledChanges
 
 
 def reread(part: Slice, likely: Layouts, other: Layouts) -> Slice:
-    """The slice with each such row laid out by the likely types, or by the others where only they fit."""
+    """Return the slice with rows of composites laid out by the likely types, or by the other types if only those fit.
+
+    Spooled changes are always laid out by the likely types.
+    """
     changes = part.changes
     if isinstance(changes, SpooledChanges):
         return replace(part, changes=changes.by(likely))

@@ -18,6 +18,7 @@ import orjson
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.pgoutput.tuples import encoded_columns
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.types import ARRAY
 
@@ -46,23 +47,20 @@ def with_columns(
 
     See ``RowChange.with_columns``.
     """
-    added = tuple((name, _type(value)) for name, value in values.items() if name not in layout.places)
+    added = tuple((name, _type(value)) for name, value in values.items() if name not in layout.indexes)
     target = layout if not added else _extended(layout, added)
     at = message.new_at
     parts = [len(target.relation.columns).to_bytes(2, "big")]
-    sent = _columns(message.payload, at, len(layout.relation.columns))
-    for place, (name, column) in enumerate(zip(target.relation.names, target.relation.columns, strict=True)):
-        parts.append(_sent(values[name], column, target) if name in values else sent[place])
+    columns = encoded_columns(message.payload, at)
+    for index, (name, column) in enumerate(zip(target.relation.names, target.relation.columns, strict=True)):
+        parts.append(_encoded(values[name], column, target) if name in values else columns[index])
     new = b"".join(parts)
     head = message.payload[:at]
     if isinstance(message, m.Insert):
         return m.Insert(target.relation, at, head + new, message.xid), target
     if message.old_kind and added:
         # Old and new rows are of one relation, so the old row gets the added columns as well.
-        columns = [
-            *_columns(message.payload, message.old_at, len(layout.relation.columns)),
-            *[b"n"] * len(added),
-        ]
+        columns = [*encoded_columns(message.payload, message.old_at), *[b"n"] * len(added)]
         count = len(columns).to_bytes(2, "big")
         head = message.payload[: message.old_at] + count + b"".join(columns) + b"N"
     update = m.Update(target.relation, message.old_kind, message.old_at, len(head), head + new, message.xid)
@@ -92,21 +90,8 @@ def _extended(layout: Layout, added: tuple[tuple[str, int], ...]) -> Layout:
     return target
 
 
-def _columns(payload: bytes, at: int, count: int) -> list[bytes]:
-    """Each column of a tuple as it was sent, kind and length included."""
-    columns = []
-    at += 2
-    for _ in range(count):
-        behind = at + 1
-        if payload[at : at + 1] in (b"t", b"b"):
-            behind = at + 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
-        columns.append(payload[at:behind])
-        at = behind
-    return columns
-
-
-def _sent(value: Any, column: Column, layout: Layout) -> bytes:
-    """A value as a column of a tuple, in text."""
+def _encoded(value: Any, column: Column, layout: Layout) -> bytes:
+    """Encode a value as a column of a tuple, in text."""
     if value is None:
         return b"n"
     info = layout.types.info(column.type_oid)
@@ -140,7 +125,9 @@ def _text(value: Any) -> str:
             return value.isoformat()
         case dict() | list() | tuple():
             return orjson.dumps(value).decode()
-    raise TypeError(f"a column cannot be set to a {type(value).__name__}: give PostgreSQL's text of it")
+    raise TypeError(
+        f"a column cannot be set to a {type(value).__name__}: pass PostgreSQL's text of the value"
+    )
 
 
 def _array(values: Sequence[Any]) -> str:

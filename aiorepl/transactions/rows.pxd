@@ -11,26 +11,26 @@ cdef class Layout:
     cdef readonly object relation
     cdef readonly object types
     cdef readonly bint binary
-    cdef readonly dict places
+    cdef readonly dict indexes
     cdef readonly tuple all
     cdef readonly dict derived
     cdef list _texts
     cdef list _binaries
     cdef object _version
-    cdef list _swelling
-    cdef object _swelling_version
+    cdef list _expanding
+    cdef object _expanding_version
 
-    @cython.locals(place=Py_ssize_t, values=list, kind="unsigned char", form=Form)
-    cpdef list read_all(self, list columns, bytes kinds, tuple places)
+    @cython.locals(index=Py_ssize_t, values=list, kind="unsigned char", form=Form)
+    cpdef list read_all(self, list columns, bytes kinds, tuple indexes)
 
     cpdef bint expands(self)
     cpdef Py_ssize_t expansion(self, RowMessage message) except -1
 
     @cython.locals(
-        data="const unsigned char*", size=Py_ssize_t, total=Py_ssize_t, place=Py_ssize_t, kind="unsigned char",
+        data="const unsigned char*", size=Py_ssize_t, total=Py_ssize_t, index=Py_ssize_t, kind="unsigned char",
         start=Py_ssize_t, form=Binary,
     )
-    cdef Py_ssize_t _swelling_of(self, bytes payload, Py_ssize_t position) except -1
+    cdef Py_ssize_t _expanding_of(self, bytes payload, Py_ssize_t position) except -1
 
 
 cdef class Layouts:
@@ -47,6 +47,6 @@ cdef class _Columns:
     cdef Layout _layout
     cdef list _columns
     cdef bytes _kinds
-    cdef tuple _places
+    cdef tuple _indexes
 
     cpdef list read_all(self)

@@ -1,8 +1,9 @@
-"""What became of a table between two of its descriptions: columns added, dropped, retyped, renamed. Pure.
+"""Schema changes: columns added, dropped, retyped and renamed between two descriptions of a table. Pure.
 
-PostgreSQL sends no DDL. It describes a table before its first row and again after it was altered, and this compares. So
-a change is known when the next row comes, several of them as one, and of a column that was dropped and made again, the
-same as before, nothing. A rename is a guess: one column is gone, and at its place there is a new one of its type.
+PostgreSQL does not send DDL. It describes a table before its first row, and again after it was altered; this module compares
+the two descriptions. So a change is known when the next row arrives, and several changes are found as one. A column that was
+dropped and created again with the same definition is no change. A rename is a guess: one column is missing, and a new one of
+the same type is at its index.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ T = TypeVar("T")
 
 
 class SchemaChange(Change):
-    """How a table's rows look from here on, and how that differs from what was known.
+    """The new description of a table, and how it differs from the previous one.
 
-    It stands before the first row that looks so and has that row's transaction and ordinal; it takes no ordinal itself,
-    so that rows have the same ones for consumers with and without schema changes. The first row of a table after each
-    start brings one too, with ``first`` set and nothing to compare with: what was altered while nobody listened is found
-    by comparing ``relation`` with what the consumer knows. In pairs the old stands before the new.
+    It precedes the first row with the new description, and has that row's transaction and ordinal. It has no ordinal of its
+    own, so that rows have the same ordinals for consumers with and without schema changes. The first row of a table after
+    each start is preceded by one as well, with ``first`` set: the consumer finds changes made in the meantime by comparing
+    ``relation`` with the table that it knows. Pairs are old and new.
 
-    :param layout: the table as it is now; ``relation`` is its description.
-    :param before: the table as it was described last, ``None`` for the first time since the start.
+    :param layout: the layout of the table now; ``relation`` is its description.
+    :param before: the previous description; ``None`` for the first row since the start.
     """
 
     __slots__ = ("before", "layout")
@@ -60,32 +61,32 @@ class SchemaChange(Change):
 
     @property
     def first(self) -> bool:
-        """Whether there is nothing to compare with."""
+        """Whether there is no previous description."""
         return self.before is None
 
     @property
     def renamed(self) -> tuple[Pair, ...]:
-        """Columns that probably have another name."""
-        gone, come = self._gone(), self._come()
-        # With more columns gone or come, who became whom is anyone's guess, and a wrong one mixes two columns' values.
-        if self.before is None or len(gone) != 1 or len(come) != 1 or _type(gone[0]) != _type(come[0]):
+        """Columns that were probably renamed."""
+        missing, new = self._missing(), self._new()
+        # With several candidates, a wrong guess would mix the values of two columns.
+        if self.before is None or len(missing) != 1 or len(new) != 1 or _type(missing[0]) != _type(new[0]):
             return ()
-        same_place = self.before.names.index(gone[0].name) == self.relation.names.index(come[0].name)
-        return ((gone[0], come[0]),) if same_place else ()
+        same_index = self.before.names.index(missing[0].name) == self.relation.names.index(new[0].name)
+        return ((missing[0], new[0]),) if same_index else ()
 
     @property
     def added(self) -> tuple[Column, ...]:
         """Columns that are new, or newly published."""
-        return () if self.renamed else self._come()
+        return () if self.renamed else self._new()
 
     @property
     def dropped(self) -> tuple[Column, ...]:
-        """Columns that are gone, or published no more."""
-        return () if self.renamed else self._gone()
+        """Columns that were dropped, or are no longer published."""
+        return () if self.renamed else self._missing()
 
     @property
     def retyped(self) -> tuple[Pair, ...]:
-        """Columns of the same name with another type, or another length or precision."""
+        """Columns with another type, length or precision under the same name."""
         if self.before is None:
             return ()
         known = {column.name: column for column in self.before.columns}
@@ -94,7 +95,7 @@ class SchemaChange(Change):
 
     @property
     def replica_identity(self) -> tuple[str, str] | None:
-        """``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index), if that changed."""
+        """``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index), if it changed."""
         return (
             None
             if self.before is None
@@ -103,34 +104,34 @@ class SchemaChange(Change):
 
     @property
     def key(self) -> tuple[Names, Names] | None:
-        """The names of the columns that identify a row, if these are others; a new name alone is no other column."""
+        """The names of the columns that identify a row, if other columns do now; a rename alone is no change."""
         if self.before is None:
             return None
-        was = tuple(self.before.names[place] for place in self.before.key)
-        now = tuple(self.relation.names[place] for place in self.relation.key)
+        was = tuple(self.before.names[index] for index in self.before.key)
+        now = tuple(self.relation.names[index] for index in self.relation.key)
         renamed = {old.name: new.name for old, new in self.renamed}
-        # An index may have its columns in any order: as sent they are in the table's.
+        # The server sends key columns in the table's order, whatever their order in the index.
         same = {renamed.get(name, name) for name in was} == set(now)
         return None if same else (was, now)
 
     @property
     def table_renamed(self) -> tuple[tuple[str, str], tuple[str, str]] | None:
-        """Schema and name, if either changed."""
+        """The schema and name, old and new, if either changed."""
         if self.before is None:
             return None
         return _pair((self.before.schema, self.before.name), (self.schema, self.table))
 
     @property
     def says_something(self) -> bool:
-        """Whether there is anything to tell: the same description again, or its columns in another order, is nothing."""
+        """Whether anything changed; the order of the columns does not count."""
         differences = (self.added, self.dropped, self.retyped, self.renamed)
         return self.first or any(differences) or any((self.replica_identity, self.key, self.table_renamed))
 
-    def _gone(self) -> tuple[Column, ...]:
+    def _missing(self) -> tuple[Column, ...]:
         columns = () if self.before is None else self.before.columns
         return tuple(column for column in columns if column.name not in self.relation.names)
 
-    def _come(self) -> tuple[Column, ...]:
+    def _new(self) -> tuple[Column, ...]:
         if self.before is None:
             return ()
         return tuple(column for column in self.relation.columns if column.name not in self.before.names)
@@ -140,17 +141,17 @@ class SchemaChange(Change):
 
 
 class SchemaTracker:
-    """Holds for each table how it was described last. Starts knowing nothing, also after a restart.
+    """Remembers the last description of each table, since the start.
 
-    Show it every row in order. Not the messages that describe: they come out of order, and are void when the transaction
-    that altered the table is rolled back.
+    It must see every row in order. It ignores Relation messages, because they arrive out of order, and are void if the
+    transaction that altered the table rolls back.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, Relation] = {}
 
     def observe(self, change: RowChange) -> SchemaChange | None:
-        """What changed since a row of the table was seen last; ``None`` for nothing."""
+        """Return what changed since the table's previous row; ``None`` if nothing did."""
         relation = change.layout.relation
         known = self._known.get(relation.oid)
         if known is relation:
@@ -160,7 +161,7 @@ class SchemaTracker:
         return found if found.says_something else None
 
     def announced(self, part: Slice) -> Slice:
-        """The slice with what changed in front of the rows that show it."""
+        """Return the slice with schema changes before the rows that have them."""
         changes: list[Change] = []
         for change in part.changes:
             if isinstance(change, RowChange) and (found := self.observe(change)) is not None:

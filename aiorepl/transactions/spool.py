@@ -35,15 +35,15 @@ _Run = tuple[int, int]
 
 
 class Spool:
-    """The file. One thread writes; any may read, and let go of extents. Closed when nobody holds it any more.
+    """The spool file. One thread writes; any thread may read and release extents. Closed with the last reference.
 
-    :param folder: where the file's blocks come from; the system's temporary folder unless given.
+    :param folder: the folder of the file; the system's temporary folder by default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = Path(tempfile.gettempdir()) if folder is None else folder
         self._handle: int | None = None
-        # How many blocks the file has, and those of them that are free: in order, and none beside another.
+        # The number of blocks of the file, and the free runs: in order, and not adjacent.
         self._blocks = 0
         self._free: list[_Run] = []
         # The garbage collector may release extents in any thread, at any point.
@@ -52,13 +52,13 @@ class Spool:
 
     @property
     def size(self) -> int:
-        """The bytes of the file."""
+        """The size of the file in bytes."""
         return self._blocks * BLOCK
 
     def write(self, data: bytes | bytearray) -> Extent:
-        """Keep ``data``.
+        """Write ``data``, and return its extent.
 
-        :raises SpoolError: when no file can be made, or the disk is full, or nearly: nothing was kept.
+        :raises SpoolError: the file cannot be created or written, or the disk is almost full; nothing was kept.
         """
         handle = self._opened()
         with self._lock:
@@ -92,7 +92,7 @@ class Spool:
                 self._lock.release()
 
     def says(self, what: str) -> str:
-        """An error's text."""
+        """The text of an error."""
         return f"the spool in {self._folder} {what}"
 
     def _opened(self) -> int:
@@ -100,9 +100,9 @@ class Spool:
             try:
                 handle, name = tempfile.mkstemp(prefix="aiorepl-spool-", dir=self._folder)
                 weakref.finalize(self, os.close, handle)
-                os.unlink(name)  # noqa: PTH108 - mkstemp speaks strings
+                os.unlink(name)  # noqa: PTH108 - mkstemp returns a string
             except OSError as error:
-                raise _problem(f"no spool can be made in {self._folder}", error) from None
+                raise _problem(f"no spool file can be created in {self._folder}", error) from None
             self._handle = handle
         return self._handle
 
@@ -136,17 +136,17 @@ class Spool:
         free, size = self._free, self._blocks
         while self._released:
             for run in self._released.popleft():
-                first, behind = run[0], sum(run)
-                place = bisect(free, run)
-                if place < len(free) and free[place][0] == behind:
-                    behind = sum(free.pop(place))
-                if place and sum(free[place - 1]) == first:
-                    place -= 1
-                    first = free.pop(place)[0]
-                free.insert(place, (first, behind - first))
+                first, end = run[0], sum(run)
+                index = bisect(free, run)
+                if index < len(free) and free[index][0] == end:
+                    end = sum(free.pop(index))
+                if index and sum(free[index - 1]) == first:
+                    index -= 1
+                    first = free.pop(index)[0]
+                free.insert(index, (first, end - first))
         if free and sum(free[-1]) == size:
             self._blocks, _ = free.pop()
-            with contextlib.suppress(OSError):  # then the next time, or they are written again
+            with contextlib.suppress(OSError):  # retried next time, or the blocks are reused
                 os.ftruncate(self._handle or 0, self.size)
 
     def _room(self) -> int:
@@ -169,9 +169,9 @@ class Extent:
         self._checksum = checksum
 
     def read(self) -> bytes:
-        """Read back.
+        """Read the bytes, and verify their checksum.
 
-        :raises SpoolError: when the disk does not give back what it was given.
+        :raises SpoolError: the file cannot be read, or does not contain what was written.
         """
         parts, left = [], self.length
         try:
@@ -185,7 +185,7 @@ class Extent:
         if len(data) != self.length:
             raise SpoolError(self._spool.says("is shorter than what was written to it"))
         if crc32(data) != self._checksum:
-            raise SpoolError(self._spool.says("holds something else than what was written to it"))
+            raise SpoolError(self._spool.says("does not contain what was written to it"))
         return data
 
     def shorten(self, kept: bytes) -> None:
@@ -214,6 +214,6 @@ def _problem(what: str, error: OSError) -> SpoolError:
 
 
 _FULL: Final = (
-    "the spool in {folder} is out of space ({free} bytes free): make room there, or give the source another folder; "
-    "nothing is lost, the transactions in progress come again"
+    "the spool in {folder} is out of space ({free} bytes free): make room there, or set spill_dir to another folder; "
+    "nothing is lost, because the server sends the transactions in progress again"
 )

@@ -14,7 +14,7 @@ from typing import Final
 from aiorepl.errors import DataError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
-from aiorepl.pgoutput.tuples import BINARY, TEXT
+from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transactions.rows import Layout
@@ -58,44 +58,32 @@ class Rewriting:
         payload = message.payload
         if isinstance(message, m.Insert):
             at = message.new_at
-            new, _ = self._tuple(payload, at, types)
+            new = self._tuple(payload, at, types)
             return m.Insert(self.target, at, payload[:at] + new, message.xid)
         if isinstance(message, m.Delete):
             at = message.old_at
-            old, _ = self._tuple(payload, at, types)
+            old = self._tuple(payload, at, types)
             return m.Delete(self.target, message.old_kind, at, payload[:at] + old, message.xid)
         head = payload[: message.new_at]
         if message.old_kind:
-            old, end = self._tuple(payload, message.old_at, types)
-            head = payload[: message.old_at] + old + payload[end : message.new_at]
-        new, _ = self._tuple(payload, message.new_at, types)
+            old = self._tuple(payload, message.old_at, types)
+            head = payload[: message.old_at] + old + b"N"
+        new = self._tuple(payload, message.new_at, types)
         return m.Update(self.target, message.old_kind, message.old_at, len(head), head + new, message.xid)
 
-    def _tuple(self, payload: bytes, at: int, types: Types) -> tuple[bytes, int]:
-        """Return the rewritten TupleData at offset ``at``, and the offset of its end in ``payload``."""
-        kept, masked = ColumnAction.KEPT, ColumnAction.MASKED
+    def _tuple(self, payload: bytes, at: int, types: Types) -> bytes:
+        """Return the TupleData at offset ``at`` rewritten."""
         parts = [len(self.target.columns).to_bytes(2, "big")]
-        # Adjacent columns that are kept are copied together: ``run`` is the offset of the first one that is not copied yet.
-        position = run = at + 2
-        for index, action in enumerate(self._actions):
-            start, kind = position, payload[position]
-            if kind == TEXT or kind == BINARY:
-                position = start + 5
-                position += int.from_bytes(payload[start + 1 : position], "big")
-                if action is kept:
-                    continue
-                parts.append(payload[run:start])
-                run = position
-                if action is masked:
-                    parts.append(self._mask(index, payload[start + 5 : position], kind, types))
-            else:
-                position = start + 1
-                # NULL and unchanged TOAST values are not masked: they stay recognizable.
-                if action is ColumnAction.DROPPED:
-                    parts.append(payload[run:start])
-                    run = position
-        parts.append(payload[run:position])
-        return b"".join(parts), position
+        for index, (action, column) in enumerate(
+            zip(self._actions, encoded_columns(payload, at), strict=True)
+        ):
+            if action is ColumnAction.DROPPED:
+                continue
+            kind = column[0]
+            # NULL and unchanged TOAST values are not masked: they stay recognizable.
+            masked = action is ColumnAction.MASKED and (kind == TEXT or kind == BINARY)
+            parts.append(self._mask(index, column[5:], kind, types) if masked else column)
+        return b"".join(parts)
 
     def _mask(self, index: int, raw: bytes, kind: int, types: Types) -> bytes:
         column = self.relation.columns[index]

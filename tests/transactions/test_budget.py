@@ -193,7 +193,7 @@ def test_no_folder(wired, say, tmp_path):
     """A spool folder that is not there, or is gone, is named in the error."""
     wire = wired(budget=900)
     tmp_path.rmdir()
-    with pytest.raises(SpoolError, match=f"no spool can be made in {tmp_path}"):
+    with pytest.raises(SpoolError, match=f"no spool file can be created in {tmp_path}"):
         wire.feed(say.block(5, say.row("a", 5), say.row("b", 5), say.row("c", 5))[:-1])
 
     tmp_path.mkdir()

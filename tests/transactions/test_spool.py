@@ -127,7 +127,7 @@ def test_a_collection_within_the_spool(tmp_path, monkeypatch):
 
 
 def test_content_that_the_disk_lost(tmp_path):
-    """Is an error, never less."""
+    """A truncated file is an error, and no shorter content is returned."""
     spool = Spool(tmp_path)
     extent = spool.write(b"x" * 100)
     os.truncate(handles(tmp_path)[0], 10)
@@ -137,13 +137,13 @@ def test_content_that_the_disk_lost(tmp_path):
 
 @pytest.mark.parametrize("bit", [0, 399, 799])
 def test_content_that_the_disk_changed(tmp_path, bit):
-    """Is an error, never something else."""
+    """A changed byte is an error, and no other content is returned."""
     spool = Spool(tmp_path)
     extent = spool.write(bytes(100))
     with Path(handles(tmp_path)[0]).open("r+b") as file:
         file.seek(bit // 8)
         file.write(bytes([1 << bit % 8]))
-    with pytest.raises(SpoolError, match="something else than what was written"):
+    with pytest.raises(SpoolError, match="does not contain what was written"):
         extent.read()
 
 

@@ -117,7 +117,7 @@ DAMAGE = {
     "a message cut short": (Data(INSERT[:-1], start=0x300), "Insert.TupleData at 0/300: "),
     "bytes behind a message": (
         Data(INSERT + b"\0", start=0x300),
-        "Insert at 0/300: has 1 bytes behind its end",
+        "Insert at 0/300: has 1 bytes after its end",
     ),
     "an unknown relation": (
         Data(build.insert(relation=8, new=[]), start=0x300),
