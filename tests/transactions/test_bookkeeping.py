@@ -8,6 +8,7 @@ import pytest
 
 from aiorepl.errors import SpoolError
 from aiorepl.testing import messages as build
+from aiorepl.transactions.in_progress import TRANSACTION
 
 
 class Measured:
@@ -108,3 +109,25 @@ def test_a_subtransaction_that_comes_back(wired, say, told, small_slices, xids, 
     wire.feed(say.block(top, say.row("s", top), first=False))
 
     assert [(top, 0x18, ["a0", "a1", "a2", "l0", "l1", "s"])] == told(wire.feed(say.commit(top, 0x10)))
+
+
+def test_exactly(wired, say, small_slices):
+    """What each transaction, description and chunk costs is counted when it comes, and no longer once it goes."""
+    wire = wired(**small_slices, budget=1)
+    table = say.table(xid=5)
+    wire.feed(say.block(5, table, *[say.row("a", 5)] * 4, *[say.row("b", 6)] * 6), say.prepare("g", 7, 0x10))
+    in_progress = wire.in_progress
+    content = [len(say.row("a", 5))] * 10
+    before = in_progress.fixed
+    chunks, rest = divmod(before - 2 * TRANSACTION - 16 * len(table), 400)
+
+    assert 2 == len(in_progress)
+    assert (0, True, True) == (rest, chunks > 1, in_progress.spooled > sum(content))
+    wire.feed(say.abort(5, 6))
+    dropped, rest = divmod(before - in_progress.fixed, 400)
+    assert (0, True) == (rest, 0 < dropped < chunks)
+    assert in_progress.memory == in_progress.fixed
+    wire.feed(say.block(9, say.row("c", 9)))
+    assert 3 == len(in_progress)
+    in_progress.clear()
+    assert (0, 0, 0, 0) == (len(in_progress), in_progress.memory, in_progress.fixed, in_progress.spooled)

@@ -253,3 +253,4 @@ def test_known_and_sent_again(wired, say, told, prepared):
 
     assert [(5, 0x38, [])] == told([part for part in slices if part.changes or part.last])
     assert slices[-1].transaction.prepared
+    assert ["Prepare", "CommitPrepared"] == [name.removeprefix("Stream") for name, _ in marks(slices)]

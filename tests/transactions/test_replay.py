@@ -198,6 +198,25 @@ def test_recorded_twice(units, at_once, count):
         assert point == (replay.after, replay.commit_lsn, replay.ordinal)
 
 
+def test_a_transaction_that_begins_where_the_last_one_ended():
+    """Commit records can be adjacent: one that starts at the end LSN of what was received is new."""
+    first, second = history([1, 2]).again()
+    second = replace(second, transaction=replace(second.transaction, commit_lsn=first.end_lsn))
+    replay = ReplayFilter()
+    assert [first, second] == take(replay, [first, second])
+    begun = replace(second, end_lsn=None)
+    assert ReplayFilter(first.end_lsn).new(begun) is begun
+
+
+def test_a_slice_without_changes():
+    """A slice that a transformation left empty leaves the changes after it new."""
+    (part,) = history([2]).again()
+    empty = replace(part, changes=(), end_lsn=None)
+    replay = ReplayFilter()
+    assert [empty] == take(replay, [empty])
+    assert [0, 1] == [change.ordinal for new in take(replay, [part]) for change in new.changes]
+
+
 def test_known():
     """A transaction is known whole, in part or not at all, by where its commit record begins."""
     replay = ReplayFilter(LSN(0x20), LSN(0x30), 3)
@@ -244,6 +263,19 @@ def test_spooled_changes_are_not_read(spooled, monkeypatch, known):
         change.ordinal for part in spooled(ReplayFilter(LSN(0), LSN(0x10), known)) for change in part.changes
     ]
     assert LSN(0x18) == replay.after
+
+
+def test_each_spooled_slice_alone(spooled):
+    """What is new of a slice depends on its ordinals alone, not on the slices before it."""
+    for part in spooled():
+        first, count = part.changes.first_ordinal, len(part.changes)
+        for known in range(1, 30):
+            new = ReplayFilter(LSN(0), LSN(0x10), known).new(part)
+            left = range(max(first, known), first + count)
+            if not left and not part.last:
+                assert new is None
+            else:
+                assert list(left) == [change.ordinal for change in new.changes]
 
 
 def test_spooled_changes_are_recorded_by_their_number(spooled):

@@ -217,3 +217,11 @@ def test_messages_that_are_not_transactional(cramped, say, told):
     slices = cramped.feed(say.block(5, say.row("a", 5), message(3, 5)), message(4), say.abort(5))
 
     assert [(None, 3, ["m"]), (None, 4, ["m"])] == told(slices)
+
+
+def test_a_subtransaction_after_the_xids_wrapped_around(cramped, say, told):
+    """A subtransaction whose xid is less than the toplevel one aborts alone."""
+    top = 0xFFFF_FFFF
+    cramped.feed(say.block(top, say.row("a", top), say.row("b", 3)), say.abort(top, 3))
+
+    assert [(top, 0x18, ["a"])] == told(cramped.feed(say.commit(top, 0x10)))
