@@ -195,12 +195,17 @@ def reason(error: OSError) -> str:
 
 
 def storage_error(error: OSError, where: str) -> TransientError | PermanentError:
-    """Translate an OSError of a file or folder for the engine. A permanent one is fatal: other batches would fail as well.
+    """Translate an OSError of a file or folder for the engine.
+
+    A permanent error is fatal, because other batches would fail as well. A file that grew too large is not: only this batch
+    does not fit.
 
     :param where: the beginning of the message: the sink and its file or folder.
     """
     message = f"{where}: {reason(error)}"
-    return TransientError(message) if transient(error) else PermanentError(message, fatal=True)
+    if transient(error):
+        return TransientError(message)
+    return PermanentError(message, fatal=error.errno != errno.EFBIG)
 
 
 _ADVICE: Final[Mapping[int, str]] = MappingProxyType({**_TRANSIENT, **_PERMANENT})

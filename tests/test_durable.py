@@ -189,3 +189,12 @@ def failing(code: int):
         raise OSError(code, os.strerror(code))
 
     return fail
+
+
+@pytest.mark.parametrize(("code", "fatal"), [(errno.EIO, True), (errno.EACCES, True), (errno.EFBIG, False)])
+def test_what_stops_a_sink_whatever_its_policy(code, fatal):
+    """An error that every batch would meet stops the sink; a batch that is too large for a file can be a dead letter."""
+    error = durable.storage_error(OSError(code, os.strerror(code)), "here")
+
+    assert isinstance(error, PermanentError)
+    assert fatal is error.fatal
