@@ -152,11 +152,10 @@ class SinkWorker:
             part = self._cursor.take()
             if part is None:
                 break
-            new = self._received.new(part)
+            new = self._received.take(part)
             if new is None:
                 self._dropped += 1
                 continue
-            self._received.add(new)
             header, end_lsn = new.transaction, new.end_lsn
             if (
                 self._trail is not None

@@ -55,6 +55,20 @@ class ReplayFilter:
             return None
         return None if header is not None and header.commit_lsn < self.after else part
 
+    def take(self, part: Slice) -> Slice | None:
+        """Do what ``new`` and ``add`` do, for a consumer that has a slice at once."""
+        header, end_lsn = part.transaction, part.end_lsn
+        # Most transactions are one slice.
+        if end_lsn is not None and header is not None and part.first and self.commit_lsn is None:
+            if end_lsn <= self.after or header.commit_lsn < self.after:
+                return None
+            self.after = end_lsn
+            return part
+        new = self.new(part)
+        if new is not None:
+            self.add(new)
+        return new
+
     def add(self, part: Slice) -> None:
         """Record a slice that was received."""
         header, end_lsn = part.transaction, part.end_lsn

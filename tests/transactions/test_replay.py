@@ -98,6 +98,18 @@ def test_everything_comes_once(units, replays):
     whole(received)
 
 
+@given(units=UNITS, replays=REPLAYS)
+def test_taken_at_once(units, replays):
+    """``take`` returns and records what ``new`` and ``add`` do."""
+    stream = history(units)
+    one, other = ReplayFilter(), ReplayFilter()
+    for at_once, count, _ in [*replays, (2, 10**6, 0)]:
+        slices = stream.again(at_once)[:count]
+        received = [new for part in slices if (new := one.take(part)) is not None]
+        assert content(take(other, slices)) == content(received)
+        assert (other.after, other.commit_lsn, other.ordinal) == (one.after, one.commit_lsn, one.ordinal)
+
+
 @given(units=UNITS, replays=REPLAYS, dropped=st.sets(st.integers(0, 9)))
 def test_ordinals_with_gaps(units, replays, dropped):
     """Slices of which a transformation has left changes out are replayed by ordinal, not by count."""
