@@ -4,7 +4,8 @@ A consumer owns the cursor of its name, and moves it once what it has read is du
 registered cursor has not passed; so drop the cursor of a consumer that will not come back.
 
 The file of a cursor says which kind of consumer owns it, and for a query which one. A cursor that two consumers moved would
-let segments be pruned, and rows be skipped, that one of them has not read.
+let segments be pruned, and rows be skipped, that one of them has not read. Earlier versions wrote no kind: such a cursor
+belongs to the first consumer that moves it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _QUERY: Final = "query"
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """The contents of a cursor's file; ``query`` is ``None`` for a sink."""
+    """The contents of a cursor's file; ``query`` is ``None`` for a sink, ``owned`` is false if the file has no kind."""
 
     position: Position
     query: str | None
+    owned: bool = True
 
 
 class Cursors:
@@ -85,6 +87,8 @@ class Cursors:
             self._require_owner(name, cursor, query)
             cursor.position.require_same_source(position, f"cursor {name!r}")
             if cursor.position.lsn >= position.lsn:
+                if not cursor.owned:
+                    self._write(name, cursor.position, query)
                 return cursor.position
         self._write(name, position, query)
         return position
@@ -105,7 +109,7 @@ class Cursors:
         self._store.delete(_file(name))
 
     def _require_owner(self, name: str, cursor: _Cursor, query: str | None) -> None:
-        if cursor.query == query:
+        if cursor.query == query or not cursor.owned:
             return
         if query is None:
             owner, choice = "a Spark query", "give the sink another name"
@@ -127,12 +131,12 @@ class Cursors:
         def read(fields: Mapping[str, Any]) -> _Cursor:
             if fields["consumer"] != name:
                 raise ValueError("it belongs to another consumer")
-            kind = fields["kind"]
+            position, kind = Position.from_json(fields["position"]), fields.get("kind")
+            if kind is None:
+                return _Cursor(position, None, owned=False)
             if kind not in (_SINK, _QUERY):
                 raise ValueError("kind is neither sink nor query")
-            return _Cursor(
-                Position.from_json(fields["position"]), text(fields, "query") if kind == _QUERY else None
-            )
+            return _Cursor(position, text(fields, "query") if kind == _QUERY else None)
 
         return unseal(data, self._place(name), read, remedy=self._remedy(name))
 

@@ -3,7 +3,7 @@
 Spark gives a data source neither the query's id nor its checkpoint. So a query gets an id from the first offset that it is
 given, and every later offset repeats the id. Spark keeps the end of each batch, and the start of the first batch not at
 all: after a restart during the first batch it asks for an initial offset again. So every offset also repeats where the
-query started.
+query started. Checkpoints of earlier versions have positions alone: their queries have the empty id.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Offset:
     """A position at the end of a segment, as one query has it.
 
     :param query: the query's id.
-    :param start_lsn: where the query started.
+    :param start_lsn: where the query started; ``None`` if an earlier version began it.
     """
 
     position: Position
     query: str
-    start_lsn: LSN
+    start_lsn: LSN | None
 
     @classmethod
     def initial(cls, position: Position) -> Self:
@@ -43,11 +43,16 @@ class Offset:
 
         :param start: the start that Spark names. Another query's id shows that Spark asked for an initial offset again.
         """
-        return start.position.lsn if start.query == self.query else self.start_lsn
+        if self.start_lsn is None or start.query == self.query:
+            return start.position.lsn
+        return self.start_lsn
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, for ``from_json``."""
-        return {**self.position.to_json(), "query": self.query, "start": str(self.start_lsn)}
+        fields = self.position.to_json()
+        if self.start_lsn is not None:
+            fields |= {"query": self.query, "start": str(self.start_lsn)}
+        return fields
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -57,6 +62,8 @@ class Offset:
         :raises SlotError: an earlier version wrote the position.
         """
         position = Position.from_json(fields)
+        if "query" not in fields and "start" not in fields:
+            return cls(position, "", None)
         try:
             return cls(position, str(fields["query"]), LSN.parse(str(fields["start"])))
         except KeyError as error:

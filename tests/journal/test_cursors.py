@@ -159,15 +159,40 @@ async def test_owners(journal) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"kind":"sink",', "", "no field 'kind'"),
         ('"kind":"sink"', '"kind":"spark"', "kind is neither"),
         ('"kind":"sink"', '"kind":"query"', "query is not a string"),
     ],
 )
 async def test_no_owner(journal, reseal, old, new, problem) -> None:
-    """A cursor without an owner is refused, for it may be another consumer's."""
+    """A cursor with a damaged owner is refused, for it may be another consumer's."""
     folder, stream = journal
     Cursors(folder).advance("s3", stream.position)
     reseal(folder / "cursors" / "s3.json", old, new)
     with pytest.raises(JournalError, match=f"{problem}.*journal drop"):
         Cursors(folder).advance("s3", stream.position)
+
+
+@pytest.mark.parametrize("query", [None, "1"])
+async def test_cursor_of_an_earlier_version(journal, reseal, query) -> None:
+    """A cursor without a kind is read, and belongs to the first consumer that moves it, be it to where it is."""
+    folder, stream = journal
+    cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
+    cursors.advance("s3", first)
+    reseal(folder / "cursors" / "s3.json", '"kind":"sink","query":null,', "")
+    assert (cursors.get("s3"), len(prune(folder))) == (first, 1)
+    assert cursors.advance("s3", first, query=query) == first
+    with pytest.raises(ConfigurationError, match="belongs to"):
+        cursors.advance("s3", second, query="2")
+    assert cursors.advance("s3", second, query=query) == second
+
+
+async def test_reset_of_an_earlier_version(journal, reseal) -> None:
+    """A sink that has lost data moves a cursor without a kind back, and owns it."""
+    folder, stream = journal
+    cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
+    cursors.advance("s3", second)
+    reseal(folder / "cursors" / "s3.json", '"kind":"sink","query":null,', "")
+    cursors.reset("s3", first)
+    assert cursors.get("s3") == first
+    with pytest.raises(ConfigurationError, match="belongs to a sink"):
+        cursors.advance("s3", second, query="1")
