@@ -43,13 +43,13 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
     resolved = replace(resolved, sink=_ReplayAdapter(sink))
     delivered = 0
     try:
-        held = await sink.open(SinkContext(name, source, resolved.routing_key))
-        if held is not None and not sink.replays:
+        stored = await sink.open(SinkContext(name, source, resolved.routing_key))
+        if stored is not None and not sink.replays:
             raise ConfigurationError(
                 f"sink {name!r} keeps a position and does not support replay (it does not override replay): print the "
                 "letters with aiorepl dlq show, write their rows by hand, and delete them with aiorepl dlq drop"
             )
-        statistics, keeps_position = SinkStatistics(name), held is not None
+        statistics, keeps_position = SinkStatistics(name), stored is not None
         writers = {
             "transform": SinkWriter(name, resolved, statistics, keeps_position=keeps_position),
             "write": SinkWriter(

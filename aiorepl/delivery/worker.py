@@ -280,7 +280,7 @@ class SinkWorker:
         if pause is None:
             raise error
         _log.warning(
-            "sink %s has lost accepted changes; it is opened again and gets them again: %s",
+            "sink %s has lost accepted changes; it is reopened, and they are delivered again: %s",
             statistics.name,
             error,
         )
@@ -288,10 +288,10 @@ class SinkWorker:
         opened = await run_until_set(feeder.stopped, self._reopen(pause))
         if opened is None:
             return False
-        (held,) = opened
-        lsn = statistics.durable if held is None else held.lsn
-        if self._trail is not None and held is not None:
-            self._trail.begin(held)
+        (stored,) = opened
+        lsn = statistics.durable if stored is None else stored.lsn
+        if self._trail is not None and stored is not None:
+            self._trail.begin(stored)
         await self._progress.rewound(lsn)
         statistics.accepted = statistics.durable = lsn
         self._reset(lsn)

@@ -86,13 +86,13 @@ class SinkWriter:
         except ExceptionGroup as errors:
             for is_kind in (wants_rewind, _is_data_error):
                 if all(map(is_kind, errors.exceptions)):
-                    raise errors.exceptions[0]  # noqa: B904 - one stands for all of its kind
+                    raise errors.exceptions[0]  # noqa: B904 - all are of the same kind
             raise
 
     async def flush(self) -> None:
         """Flush the sink.
 
-        :raises AioreplError: the flush failed permanently. No policy covers this: the accepted changes are gone from memory.
+        :raises AioreplError: the flush failed permanently. ``on_error`` does not apply, because the accepted changes are no longer in memory.
         """
         await self._call("flush", self._sink.flush)
 
@@ -102,15 +102,15 @@ class SinkWriter:
         :returns: the position that the sink returns.
         :raises AioreplError: the sink cannot be opened, or keeps a position now although it did not before, or vice versa.
         """
-        held = await self._call("open", lambda: self._sink.open(context), rewind=True)
-        if self._keeps_position is (held is None):
+        stored = await self._call("open", lambda: self._sink.open(context), rewind=True)
+        if self._keeps_position is (stored is None):
             raise SinkError(
-                f"sink {self._name}: open has returned a position at one time and None at another: if the target holds no "
-                "position yet, return the context's"
+                f"sink {self._name}: open has returned a position at one time and None at another: return the context's "
+                "position if the target has none yet"
             )
-        if held is not None:
-            held.require_same_source(context.position, f"sink {self._name}")
-        return held
+        if stored is not None:
+            stored.require_same_source(context.position, f"sink {self._name}")
+        return stored
 
     async def _write(self, batch: Batch) -> None:
         try:
@@ -167,15 +167,15 @@ class SinkWriter:
             ) from error
 
     def _select(self, batch: Batch, refused: Sequence[Change]) -> list[Slice]:
-        """Return the slices reduced to the refused changes; slices without any are left out.
+        """Return the slices reduced to the rejected changes; slices without any are left out.
 
         Changes are matched by event id, because spooled changes are new objects on each iteration.
 
-        :raises SinkError: the sink named a change that is not in the batch, so a refused change could be lost.
+        :raises SinkError: the sink named a change that is not in the batch, so a rejected change could be lost.
         """
         if not all(isinstance(change, Change) for change in refused):
             raise SinkError(
-                f"sink {self._name} refuses an object that is not a change: put the batch's own changes in refused"
+                f"sink {self._name} rejects an object that is not a change: put the batch's own changes in refused"
             )
         wanted = set(map(event_id, refused))
         found: set[str] = set()
@@ -187,7 +187,7 @@ class SinkWriter:
                 parts.append(replace(part, changes=list(named.values())))
         if missing := wanted - found:
             raise SinkError(
-                f"sink {self._name} refuses {len(missing)} changes that are not in its batch, such as {min(missing)}: put the "
+                f"sink {self._name} rejects {len(missing)} changes that are not in its batch, such as {min(missing)}: put the "
                 "batch's own changes in refused"
             )
         return parts

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __path__ = compiled.path_of(__name__, __path__)
 
-# Module and class of each, imported on first use; whether it has the option `values`.
+# Module and class of each format, imported on first use, and whether it has the option ``values``.
 _FORMATS: Final = {
     "native": ("aiorepl.formats.native:NativeFormat", True),
     "debezium": ("aiorepl.formats.debezium:DebeziumFormat", False),
@@ -51,14 +51,14 @@ def named(
     name = options.pop("type", None)
     if name not in _FORMATS:
         close = get_close_matches(str(name), NAMES, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(NAMES)}"
+        hint = f"did you mean {close[0]}?" if close else f"the formats are {', '.join(NAMES)}"
         raise ConfigurationError(f"format {name!r} does not exist: {hint}")
-    place, has_values = _FORMATS[name]
+    path, has_values = _FORMATS[name]
     if has_values:
         options.setdefault("values", values)
     elif values == "text" and name != "pretty":
         raise ConfigurationError(
-            f"format {name} has forms of its own for values: leave out values = text, or take native or cloudevents"
+            f"format {name} has no option values: remove values = text, or use native or cloudevents"
         )
     elif values not in ("typed", "text"):
         raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
@@ -67,15 +67,15 @@ def named(
         options.setdefault("database", position.database or "")
     if position is not None and name == "cloudevents":
         options.setdefault("source", f"/postgresql/{position.system_identifier}/{position.slot}")
-    module, _, attribute = place.partition(":")
+    module, _, attribute = path.partition(":")
     found = getattr(import_module(module), attribute)
     known = found.__init__.__kwdefaults__
     if unknown := options.keys() - known.keys():
         raise ConfigurationError(
-            f"format {name} has no option {', '.join(sorted(map(str, unknown)))}: there are {', '.join(known)}"
+            f"format {name} has no option {', '.join(sorted(map(str, unknown)))}: it has {', '.join(known)}"
         )
     for option, value in options.items():
         if not isinstance(value, type(known[option])):
-            raise ConfigurationError(f"format {name}: {option} has to be a {type(known[option]).__name__}")
+            raise ConfigurationError(f"format {name}: {option} must be a {type(known[option]).__name__}")
     made: Format = found(**{"boundaries": boundaries} | options)
     return made

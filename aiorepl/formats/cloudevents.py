@@ -24,18 +24,18 @@ from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 
-# What an HTTP header may have as it is, of what quote() would escape.
+# Characters that quote() would escape, and that an HTTP header may contain.
 _HTTP_SAFE = "!#$&'()*+,/:;<=>?@[\\]^`{|}~"
 
 
 class CloudEventsFormat(Format):
     """Writes CloudEvents.
 
-    :param source: whose events these are, a URI reference; with ``id`` it is unique.
-    :param type_prefix: what stands before the kind of the event in ``type``.
-    :param values: of the native event in ``data``, ``"typed"`` or ``"text"``.
-    :param boundaries: also an event where a transaction begins and where it has committed.
-    :raises ConfigurationError: for other ``values``, or an empty ``source``.
+    :param source: the attribute ``source``, a URI reference; unique together with ``id``.
+    :param type_prefix: the part of ``type`` before the kind of the event.
+    :param values: ``"typed"`` or ``"text"``, for the native event in ``data``.
+    :param boundaries: write events for the begin and the end of a transaction too.
+    :raises ConfigurationError: ``values`` is neither, or ``source`` or ``type_prefix`` is empty.
     """
 
     content_type = "application/cloudevents+json"
@@ -51,31 +51,31 @@ class CloudEventsFormat(Format):
     ) -> None:
         super().__init__(boundaries=boundaries)
         if not source or not type_prefix:
-            raise ConfigurationError("CloudEvents need a source and a type: neither may be empty")
+            raise ConfigurationError("CloudEvents: source and type_prefix must not be empty")
         self._source = source
         self._type_prefix = type_prefix
         self._native = NativeFormat(values=values)
 
     def event(self, change: Change) -> bytes:
-        """One change, structured."""
+        """Return a change in structured mode."""
         return _structured(self.attributes(change), self._native.event(change))
 
     def http(self, change: Change) -> tuple[dict[str, str], bytes]:
-        """One change in HTTP's binary mode: headers (``ce-id`` …, ``content-type``) and the body."""
+        """Return a change in HTTP's binary mode: headers (``ce-id`` …, ``content-type``) and the body."""
         headers = {f"ce-{name}": quote(value, _HTTP_SAFE) for name, value in self.attributes(change).items()}
         return _with_content_type(headers, "ce-"), self._native.event(change)
 
     def kafka(self, change: Change) -> tuple[dict[str, str], bytes]:
-        """One change in Kafka's binary mode: headers (``ce_id`` …, ``content-type``) and the value."""
+        """Return a change in Kafka's binary mode: headers (``ce_id`` …, ``content-type``) and the value."""
         headers = {f"ce_{name}": value for name, value in self.attributes(change).items()}
         return _with_content_type(headers, "ce_"), self._native.event(change)
 
     def key(self, change: Change) -> bytes | None:
-        """As the native format's."""
+        """Return the native format's key."""
         return self._native.key(change)
 
     def attributes(self, change: Change) -> dict[str, str]:
-        """The context attributes of a change's event."""
+        """Return the context attributes of a change's event."""
         attributes = self._attributes(event_id(change), change.kind, change.transaction)
         if isinstance(change, (RowChange, SchemaChange)):
             attributes["subject"] = str(change.relation)
@@ -86,11 +86,11 @@ class CloudEventsFormat(Format):
         return attributes
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
-        """``begin``."""
+        """Return the ``begin`` event."""
         return self._boundary(transaction, self._native.begin(part, transaction))
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """``commit``, ``prepare``, ``commit_prepared`` or ``rollback_prepared``."""
+        """Return the ``commit``, ``prepare``, ``commit_prepared`` or ``rollback_prepared`` event."""
         return self._boundary(transaction, self._native.end(part, transaction))
 
     def _boundary(self, transaction: Transaction, data: bytes) -> bytes:
@@ -104,8 +104,8 @@ class CloudEventsFormat(Format):
             "source": self._source,
             "type": f"{self._type_prefix}.{kind}.v1",
         }
-        # When it committed, or was prepared or decided; a message between transactions does not say. RFC 3339 knows years of
-        # four digits alone.
+        # The time of the commit, PREPARE or decision; a message between transactions has none. Years in RFC 3339 have four
+        # digits.
         time = None if transaction is None else iso_time(transaction.commit_timestamp)
         if time is not None and time[0] not in "+-":
             attributes["time"] = time

@@ -20,15 +20,15 @@ class Frame(NamedTuple):
     """
 
     before: bytes
-    behind: bytes = b""
+    after: bytes = b""
     unchanged: bytes | None = None
 
 
 class Columns:
     """The columns of one relation.
 
-    :param frame: what stands around a column.
-    :param encoder: from a column and the kind of its bytes, ``t`` or ``b``, what makes the fragment.
+    :param frame: returns the bytes around a column's values.
+    :param encoder: returns the encoder for a column and the kind of its bytes, ``t`` or ``b``.
     """
 
     def __init__(
@@ -36,56 +36,56 @@ class Columns:
     ) -> None:
         self.layout = layout
         self._frames = [frame(column) for column in layout.relation.columns]
-        self._nulls = [each.before + b"null" + each.behind for each in self._frames]
+        self._nulls = [each.before + b"null" + each.after for each in self._frames]
         self._encoder = encoder
         self._encoders: dict[tuple[int, int], Encoder] = {}
 
     def new(self, change: RowChange) -> list[bytes]:
-        """The new row."""
-        return self._written(change.raw_new or [], change.new_kinds, self.layout.all)
+        """Return the fragments of the new row."""
+        return self._fragments(change.raw_new or [], change.new_kinds, self.layout.all)
 
     def old(self, change: RowChange) -> list[bytes] | None:
-        """What was sent of the old row, if anything was."""
+        """Return the fragments of the old row's sent columns; ``None`` if no old row was sent."""
         if change.raw_old is None:
             return None
-        return self._written(change.raw_old, change.old_kinds, change.old_indexes)
+        return self._fragments(change.raw_old, change.old_kinds, change.old_indexes)
 
     def key(self, change: RowChange) -> list[bytes]:
-        """The replica identity's columns before the change, of an insert of the new row."""
-        places = self.layout.relation.key
+        """Return the replica identity's columns before the change, or of the new row if no old row was sent."""
+        indexes = self.layout.relation.key
         if change.raw_old is not None:
-            return self._written(change.raw_old, change.old_kinds, places)
-        return self._written(change.raw_new or [], change.new_kinds, places)
+            return self._fragments(change.raw_old, change.old_kinds, indexes)
+        return self._fragments(change.raw_new or [], change.new_kinds, indexes)
 
-    def _written(self, columns: list[Raw], kinds: bytes | None, places: Iterable[int]) -> list[bytes]:
+    def _fragments(self, columns: list[Raw], kinds: bytes | None, indexes: Iterable[int]) -> list[bytes]:
         fragments: list[bytes] = []
-        for place in places:
-            raw = columns[place]
+        for index in indexes:
+            raw = columns[index]
             if raw is None:
-                fragments.append(self._nulls[place])
+                fragments.append(self._nulls[index])
                 continue
-            before, behind, unchanged = self._frames[place]
+            before, after, unchanged = self._frames[index]
             if raw is not UNCHANGED:
                 fragments.append(
-                    before + self._encode(place, TEXT if kinds is None else kinds[place], raw) + behind
+                    before + self._encode(index, TEXT if kinds is None else kinds[index], raw) + after
                 )
             elif unchanged is not None:
-                fragments.append(before + unchanged + behind)
+                fragments.append(before + unchanged + after)
         return fragments
 
-    def _encode(self, place: int, kind: int, raw: bytes) -> bytes:
-        encoder = self._encoders.get((place, kind))
+    def _encode(self, index: int, kind: int, raw: bytes) -> bytes:
+        encoder = self._encoders.get((index, kind))
         if encoder is None:
-            encoder = self._encoders[place, kind] = self._encoder(self.layout.relation.columns[place], kind)
+            encoder = self._encoders[index, kind] = self._encoder(self.layout.relation.columns[index], kind)
         try:
             return encoder(raw)
         except ValueError as error:
-            column = self.layout.relation.columns[place]
+            column = self.layout.relation.columns[index]
             raise DataError(f"{self.layout.relation}.{column.name}: {error}") from None
 
 
-class Tables:
-    """The ``Columns`` of each relation that was seen, as it is described now."""
+class TableColumns:
+    """Caches the ``Columns`` of each relation, for its latest description."""
 
     def __init__(self, make: Callable[[Layout], Columns]) -> None:
         self._make = make

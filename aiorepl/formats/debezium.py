@@ -18,7 +18,7 @@ import orjson
 from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats import debezium_values as values
-from aiorepl.formats.columns import Columns, Frame, Tables
+from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.debezium_counts import Counts
 from aiorepl.formats.format import Format, by_table, commit_lsn, only_table
 from aiorepl.pgoutput import messages as m
@@ -38,11 +38,11 @@ class DebeziumFormat(Format):
 
     :param name: the logical name, Debezium's ``topic.prefix``; ``source.name``.
     :param database: ``source.db``.
-    :param decimals: numeric and money as ``"string"``, ``"double"`` or ``"precise"`` (base64 of the digits as one number,
-        as Debezium does when it is not told).
-    :param boundaries: transaction metadata: ``BEGIN`` and ``END`` events, and ``transaction`` in all others. They have to
-        be written in order then.
-    :raises ConfigurationError: for other ``decimals``.
+    :param decimals: write numeric and money as ``"string"``, ``"double"`` or ``"precise"`` (base64 of the unscaled number,
+        Debezium's default).
+    :param boundaries: write transaction metadata: ``BEGIN`` and ``END`` events, and ``transaction`` in all others. Events
+        must then be written in order.
+    :raises ConfigurationError: ``decimals`` is none of these.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DebeziumFormat(Format):
                 f"decimals {decimals!r} does not exist: there are string, double and precise"
             )
         self._decimals = decimals
-        self._tables = Tables(self._columns)
+        self._tables = TableColumns(self._columns)
         self._counts = Counts()
         self._database = orjson.dumps(database)
         self._head = b'"source":{"version":%b,"connector":"postgresql","name":%b,"ts_ms":' % (
@@ -63,26 +63,27 @@ class DebeziumFormat(Format):
         )
 
     def events(self, parts: Iterable[Slice]) -> Iterator[bytes]:
-        """As for any format; a batch may be written again."""
+        """Yield the events of consecutive slices; a retried batch gets the same transaction metadata."""
         parts = list(parts)
         if self.boundaries and parts:
             self._counts.resume(parts[0])
         return super().events(parts)
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """A truncate for each of its tables; of an update that changes the key a delete and an insert; nothing of what
-        was altered, which Debezium's PostgreSQL connector does not tell.
+        """Split a truncate by table, and an update of the key into a delete and an insert.
+
+        Schema changes are dropped, because Debezium's PostgreSQL connector does not report them.
         """
         if isinstance(change, SchemaChange):
             return ()
         if isinstance(change, Truncate):
             return by_table(change)
-        if isinstance(change, Update) and _moves(change):
+        if isinstance(change, Update) and _changes_key(change):
             return _delete(change), _insert(change)
         return (change,)
 
     def event(self, change: Change) -> bytes:
-        """One change as an envelope."""
+        """Return a change as an envelope."""
         if isinstance(change, RowChange):
             return self._row(change)
         if isinstance(change, Truncate):
@@ -90,12 +91,12 @@ class DebeziumFormat(Format):
             return self._envelope(change, b"null", b"null", relation.schema, relation.name, b"t")
         if isinstance(change, Message):
             return self._message(change)
-        raise TypeError(f"Debezium has no form for {type(change).__name__}")
+        raise TypeError(f"Debezium has no event for {type(change).__name__}")
 
     def key(self, change: Change) -> bytes | None:
-        """The key of a change's event: an object of the replica identity's columns, of a message its prefix.
+        """Return the key of a change's event: an object with the replica identity's columns, or a message's prefix.
 
-        ``None`` for a truncate and where no column identifies the row: replica identity FULL or NOTHING.
+        ``None`` for a truncate, and if no column identifies the row (replica identity FULL or NOTHING).
         """
         if isinstance(change, Message):
             return orjson.dumps({"prefix": change.prefix})
@@ -104,12 +105,12 @@ class DebeziumFormat(Format):
         return _object(self._tables(change.layout).key(change))
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
-        """``BEGIN``."""
+        """Return the ``BEGIN`` event."""
         self._counts.reset(transaction)
         return self._metadata(transaction, "BEGIN", None, None)
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """``END``, with how many events there were."""
+        """Return the ``END`` event, with the number of events."""
         total, tables = self._counts.of(transaction)
         counted = [{"data_collection": name, "event_count": count} for name, count in tables.items()]
         return self._metadata(transaction, "END", total, counted)
@@ -123,7 +124,7 @@ class DebeziumFormat(Format):
             b"null" if isinstance(change, Delete) else _object(table.new(change)),
             change.schema,
             change.table,
-            # No transaction has the xid 0: these are the rows that were there before the slot.
+            # No transaction has the xid 0: it marks the rows of the initial load.
             b"r"
             if isinstance(change, Insert) and _is_snapshot(change.transaction)
             else _OPERATIONS[change.kind],
@@ -141,7 +142,7 @@ class DebeziumFormat(Format):
         return b'{"before":%b,"after":%b,%b}' % (before, after, rest)
 
     def _rest(self, change: Change, schema: str, table: str, counted: str, operation: bytes) -> bytes:
-        """From ``source`` to the times."""
+        """Return the fields from ``source`` to the timestamps."""
         transaction = change.transaction
         lsn = commit_lsn(change)
         ms, us, ns = _times(transaction)
@@ -196,19 +197,19 @@ def _is_snapshot(transaction: Transaction | None) -> bool:
 
 
 def _times(transaction: Transaction | None) -> tuple[bytes, bytes, bytes]:
-    """The commit in milliseconds, microseconds and nanoseconds since 1970; a message between transactions has no time."""
+    """Return the commit time in ms, µs and ns since 1970; a message between transactions has none."""
     if transaction is None:
         return b"null", b"null", b"null"
     us = transaction.commit_timestamp + EPOCH_MICROSECONDS
     return b"%d" % (us // 1000), b"%d" % us, b"%d" % (us * 1000)
 
 
-def _moves(change: Update) -> bool:
-    """Whether the key is another one now. It is also sent where it is large and stayed as it was."""
+def _changes_key(change: Update) -> bool:
+    """Whether the key changed. The server also sends an unchanged key if it is TOASTed."""
     old, new = change.raw_old, change.raw_new
     if old is None or new is None:
         return False
-    return any(new[place] not in (UNCHANGED, old[place]) for place in change.relation.key)
+    return any(new[index] not in (UNCHANGED, old[index]) for index in change.relation.key)
 
 
 def _delete(change: Update) -> Delete:

@@ -1,4 +1,4 @@
-"""How many events a transaction has had so far, in all and of each table, as Debezium's transaction metadata tells."""
+"""Counts the events of a transaction, in total and by table, for Debezium's transaction metadata. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiorepl.transactions.transaction import Transaction
 
 @dataclass(slots=True)
 class _Counted:
-    # Not the header itself: a transaction that goes on after a reconnect has a new one.
+    # Not the transaction object: one that continues after a reconnect has a new object.
     commit_lsn: LSN | None = None
     ordinal: int = -1
     total: int = 0
@@ -21,8 +21,7 @@ class _Counted:
 class Counts:
     """Counts of the transaction that is being written.
 
-    A batch is written again after an error, and may begin in the middle of a transaction: so what had been counted
-    before it is kept until the next one.
+    A retried batch may begin in the middle of a transaction, so the counts from before a batch are kept until the next.
     """
 
     def __init__(self) -> None:
@@ -30,23 +29,23 @@ class Counts:
         self._before = _Counted()
 
     def resume(self, part: Slice) -> None:
-        """A batch begins with this slice, be it for the first time or again."""
+        """Begin a batch, new or retried, with this slice."""
         if part.first or part.transaction is None:
             return
         ordinal = next((change.ordinal for change in part.changes), self._now.ordinal + 1)
         commit_lsn = part.transaction.commit_lsn
-        again = commit_lsn != self._now.commit_lsn or ordinal <= self._now.ordinal
-        if again and commit_lsn == self._before.commit_lsn:
+        retried = commit_lsn != self._now.commit_lsn or ordinal <= self._now.ordinal
+        if retried and commit_lsn == self._before.commit_lsn:
             self._now = _copy(self._before)
         else:
             self._before = _copy(self._now)
 
     def reset(self, transaction: Transaction) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         self._now = _Counted(transaction.commit_lsn)
 
     def count(self, transaction: Transaction, ordinal: int, table: str) -> tuple[int, int]:
-        """The places of an event among all of its transaction and among those of its table, from 1."""
+        """Count an event; return its order within the transaction and within its table, from 1."""
         if transaction.commit_lsn != self._now.commit_lsn:
             self.reset(transaction)
         now = self._now
@@ -56,7 +55,7 @@ class Counts:
         return now.total, now.tables[table]
 
     def of(self, transaction: Transaction) -> tuple[int, dict[str, int]]:
-        """What was counted of a transaction."""
+        """Return the total, and the count by table, of a transaction."""
         now = self._now if transaction.commit_lsn == self._now.commit_lsn else _Counted()
         return now.total, now.tables
 

@@ -1,8 +1,8 @@
-"""Dates and times as Debezium counts them, ``time.precision.mode=adaptive``, from PostgreSQL's own text.
+"""Dates and times as Debezium writes them with ``time.precision.mode=adaptive``, from PostgreSQL's text. Pure.
 
-date: days since 1970. time and timestamp: microseconds, or milliseconds of a column of precision 3 or less. interval:
-microseconds, a month being 30.4375 days. timestamptz and timetz: ISO 8601 in UTC. Infinite values are the numbers that
-Debezium has for them.
+date: days since 1970. time and timestamp: microseconds, or milliseconds for a precision of 3 or less. interval:
+microseconds, with 30.4375 days to a month. timestamptz and timetz: ISO 8601 in UTC. Infinity is the number that Debezium
+uses for it.
 
 Source: Debezium's PostgresValueConverter, DateTimeFormat, ZonedTimestamp, MicroDuration.
 """
@@ -31,12 +31,12 @@ _read_interval: Final = Types().decoder(1186, Format.TEXT)
 
 
 def _days_of(year: int, month: int, day: int) -> int:
-    """Days since 1970 in the Gregorian calendar, which repeats itself every 400 years, before it began as well."""
+    """Return days since 1970 in the proleptic Gregorian calendar, which repeats every 400 years."""
     cycles, of_cycle = divmod(year, 400)
     return date(of_cycle + 400, month, day).toordinal() + (cycles - 1) * 146_097 - _EPOCH
 
 
-# Those of Debezium: the JDBC driver's numbers, and the days of -5877611-06-21 and -22.
+# Debezium uses the JDBC driver's numbers, and the days of -5877611-06-21 and -22.
 _INFINITE_DAYS: Final = {"infinity": _days_of(-5877611, 6, 21), "-infinity": _days_of(-5877611, 6, 22)}
 _INFINITE_MICROSECONDS: Final = {
     "infinity": 9_223_372_036_825_200_000,
@@ -45,7 +45,7 @@ _INFINITE_MICROSECONDS: Final = {
 
 
 def days(text: str) -> int:
-    """A date."""
+    """Convert a date to days since 1970."""
     if text in _INFINITE_DAYS:
         return _INFINITE_DAYS[text]
     year, month, day = _ymd(text)
@@ -53,7 +53,7 @@ def days(text: str) -> int:
 
 
 def microseconds(text: str) -> int:
-    """A timestamp."""
+    """Convert a timestamp to microseconds since 1970."""
     if text in _INFINITE_MICROSECONDS:
         return _INFINITE_MICROSECONDS[text]
     day, clock, _, era = _moment(text)
@@ -61,17 +61,17 @@ def microseconds(text: str) -> int:
 
 
 def clock_microseconds(text: str) -> int:
-    """A time; 24:00:00 is a whole day."""
+    """Convert a time to microseconds; 24:00:00 is a whole day."""
     match = _CLOCK.fullmatch(text)
     if match is None:
-        raise Malformed("no time of day; is DateStyle ISO?")
+        raise Malformed("not a time of day; is DateStyle ISO?")
     hour, minute, second, fraction = match.groups("0")
     seconds = (int(hour) * 60 + int(minute)) * 60 + int(second)
     return seconds * 1_000_000 + int(fraction.ljust(6, "0"))
 
 
 def zoned(text: str, digits: int) -> str:
-    """A timestamptz, with this many digits behind the second's point; 0 for as many as there are."""
+    """Convert a timestamptz to ISO 8601 with ``digits`` decimals; 0 keeps those of the text."""
     if text in _INFINITE_MICROSECONDS:
         return text
     day, clock, zone, era = _moment(text)
@@ -85,12 +85,12 @@ def zoned(text: str, digits: int) -> str:
 
 
 def zoned_clock(text: str) -> str:
-    """A timetz."""
-    place = max(text.find("+"), text.find("-"))
-    match = _OFFSET.fullmatch(text, max(place, 0))
+    """Convert a timetz to ISO 8601 in UTC."""
+    sign_at = max(text.find("+"), text.find("-"))
+    match = _OFFSET.fullmatch(text, max(sign_at, 0))
     if match is None:
-        raise Malformed("no offset; is DateStyle ISO?")
-    clock = clock_microseconds(text[:place])
+        raise Malformed("without an offset; is DateStyle ISO?")
+    clock = clock_microseconds(text[:sign_at])
     sign, hours, minutes, seconds = match.groups("0")
     offset = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000
     if clock == _DAY and not offset:
@@ -98,12 +98,12 @@ def zoned_clock(text: str) -> str:
     whole, fraction = divmod((clock - offset if sign == "+" else clock + offset) % _DAY, 1_000_000)
     minute, second = divmod(whole, 60)
     hour, minute = divmod(minute, 60)
-    behind_point = f".{fraction:06d}".rstrip("0") if fraction else ""
-    return f"{hour:02d}:{minute:02d}:{second:02d}{behind_point}Z"
+    decimals = f".{fraction:06d}".rstrip("0") if fraction else ""
+    return f"{hour:02d}:{minute:02d}:{second:02d}{decimals}Z"
 
 
 def duration(text: str) -> int:
-    """An interval; what does not fit 64 bits, and infinity, is the largest number that does."""
+    """Convert an interval to microseconds, limited to 64 bits; infinity becomes the limit."""
     value = _read_interval(text.encode())
     if not isinstance(value, Interval):
         return -_INT64 if text.startswith("-") else _INT64 - 1
@@ -112,10 +112,10 @@ def duration(text: str) -> int:
 
 
 def _ymd(text: str) -> tuple[int, int, int]:
-    """Year, month and day, the year astronomical: 1 BC is 0."""
+    """Return year, month and day, with astronomical years: 1 BC is 0."""
     match = _DATE.fullmatch(text)
     if match is None:
-        raise Malformed("no date; is DateStyle ISO?")
+        raise Malformed("not a date; is DateStyle ISO?")
     year = int(match[1])
     return 1 - year if match[4] else year, int(match[2]), int(match[3])
 
@@ -123,5 +123,5 @@ def _ymd(text: str) -> tuple[int, int, int]:
 def _moment(text: str) -> tuple[str, str, str, str]:
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise Malformed("no timestamp; are DateStyle ISO and TimeZone UTC?")
+        raise Malformed("not a timestamp; are DateStyle ISO and TimeZone UTC?")
     return match[1], match[2], match[3] or "", match[4] or ""

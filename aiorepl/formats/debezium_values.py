@@ -1,8 +1,8 @@
-"""Columns as Debezium's PostgreSQL connector has them in JSON without schemas, from either form of the wire.
+"""Column values as Debezium's PostgreSQL connector writes them in JSON without schemas, from text or binary format. Pure.
 
-Numbers, booleans and text are what the native format has, json and hstore are strings, bytea is base64, bits are base64
-of little-endian bytes (a single bit is a boolean), times are those of ``debezium_times``, geometric values are objects.
-Types that Debezium knows nothing of, and leaves out by default, are strings of PostgreSQL's text.
+Numbers, booleans and text are as in the native format, json and hstore are strings, bytea is base64, bits are base64 of
+little-endian bytes (a single bit is a boolean), times are those of ``debezium_times``, and geometric values are objects.
+Types that Debezium does not know, and omits by default, are PostgreSQL's text.
 
 Source: Debezium's PostgresValueConverter, UnchangedToastedPlaceholder, WkbWriter.
 """
@@ -36,14 +36,14 @@ Converter = Callable[[str], Any]
 DECIMALS: Final = ("string", "double", "precise")
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 
-_AT_ONCE: Final = 1024  # digits
+_DIRECT_DIGITS: Final = 1024
 _SPECIAL: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _EXTENSIONS: Final = ("hstore", "vector", "halfvec", "geometry", "geography")
 _MONEY: Final = re.compile(r"[(-]?[^\d,.]*([\d,]*(?:\.\d+)?)\)?")
 
 
 def encoder(types: Types, column: Column, kind: int, decimals: str) -> Encoder:
-    """From a column's bytes to JSON."""
+    """Return a function from a column's bytes to JSON."""
     convert = converter(types, column.type_oid, column.type_modifier, decimals)
     if convert is None:
         return types.json_encoder(column.type_oid, kind)
@@ -53,7 +53,7 @@ def encoder(types: Types, column: Column, kind: int, decimals: str) -> Encoder:
 
 
 def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter | None:
-    """From PostgreSQL's text to what JSON can say; ``None`` where that is what ``Types.json_encoder`` gives."""
+    """Return a function from PostgreSQL's text to a JSON value; ``None`` if ``Types.json_encoder`` writes the same."""
     info = types.base(oid)
     if info is None or not types.readable(oid):
         return None
@@ -70,13 +70,13 @@ def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter
         return (lambda text: count(text) // 1000) if 0 <= modifier <= 3 else count
     if info.name == "timestamptz":
         return partial(times.zoned, digits=6 if modifier < 0 else modifier)
-    # A user's own type may have any of these names.
+    # A user-defined type may have any of these names.
     known = info.oid in BUILTIN or (info.kind in (BASE, NAME_ONLY) and info.name in _EXTENSIONS)
     return _CONVERTERS.get(info.name) if known else None
 
 
 def unchanged(types: Types, column: Column) -> bytes:
-    """What stands for a value that was not sent because it did not change."""
+    """Return the JSON placeholder for an unchanged TOASTed value."""
     info = types.base(column.type_oid)
     name = "" if info is None else info.name
     raw = PLACEHOLDER.encode()
@@ -119,7 +119,7 @@ def _numeric(modifier: int, decimals: str) -> Converter:
         return _double
     if modifier < 0:
         return _variable_scale
-    # Eleven bits, signed since PostgreSQL 15.
+    # The scale has eleven bits, signed since PostgreSQL 15.
     scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
     return lambda text: _base64(_unscaled(text, scale))
 
@@ -129,7 +129,7 @@ def _double(text: str) -> float | str:
 
 
 def _number(value: float) -> float | str:
-    """As Kafka Connect's JSON has it."""
+    """Return a float as Kafka Connect's JSON converter writes it."""
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
 
 
@@ -139,10 +139,10 @@ def _variable_scale(text: str) -> dict[str, Any]:
 
 
 def _unscaled(text: str, scale: int) -> bytes:
-    """The digits as one big-endian two's complement number, as Java's BigInteger has it."""
+    """Return the unscaled value in big-endian two's complement, as Java's ``BigInteger.toByteArray`` does."""
     if text in _SPECIAL:
         raise Malformed(
-            'not a number or infinite, which decimals="precise" cannot say: use "string" or "double"'
+            'NaN or infinity, which decimals="precise" cannot represent: use "string" or "double"'
         )
     sign, text = (-1, text[1:]) if text.startswith("-") else (1, text)
     whole, _, fraction = text.partition(".")
@@ -153,12 +153,12 @@ def _unscaled(text: str, scale: int) -> bytes:
 
 
 def _integer(digits: str) -> int:
-    """``int``, which has a limit of digits, and like ``Decimal`` takes four times as long for twice as many."""
+    """Parse a number of any length: ``int`` limits the digits, and takes quadratic time, as ``Decimal`` does."""
     if not (digits.isascii() and digits.isdigit()):
         raise ValueError
-    if len(digits) <= _AT_ONCE:
+    if len(digits) <= _DIRECT_DIGITS:
         return int(digits)
-    size = _AT_ONCE
+    size = _DIRECT_DIGITS
     while 2 * size < len(digits):
         size *= 2
     return (_integer(digits[:-size]) * _power_of_five(size) << size) + _integer(digits[-size:])
@@ -167,7 +167,9 @@ def _integer(digits: str) -> int:
 @lru_cache(maxsize=16)
 def _power_of_five(exponent: int) -> int:
     half = exponent // 2
-    return 5**exponent if exponent <= _AT_ONCE else _power_of_five(half) * _power_of_five(exponent - half)
+    return (
+        5**exponent if exponent <= _DIRECT_DIGITS else _power_of_five(half) * _power_of_five(exponent - half)
+    )
 
 
 def _money(text: str, decimals: str) -> Any:
@@ -209,7 +211,7 @@ def _point(point: tuple[float, float]) -> dict[str, Any]:
 
 
 def _shape(kind: str, points: Iterable[tuple[float, float]], *, ring: bool, **more: str) -> dict[str, Any]:
-    """Well-known binary of a line, or of a polygon with one ring that ends where it began."""
+    """Return well-known binary of a line or, with ``ring``, of a polygon with one closed ring."""
     points = list(points)
     if ring and points[0] != points[-1]:
         points.append(points[0])
@@ -225,7 +227,7 @@ def _box(box: tuple[tuple[float, float], tuple[float, float]]) -> dict[str, Any]
 
 
 def _postgis(text: str) -> dict[str, Any]:
-    """PostGIS sends extended well-known binary in hexadecimal: the reference system, if any, is behind the type."""
+    """Read extended well-known binary in hexadecimal, as PostGIS sends it; the SRID, if any, follows the type."""
     raw = bytes.fromhex(text)
     order = "<" if raw[0] else ">"
     (kind,) = struct.unpack_from(f"{order}I", raw, 1)

@@ -27,12 +27,12 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Events:
-    """The events of a sink. Options that cannot work are refused at once; whose events they are is said later.
+    """The events of a sink. The options are checked at once; the name of the source follows with ``open``.
 
     :param chosen: the format, as ``named`` takes it.
     :param values: ``"typed"`` or ``"text"``, as for ``named``.
-    :param binary: CloudEvents in binary mode, as the binding to this protocol has it: ``"http"`` or ``"kafka"``.
-    :raises ConfigurationError: as ``named``; also for ``binary`` with another format.
+    :param binary: write CloudEvents in the binary mode of ``"http"`` or ``"kafka"``.
+    :raises ConfigurationError: as ``named``, or ``binary`` with another format than CloudEvents.
     """
 
     format: Format
@@ -49,13 +49,13 @@ class Events:
         self._use(self._named())
 
     def open(self, position: Position) -> None:
-        """Call the source by its name, in formats that name it."""
+        """Set the name of the source, for formats that write it."""
         self._use(self._named(position=position))
 
     def of(self, change: Change) -> Iterator[tuple[Change, bytes, Mapping[str, str]]]:
-        """The events of a change: of what each is, which routings and keys go by; the event; in binary mode its headers.
+        """Yield the events of a change, each with the part of the change to route it by, its payload and its headers.
 
-        :raises DataError: when a column's bytes are not what its type says.
+        :raises DataError: the bytes of a column do not match its type.
         """
         for part in self.format.split(change):
             if self._binary is None:
@@ -64,10 +64,10 @@ class Events:
                 headers, payload = self._binary(part)
                 yield part, payload, headers
 
-    def _use(self, form: Format) -> None:
-        self.format = form
+    def _use(self, format_: Format) -> None:
+        self.format = format_
         self._binary: Callable[[Change], tuple[dict[str, str], bytes]] | None = None
         if self._mode is not None:
-            if not isinstance(form, CloudEventsFormat):
+            if not isinstance(format_, CloudEventsFormat):
                 raise ConfigurationError("binary is a mode of CloudEvents: set format = cloudevents")
-            self._binary = form.kafka if self._mode == "kafka" else form.http
+            self._binary = format_.kafka if self._mode == "kafka" else format_.http

@@ -45,10 +45,10 @@ class Format:
         :raises DataError: the bytes of a column do not match its type.
         """
         for part in parts:
-            if (begin := self._before(part)) is not None:
+            if (begin := self._begin_event(part)) is not None:
                 yield begin
             yield from map(self.event, self._changes(part))
-            if (end := self._behind(part)) is not None:
+            if (end := self._end_event(part)) is not None:
                 yield end
 
     def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:
@@ -60,23 +60,23 @@ class Format:
         return (change,)
 
     def event(self, change: Change) -> bytes:
-        """One change as an event; one of those that ``split`` gives.
+        """Return the event of a change that ``split`` returned.
 
-        :raises DataError: when a column's bytes are not what its type says.
+        :raises DataError: the bytes of a column do not match its type.
         """
         raise NotImplementedError(f"{type(self).__name__} must define event")
 
     def key(self, change: Change) -> bytes | None:
-        """The key of a change's event, for those that keep it beside the event; ``None`` where there is none."""
+        """Return the key of a change's event, for targets with message keys; ``None`` without a key."""
         return None
 
-    def _before(self, part: Slice) -> bytes | None:
+    def _begin_event(self, part: Slice) -> bytes | None:
         transaction = part.transaction
         if not self.boundaries or transaction is None or not part.first or is_empty(part) or decides(part):
             return None
         return self.begin(part, transaction)
 
-    def _behind(self, part: Slice) -> bytes | None:
+    def _end_event(self, part: Slice) -> bytes | None:
         transaction = part.transaction
         if not self.boundaries or transaction is None or not part.last or is_empty(part):
             return None
@@ -88,16 +88,16 @@ class Format:
         return chain.from_iterable(map(self.split, part.changes))
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
-        """The event where a transaction begins."""
+        """Return the event for the begin of a transaction."""
         raise NotImplementedError(f"{type(self).__name__} must define begin")
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """The event where it has committed, or where it was prepared or decided: ``part.two_phase`` tells."""
+        """Return the event for a commit or, if ``part.two_phase`` is set, for a PREPARE or its decision."""
         raise NotImplementedError(f"{type(self).__name__} must define end")
 
 
 def by_table(change: Truncate) -> tuple[Truncate, ...]:
-    """A truncate of each of its tables alone."""
+    """Split a truncate into one truncate per table."""
     if len(change.relations) == 1:
         return (change,)
     return tuple(
@@ -107,59 +107,60 @@ def by_table(change: Truncate) -> tuple[Truncate, ...]:
 
 
 def only_table(change: Truncate) -> Relation:
-    """The table of one that ``by_table`` gave.
+    """Return the table of a truncate that ``by_table`` returned.
 
-    :raises ValueError: for several, of which all but one would be lost.
+    :raises ValueError: the truncate has several tables; all but one would be lost.
     """
     if len(change.relations) != 1:
-        raise ValueError("a truncate of several tables has an event for each: take it through split")
+        raise ValueError("a truncate of several tables has one event per table: pass it through split first")
     return change.relations[0]
 
 
 def event_id(change: Change) -> str:
-    """What names an event for good: ``"<commit LSN>-<ordinal>"``, the same after every restart and on every route.
+    """Return the permanent id of an event: ``"<commit LSN>-<ordinal>"``, the same after every restart and for every sink.
 
-    Unique within a slot. A schema change is named after the row behind it, ``"<commit LSN>-<ordinal>-schema"``. A message
-    between transactions is ``"<LSN>-message"``: that LSN is where it ends, and a commit record may begin there. A transaction
-    that is delivered when it is prepared has the LSN of the PREPARE.
+    It is unique within a slot. A schema change has the ordinal of the row after it: ``"<commit LSN>-<ordinal>-schema"``. A
+    message between transactions has ``"<LSN>-message"``, with the LSN of its end, at which a commit record may begin. A
+    transaction that is delivered at PREPARE has the LSN of the PREPARE.
     """
     if change.transaction is not None:
         identity = f"{change.transaction.commit_lsn}-{change.ordinal}"
         return f"{identity}-schema" if isinstance(change, SchemaChange) else identity
     if isinstance(change, Message):
         return f"{change.lsn}-message"
-    raise TypeError("a row outside of a transaction")
+    raise TypeError("a row change outside a transaction")
 
 
 def commit_lsn(change: Change) -> LSN:
-    """The LSN that ``event_id`` begins with."""
+    """Return the LSN with which ``event_id`` begins."""
     if change.transaction is not None:
         return change.transaction.commit_lsn
     if isinstance(change, Message):
         return change.lsn
-    raise TypeError("a row outside of a transaction")
+    raise TypeError("a row change outside a transaction")
 
 
 def iso_time(timestamp: int) -> str:
-    """Microseconds since 2000-01-01 UTC as ISO 8601, always with six digits; years that have not four with a sign."""
+    """Format microseconds since 2000-01-01 UTC as ISO 8601, with six decimals; years without four digits get a sign."""
     try:
         return f"{to_datetime(timestamp).isoformat(timespec='microseconds')[:26]}Z"
     except OverflowError:
-        # The Gregorian calendar repeats itself every 400 years.
-        cycles, place = divmod(timestamp, _CYCLE)
-        moment = to_datetime(place)
+        # The Gregorian calendar repeats every 400 years.
+        cycles, within = divmod(timestamp, _CYCLE)
+        moment = to_datetime(within)
         return f"{moment.year + 400 * cycles:+05d}{moment.isoformat(timespec='microseconds')[4:26]}Z"
 
 
 def is_empty(part: Slice) -> bool:
-    """Whether the slice is a whole transaction without changes. Some servers send such, others leave them out, and
-    sinks are given them or not as it happens to batch, so they have no boundaries either.
+    """Whether the slice is a whole transaction without changes.
+
+    Some servers omit empty transactions, and batching may drop them, so they get no boundary events.
     """
     return part.first and part.last and part.two_phase is None and not part.changes
 
 
 def decides(part: Slice) -> bool:
-    """Whether the slice tells how a transaction ended whose changes were delivered when it was prepared."""
+    """Whether the slice is the decision on a transaction whose changes were delivered at PREPARE."""
     if part.transaction is None or not part.transaction.prepared:
         return False
     return isinstance(part.two_phase, _DECISIONS)

@@ -31,12 +31,12 @@ _TRUE_FALSE = {True: b"true", False: b"false"}
 
 
 class NativeFormat(Format):
-    """Writes native events. Keeps a little for each relation it has seen.
+    """Writes native events. Keeps the prepared labels and encoders of each relation.
 
-    :param values: ``"typed"`` for JSON's numbers, booleans, lists and JSON where the type has them, ``"text"`` for
-        PostgreSQL's own text of every column.
-    :param boundaries: also write an event where a transaction begins and where it has committed.
-    :raises ConfigurationError: for other ``values``.
+    :param values: ``"typed"`` for JSON's types (numbers, booleans, lists, objects) where they fit, ``"text"`` for PostgreSQL's
+        text of every column.
+    :param boundaries: write events for the begin and the end of a transaction too.
+    :raises ConfigurationError: ``values`` is neither.
     """
 
     supports_prepared = True
@@ -50,15 +50,15 @@ class NativeFormat(Format):
     def lines(self, parts: Iterable[Slice]) -> bytearray:
         out = bytearray()
         for part in parts:
-            if (begin := self._before(part)) is not None:
+            if (begin := self._begin_event(part)) is not None:
                 out += begin + b"\n"
             self._rows.lines(out, part.changes, self.event)
-            if (end := self._behind(part)) is not None:
+            if (end := self._end_event(part)) is not None:
                 out += end + b"\n"
         return out
 
     def event(self, change: Change) -> bytes:
-        """One change as a JSON object."""
+        """Return a change as a JSON object."""
         if isinstance(change, RowChange):
             out = bytearray()
             self._rows.row(out, change)
@@ -69,18 +69,18 @@ class NativeFormat(Format):
             return self._message(change)
         if isinstance(change, SchemaChange):
             return schema_event(change)
-        raise TypeError(f"no native form for {type(change).__name__}")
+        raise TypeError(f"no native event for {type(change).__name__}")
 
     def key(self, change: Change) -> bytes | None:
-        """The ``key`` of a row's event by itself; ``None`` where no column identifies the row."""
+        """Return the ``key`` of a row's event; ``None`` if no column identifies the row."""
         return self._rows.key(change) if isinstance(change, RowChange) else None
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
-        """``begin``."""
+        """Return the ``begin`` event."""
         return orjson.dumps({"kind": "begin", **transaction_fields(transaction)})
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """``commit``, ``prepare``, ``commit_prepared`` or ``rollback_prepared``."""
+        """Return the ``commit``, ``prepare``, ``commit_prepared`` or ``rollback_prepared`` event."""
         return orjson.dumps(_end(part, transaction))
 
     def _truncate(self, change: Truncate) -> bytes:
@@ -115,7 +115,7 @@ class NativeFormat(Format):
 
 
 def _end(part: Slice, transaction: Transaction) -> dict[str, Any]:
-    """The event of a transaction's last slice."""
+    """Return the event for the end of a transaction."""
     end_lsn = str(part.end_lsn)
     message = part.two_phase
     if not transaction.prepared or message is None:

@@ -18,7 +18,7 @@ cdef class NativeRows:
 
     cpdef int lines(self, bytearray out, object changes, object other) except -1
 
-    @cython.locals(table=_Table, new=list, old=list, new_kinds=bytes, old_kinds=bytes, whole=bint, left_out=bint)
+    @cython.locals(table=_Table, new=list, old=list, new_kinds=bytes, old_kinds=bytes, whole=bint, omitted=bint)
     cpdef int row(self, bytearray out, RowChange change) except -1
 
     @cython.locals(table=_Table, out=bytearray)
@@ -38,11 +38,11 @@ cdef class _Table:
     cdef tuple all, key
 
     @cython.locals(
-        labels=list, left_out=bint, place=Py_ssize_t, raw=bytes, kind="unsigned char",
+        labels=list, omitted=bint, index=Py_ssize_t, raw=bytes, kind="unsigned char",
     )
-    cdef bint write(self, bytearray out, list columns, bytes kinds, tuple places) except -1
+    cdef bint write(self, bytearray out, list columns, bytes kinds, tuple indexes) except -1
 
     @cython.locals(form=Binary, size=Py_ssize_t)
-    cdef void _put(self, bytearray out, Py_ssize_t place, int kind, bytes raw) except *
+    cdef void _put(self, bytearray out, Py_ssize_t index, int kind, bytes raw) except *
 
-    cdef bytes _encoded(self, Py_ssize_t place, int kind, bytes raw)
+    cdef bytes _encoded(self, Py_ssize_t index, int kind, bytes raw)

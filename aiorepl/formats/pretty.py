@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiorepl.errors import printable
-from aiorepl.formats.columns import Columns, Frame, Tables
+from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
@@ -42,9 +42,9 @@ _ENDS: Final = {
 class PrettyFormat(Format):
     """Writes lines for people.
 
-    :param colour: with the escape sequences of a terminal. None other ever comes out: what cannot be printed is escaped.
-    :param width: how many characters of a value are shown; the rest is counted.
-    :param boundaries: also a line where a transaction begins and where it has committed.
+    :param colour: write colours as terminal escape sequences. Unprintable characters in the data are always escaped.
+    :param width: the number of characters shown of a value; a longer one is cut, and its length shown.
+    :param boundaries: write lines for the begin and the end of a transaction too.
     """
 
     content_type = "text/plain"
@@ -54,11 +54,11 @@ class PrettyFormat(Format):
         super().__init__(boundaries=boundaries)
         self._colour = colour
         self._width = width
-        self._tables = Tables(self._columns)
+        self._tables = TableColumns(self._columns)
         self._native = NativeFormat()
 
     def event(self, change: Change) -> bytes:
-        """One change as a line."""
+        """Return a change as a line."""
         if isinstance(change, RowChange):
             name, rest = str(change.relation), self._row(change)
         elif isinstance(change, Truncate):
@@ -77,15 +77,15 @@ class PrettyFormat(Format):
         return f"{where} {verb} {self._style(printable(name), bold=True)}{rest}".encode()
 
     def key(self, change: Change) -> bytes | None:
-        """As the native format's."""
+        """Return the native format's key."""
         return self._native.key(change)
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
-        """``BEGIN``."""
+        """Return the ``BEGIN`` line."""
         return self._boundary("BEGIN", transaction, "")
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """``COMMIT``, or ``PREPARE`` and how that ended."""
+        """Return the ``COMMIT`` line, or that of ``PREPARE`` or its decision."""
         message = part.two_phase
         if message is None or not transaction.prepared:
             return self._boundary("COMMIT", transaction, f" at {part.end_lsn}")
@@ -132,7 +132,7 @@ class PrettyFormat(Format):
     def _style(self, text: str, **style: object) -> str:
         if not self._colour:
             return text
-        # Imported here: click is the command line's, and colour is for terminals.
+        # Imported here, because only the command line requires click.
         import click
 
         return click.style(text, **style)  # type: ignore[arg-type]

@@ -1,8 +1,10 @@
 """Templates for the topic, subject, stream or partition key of a change. Pure.
 
-Routing("cdc.{schema}.{table}")      one of each table
-Routing("tenant-{new.tenant_id}")    by a column
-Routing("{schema}.{table}.{key}")    by the row
+::
+
+    Routing("cdc.{schema}.{table}")      by table
+    Routing("tenant-{new.tenant_id}")    by a column
+    Routing("{schema}.{table}.{key}")    by row
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ _FIELDS: Final = ("schema", "table", "kind", "key")
 class Routing:
     """A template with fields in braces; other text is literal.
 
-    ``{schema}`` and ``{table}`` are the table's, of a logical decoding message ``message`` and its prefix; a dot and a
-    percent sign in a name are ``%2E`` and ``%25``, so that a template with dots between the fields gives each table a place
-    of its own. ``{kind}`` is
-    insert, update, delete, truncate, message or schema. ``{key}`` is the text of the replica identity's columns with commas
-    between, ``{key.column}`` of one of them. ``{new.column}`` is the text of a column of the new row, or where there is
-    none, or it was not sent, of the old. What a change does not have, or has as NULL, is the empty text: the key of a
-    table under replica identity FULL or NOTHING, or a column that the table lacks, and every column of a truncate.
+    - ``{schema}`` and ``{table}`` name the table; for a logical decoding message they are ``message`` and its prefix. A dot
+      in a name becomes ``%2E`` and a percent sign ``%25``, so that fields joined by dots differ for different tables.
+    - ``{kind}`` is insert, update, delete, truncate, message or schema.
+    - ``{key}`` is the text of the replica identity's columns, joined by commas; ``{key.column}`` is that of one of them.
+    - ``{new.column}`` is the text of a column of the new row, or of the old row if the new one does not have it.
 
-    :raises ConfigurationError: for an unknown field, or a brace that stands alone.
+    A missing or NULL value is the empty text: the key of a table with replica identity FULL or NOTHING, a column that the
+    table does not have, and every column of a truncate.
+
+    :raises ConfigurationError: an unknown field, or an unmatched brace.
     """
 
     def __init__(self, template: str) -> None:
@@ -39,9 +42,9 @@ class Routing:
         *self._parts, self._rest = _parse(template)
 
     def __call__(self, change: Change) -> tuple[str, ...]:
-        """The place of a change; of a truncate one for each table, in its order.
+        """Return the filled template; for a truncate one per table, in its order.
 
-        :raises DataError: when a column's bytes are not what its type says.
+        :raises DataError: the bytes of a column do not match its type.
         """
         if isinstance(change, (RowChange, SchemaChange)):
             return (self._fill(change, change.schema, change.table),)
@@ -62,19 +65,19 @@ class Routing:
 
 
 def _parse(template: str) -> list[tuple[str, str]]:
-    parts, behind = [], 0
+    parts, literal_start = [], 0
     for match in _FIELD.finditer(template):
         field = match[1]
         if field not in _FIELDS and not re.fullmatch(r"(key|new)\..+", field):
             raise ConfigurationError(
-                f"{template!r} has {{{field}}}: there are {{schema}}, {{table}}, {{kind}}, {{key}}, {{key.column}} and "
+                f"{template!r} has {{{field}}}: the fields are {{schema}}, {{table}}, {{kind}}, {{key}}, {{key.column}} and "
                 "{new.column}"
             )
-        parts.append((template[behind : match.start()], field))
-        behind = match.end()
-    parts.append((template[behind:], ""))
+        parts.append((template[literal_start : match.start()], field))
+        literal_start = match.end()
+    parts.append((template[literal_start:], ""))
     if any(brace in literal for literal, _ in parts for brace in "{}"):
-        raise ConfigurationError(f"{template!r} has a brace that stands alone")
+        raise ConfigurationError(f"{template!r} has an unmatched brace")
     return parts
 
 
@@ -87,21 +90,21 @@ def _name(name: str) -> str:
 def _columns(change: Change, field: str) -> str:
     if not isinstance(change, RowChange):
         return ""
-    where, _, name = field.partition(".")
+    row, _, name = field.partition(".")
     relation = change.relation
-    if where == "key":
-        names = [relation.names[place] for place in relation.key]
+    if row == "key":
+        names = [relation.names[index] for index in relation.key]
         if name:
             names = [name] if name in names else []
         columns, kinds = (change.raw_new, change.new_kinds) if change.raw_old is None else _old(change)
         return ",".join(_text(change, column, columns, kinds) for column in names)
     if name not in change.layout.indexes:
         return ""
-    place = change.layout.indexes[name]
+    index = change.layout.indexes[name]
     new = change.raw_new
-    if new is not None and new[place] is not UNCHANGED:
+    if new is not None and new[index] is not UNCHANGED:
         return _text(change, name, new, change.new_kinds)
-    if change.raw_old is not None and place in change.old_indexes:
+    if change.raw_old is not None and index in change.old_indexes:
         return _text(change, name, *_old(change))
     return ""
 
@@ -112,12 +115,12 @@ def _old(change: RowChange) -> tuple[list[Raw] | None, bytes | None]:
 
 def _text(change: RowChange, name: str, columns: list[Raw] | None, kinds: bytes | None) -> str:
     layout = change.layout
-    place = layout.indexes[name]
-    raw = None if columns is None else columns[place]
+    index = layout.indexes[name]
+    raw = None if columns is None else columns[index]
     if not isinstance(raw, bytes):
         return ""
-    kind = TEXT if kinds is None else kinds[place]
+    kind = TEXT if kinds is None else kinds[index]
     try:
-        return layout.types.text(layout.relation.columns[place].type_oid, kind)(raw)
+        return layout.types.text(layout.relation.columns[index].type_oid, kind)(raw)
     except ValueError as error:
         raise DataError(f"{layout.relation}.{name}: {error}") from None

@@ -24,7 +24,7 @@ from aiorepl.transactions.schema_changes import SchemaChange
 
 
 def schema_event(change: SchemaChange) -> bytes:
-    """The event."""
+    """Return the native event of a schema change."""
     relation, transaction = change.relation, change.transaction
     assert transaction is not None
     key, renamed = change.key, change.table_renamed
@@ -44,9 +44,9 @@ def schema_event(change: SchemaChange) -> bytes:
                 "name": column.name,
                 "type": _type(change, column),
                 "modifier": column.type_modifier,
-                "key": place in relation.key,
+                "key": index in relation.key,
             }
-            for place, column in enumerate(relation.columns)
+            for index, column in enumerate(relation.columns)
         ],
         "replica_identity": relation.replica_identity,
         "added": [column.name for column in change.added],

@@ -24,27 +24,27 @@ class Texts:
         )
 
     def split(self, row: TupleData) -> list[Raw]:
-        """The columns of a tuple.
+        """Split a tuple into its columns.
 
-        :raises DataError: when a binary value cannot be read, naming relation and column.
+        :raises DataError: a binary value does not match its type; names the relation and the column.
         """
         return self.of(row.split(), None if self._printers is None else row.kinds())
 
     def of(self, columns: list[Raw], kinds: bytes | None) -> list[Raw]:
-        """Columns that are split already; where ``kinds`` has binary ones, in a new list.
+        """Convert columns that are already split; returns a new list if ``kinds`` has binary ones.
 
         :raises DataError: as ``split``.
         """
         if self._printers is None or kinds is None or BINARY not in kinds:
             return columns
         texts = list(columns)
-        for place, kind in enumerate(kinds):
-            raw = columns[place]
+        for index, kind in enumerate(kinds):
+            raw = columns[index]
             if kind == BINARY and isinstance(raw, bytes):
                 try:
-                    text = texts[place] = self._printers[place](raw).encode()
+                    text = texts[index] = self._printers[index](raw).encode()
                 except ValueError as error:
-                    name = self._relation.names[place]
+                    name = self._relation.names[index]
                     raise DataError(f"{self._relation}.{name}: {error}") from None
                 self.printed += len(text)
         return texts

@@ -29,24 +29,24 @@ _SPELLED: Final = {
     "varchar": "character varying",
 }
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*")
-# Schemas that are on everybody's search path, unless somebody took care that they are not.
+# Schemas on the default search path; format_type() omits them.
 _VISIBLE: Final = ("pg_catalog", "public", "")
 
-# The bits of an interval's fields in its modifier, in the order in which SQL names them.
+# The bit of each field in an interval's modifier, in SQL's order.
 _FIELDS: Final = {"year": 2, "month": 1, "day": 3, "hour": 10, "minute": 11, "second": 12}
 _ANY_FIELDS: Final = 0x7FFF
 _ANY_PRECISION: Final = 0xFFFF
 
 
 def type_name(types: Types, oid: int, modifier: int = -1) -> str:
-    """What ``format_type`` gives, as wal2json writes it; a type that is not known is its oid."""
+    """Return the result of ``format_type`` as wal2json writes it; the oid of an unknown type."""
     info = types.info(oid)
     if info is None:
         return str(oid)
     if info.kind == ARRAY:
         return f"{_quoted_name(types, info.element, modifier)}[]"
     name = _quoted_name(types, oid, modifier)
-    # Where all of it is in quotes, wal2json takes them for those of JSON.
+    # wal2json mistakes quotes around the whole name for JSON's.
     return name[1:-1] if name.startswith('"') and name.endswith('"') else name
 
 
@@ -67,7 +67,7 @@ def _modified(name: str, spelled: str, modifier: int) -> str:
     if name in ("varchar", "bpchar"):
         return f"{spelled}({modifier - 4})"
     if name == "numeric":
-        # The scale is of eleven bits, signed since PostgreSQL 15.
+        # The scale has eleven bits, signed since PostgreSQL 15.
         scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
         return f"{spelled}({(modifier - 4) >> 16},{scale})"
     if name in ("bit", "varbit"):
@@ -81,7 +81,7 @@ def _modified(name: str, spelled: str, modifier: int) -> str:
 
 
 def _interval(modifier: int) -> str:
-    """``year to month``, ``(3)``, ``day to second(3)`` and the like."""
+    """Return the suffix of an interval: ``year to month``, ``(3)``, ``day to second(3)`` …"""
     fields, precision = modifier >> 16 & _ANY_FIELDS, modifier & _ANY_PRECISION
     text = "" if precision == _ANY_PRECISION else f"({precision})"
     named = [] if fields == _ANY_FIELDS else [field for field, bit in _FIELDS.items() if fields & 1 << bit]

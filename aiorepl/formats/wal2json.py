@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from aiorepl.formats.columns import Columns, Frame, Tables
+from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.format import Format, by_table, commit_lsn, event_id, only_table
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
@@ -35,10 +35,10 @@ _TIMESTAMP = Types().text(1184, Wire.BINARY)
 class Wal2JsonFormat(Format):
     """Writes what wal2json writes.
 
-    :param boundaries: ``include-transaction``, which wal2json does unless told not to.
-    :param include_lsn: ``lsn``, that of the commit for every action; also ``nextlsn`` where a transaction ends.
-    :param include_pk: ``pk``: the columns of the replica identity where that is the primary key, else none.
-    :param include_event_id: ``id``, which wal2json does not have: ``event_id``.
+    :param boundaries: wal2json's ``include-transaction``, which is on by default there.
+    :param include_lsn: add ``lsn``, the commit LSN, to every event, and ``nextlsn`` to the end of a transaction.
+    :param include_pk: add ``pk``, the columns of the replica identity if that is the primary key, otherwise empty.
+    :param include_event_id: add ``id``, the ``event_id``, which wal2json does not have.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class Wal2JsonFormat(Format):
         self._pk = include_pk
         self._event_id = include_event_id
         self._as_string = numeric_data_types_as_string
-        self._tables = Tables(self._columns)
+        self._tables = TableColumns(self._columns)
         self._native = NativeFormat()
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """A truncate for each of its tables; nothing of what was altered, which wal2json does not tell."""
+        """Split a truncate by table, and drop schema changes, which wal2json does not report."""
         if isinstance(change, SchemaChange):
             return ()
         return by_table(change) if isinstance(change, Truncate) else (change,)
 
     def event(self, change: Change) -> bytes:
-        """One change as a JSON object."""
+        """Return a change as a JSON object."""
         if isinstance(change, RowChange):
             return self._row(change)
         if isinstance(change, Truncate):
@@ -87,18 +87,18 @@ class Wal2JsonFormat(Format):
             return orjson.dumps(self._head("T", change) | self._named(relation.schema, relation.name))
         if isinstance(change, Message):
             return self._message(change)
-        raise TypeError(f"wal2json has no form for {type(change).__name__}")
+        raise TypeError(f"wal2json has no event for {type(change).__name__}")
 
     def key(self, change: Change) -> bytes | None:
-        """As the native format's: wal2json has none."""
+        """Return the native format's key; wal2json has none."""
         return self._native.key(change)
 
     def begin(self, part: Slice, transaction: Transaction) -> bytes:
-        """``B``."""
+        """Return the ``B`` event."""
         return orjson.dumps({"action": "B"} | self._when(transaction))
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """``C``."""
+        """Return the ``C`` event."""
         nextlsn = {"nextlsn": str(part.end_lsn)} if self._lsn else {}
         return orjson.dumps({"action": "C"} | self._when(transaction) | nextlsn)
 
@@ -118,7 +118,7 @@ class Wal2JsonFormat(Format):
         return b"".join((*parts, b"}"))
 
     def _message(self, change: Message) -> bytes:
-        # A C string, so that what stands behind a zero byte is not in it.
+        # wal2json writes a C string, which ends at a zero byte.
         content = change.content.partition(b"\0")[0].decode("utf-8", "replace")
         body = {"transactional": change.transactional, "prefix": change.prefix, "content": content}
         return orjson.dumps(self._head("M", change) | body)
@@ -166,12 +166,12 @@ class Wal2JsonFormat(Format):
 
     def _primary_key(self, layout: Layout) -> bytes:
         relation = layout.relation
-        places = relation.key if relation.replica_identity == "d" else ()
-        return orjson.dumps([self._described(layout.types, relation.columns[place]) for place in places])
+        indexes = relation.key if relation.replica_identity == "d" else ()
+        return orjson.dumps([self._described(layout.types, relation.columns[index]) for index in indexes])
 
 
 def _encoder(types: Types, column: Column, kind: int, as_string: bool) -> Encoder:
-    """Numbers and booleans as JSON has them, by the column's own type: those of a domain, or in an array, are text."""
+    """Return an encoder: JSON numbers and booleans for columns of such a type, text for domains and arrays over one."""
     oid = column.type_oid
     info = BUILTIN.get(oid)
     name = "" if info is None else info.name

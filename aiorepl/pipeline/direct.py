@@ -26,7 +26,7 @@ class DirectFanOut(FanOut):
     ) -> None:
         super().__init__(capture, sinks, buffer_bytes, gaps)
         # The positions that the sinks returned from ``open``.
-        self._held: dict[str, Position | None] = {}
+        self._stored: dict[str, Position | None] = {}
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Connect, open the sinks, and deliver until the end.
@@ -45,25 +45,27 @@ class DirectFanOut(FanOut):
             raise
 
     async def _dependent(self, lsn: LSN) -> str | None:
-        dependents = (name for name, held in self._held.items() if held is not None and held.lsn >= lsn)
+        dependents = (
+            name for name, stored in self._stored.items() if stored is not None and stored.lsn >= lsn
+        )
         return next((f"sink {name}" for name in dependents), None)
 
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(delivery.sink.supports_prepared for delivery in self._sinks.values()):
             self._capture.deliver_prepared()
-        readied = await self._connect(cleanup)
-        begin = readied.position
+        preflight_result = await self._connect(cleanup)
+        begin = preflight_result.position
         for name, delivery in self._sinks.items():
-            self._held[name] = await self._open(name, delivery, begin, cleanup)
+            self._stored[name] = await self._open(name, delivery, begin, cleanup)
         resumed = {
-            name: self.gaps.check(f"sink {name}", position, begin, readied.wal_end)
-            for name, position in self._held.items()
+            name: self.gaps.check(f"sink {name}", position, begin, preflight_result.wal_end)
+            for name, position in self._stored.items()
         }
         after = min(begin.lsn if position is None else position.lsn for position in resumed.values())
         claims = [
             self._claim(name, f"sink {name}", position)
             for name, position in resumed.items()
-            if position is not None and position == self._held[name]
+            if position is not None and position == self._stored[name]
         ]
         ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.check_refuted)
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
@@ -74,7 +76,7 @@ class DirectFanOut(FanOut):
                 buffer,
                 LedgerProgress(ledger, name),
                 after=(resumed[name] or begin).lsn,
-                held=resumed[name],
+                stored=resumed[name],
             )
             for name, delivery in self._sinks.items()
         ]

@@ -94,10 +94,10 @@ class FanOut(ABC):
 
     async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> PreflightResult:
         """Connect. If this creates a slot and the start fails, ``cleanup`` drops it, unless a sink or the journal needs it."""
-        readied = await self._capture.connect(**options)
+        preflight_result = await self._capture.connect(**options)
         if self._capture.created is not None:
             cleanup.push_async_callback(self._drop_slot, self._capture.created)
-        return readied
+        return preflight_result
 
     async def _drop_slot(self, created: CreatedSlot) -> None:
         if not self._complete:
@@ -136,19 +136,19 @@ class FanOut(ABC):
         try:
             if delivery.dead_letters is not None:
                 await self._open_sink(delivery.dead_letters, context, delivery.retry, cleanup)
-            held = await self._open_sink(delivery.sink, context, delivery.retry, cleanup)
-            self._require_compatible(name, delivery, held, begin)
+            stored = await self._open_sink(delivery.sink, context, delivery.retry, cleanup)
+            self._require_compatible(name, delivery, stored, begin)
         except Exception as error:
             self.statistics[name].failed = str(error)
             raise
-        return held
+        return stored
 
     @staticmethod
     def _require_compatible(
-        name: str, delivery: ResolvedDelivery, held: Position | None, begin: Position
+        name: str, delivery: ResolvedDelivery, stored: Position | None, begin: Position
     ) -> None:
-        if held is not None:
-            held.require_same_source(begin, f"sink {name}")
+        if stored is not None:
+            stored.require_same_source(begin, f"sink {name}")
             if delivery.concurrency > 1:
                 raise ConfigurationError(
                     f"sink {name} keeps its position with its data, which requires one batch at a time: remove concurrency"
@@ -174,9 +174,9 @@ class FanOut(ABC):
         buffer = self.buffers[name] = SliceBuffer(limit)
         return buffer
 
-    def _claim(self, name: str, holder: str, held: Position) -> Claim:
+    def _claim(self, name: str, holder: str, stored: Position) -> Claim:
         """Return the claim of a sink or journal, to be compared with the stream."""
-        return Claim(holder, replace(held, trail=self._contexts[name].position.trail))
+        return Claim(holder, replace(stored, trail=self._contexts[name].position.trail))
 
     def _worker(
         self,
@@ -186,16 +186,16 @@ class FanOut(ABC):
         progress: Progress,
         *,
         after: LSN,
-        held: Position | None,
+        stored: Position | None,
     ) -> SinkWorker:
         """Create the worker of an opened sink.
 
         :param after: the sink has every transaction that ended at or before this LSN.
-        :param held: the position that the sink keeps; ``None`` if it keeps none.
+        :param stored: the position that the sink keeps; ``None`` if it keeps none.
         """
         context = self._contexts[name]
-        if held is not None and context.position.trail is not None:
-            context.position.trail.begin(held)
+        if stored is not None and context.position.trail is not None:
+            context.position.trail.begin(stored)
         return SinkWorker(
             self.statistics[name],
             delivery,
@@ -203,7 +203,7 @@ class FanOut(ABC):
             progress,
             context,
             after=after,
-            keeps_position=held is not None,
+            keeps_position=stored is not None,
             catalog=None if self._capture.tables is None else self._capture.tables.catalog,
         )
 

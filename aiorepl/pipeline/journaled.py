@@ -90,22 +90,22 @@ class JournaledFanOut(FanOut):
         :raises AioreplError: the source or the journal failed, or a sink; the other sinks continued to the end.
         """
         self._capture.deliver_prepared()
-        readied = await self._connect(
+        preflight_result = await self._connect(
             cleanup,
             snapshot="export" if self._snapshot else "nothing",
             replace=self._resnapshot,
             journal=await asyncio.to_thread(JournalReader(self._url).recorded_position),
         )
-        self._preflight, begin = readied, readied.position
-        held = await self._open(JOURNAL, self._journal, begin, cleanup)
-        if readied.created is not None:
+        self._preflight, begin = preflight_result, preflight_result.position
+        stored = await self._open(JOURNAL, self._journal, begin, cleanup)
+        if preflight_result.created is not None:
             await self._sink.void_prepared()
-        load = await self._initial_load(readied, held, cleanup)
+        load = await self._initial_load(preflight_result, stored, cleanup)
         self._loads = load is not None
         claims: list[Claim] = []
         if load is None:
-            held, claims = await self._continue_journal(held, readied)
-        after = begin.lsn if held is None or load is not None else held.lsn
+            stored, claims = await self._continue_journal(stored, preflight_result)
+        after = begin.lsn if stored is None or load is not None else stored.lsn
         self._journal_end = after
         # The load ends where the slot begins, and is durable only once the journal has it.
         start = after if load is None else LSN(after - 1)
@@ -119,7 +119,7 @@ class JournaledFanOut(FanOut):
             buffer,
             LedgerProgress(ledger, JOURNAL),
             after=start,
-            held=begin if held is None or load is not None else held,
+            stored=begin if stored is None or load is not None else stored,
         )
         chain = await asyncio.to_thread(JournalReader(self._url).chain)
         self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
@@ -142,11 +142,11 @@ class JournaledFanOut(FanOut):
 
     async def _dependent(self, lsn: LSN) -> str | None:
         try:
-            held = await asyncio.to_thread(JournalReader(self._url).position)
+            stored = await asyncio.to_thread(JournalReader(self._url).position)
         except (AioreplError, OSError):
             # An unreadable journal may hold data.
             return f"journal {self._url}"
-        return None if held is None or held.lsn < lsn else f"journal {self._url}"
+        return None if stored is None or stored.lsn < lsn else f"journal {self._url}"
 
     def lags(self) -> dict[str, Lag]:
         """Return how far the journal is behind the server, and every sink behind the journal."""
@@ -157,15 +157,15 @@ class JournaledFanOut(FanOut):
         return lags
 
     async def _continue_journal(
-        self, held: Position | None, readied: PreflightResult
+        self, stored: Position | None, preflight_result: PreflightResult
     ) -> tuple[Position | None, list[Claim]]:
         """Return the position where the journal continues, and its claim on the stream."""
         holder = f"journal {self._url}"
-        resumed = self.gaps.check(holder, held, readied.position, readied.wal_end)
-        if held is None or resumed is None:
+        resumed = self.gaps.check(holder, stored, preflight_result.position, preflight_result.wal_end)
+        if stored is None or resumed is None:
             return None, []
-        if resumed == held:
-            return held, [self._claim(JOURNAL, holder, held)]
+        if resumed == stored:
+            return stored, [self._claim(JOURNAL, holder, stored)]
         await self._sink.skip(self.gaps.accepted[-1].after, resumed)
         return resumed, []
 
@@ -240,8 +240,8 @@ class JournaledFanOut(FanOut):
             await progress.durable(reads_from)
         self._opened(name)
         buffer = self._new_buffer(name, self._buffer_bytes)
-        held = None if own is None else start
-        worker = self._worker(name, delivery, buffer, progress, after=start.lsn, held=held)
+        stored = None if own is None else start
+        worker = self._worker(name, delivery, buffer, progress, after=start.lsn, stored=stored)
         follower = JournalFollower(
             name,
             JournalReader(self._url),
@@ -311,12 +311,12 @@ class JournaledFanOut(FanOut):
         return (await self._open(name, delivery, at, cleanup),)
 
     async def _initial_load(
-        self, readied: PreflightResult, held: Position | None, cleanup: contextlib.AsyncExitStack
+        self, preflight_result: PreflightResult, stored: Position | None, cleanup: contextlib.AsyncExitStack
     ) -> InitialLoad | None:
-        if not self._snapshot or (held is not None and not self._resnapshot):
+        if not self._snapshot or (stored is not None and not self._resnapshot):
             return None
-        if readied.created is None or readied.created.snapshot_name is None:
-            slot = readied.position.slot
+        if preflight_result.created is None or preflight_result.created.snapshot_name is None:
+            slot = preflight_result.position.slot
             raise SlotError(
                 f"slot {slot!r} exists but the journal is empty: the initial load was interrupted, or never started; "
                 f"start with resnapshot=True (--resnapshot), or drop the slot (SELECT pg_drop_replication_slot('{slot}')) "
@@ -330,10 +330,10 @@ class JournaledFanOut(FanOut):
             connection,
             self._capture.types,
             source.options().publications,
-            readied.position.lsn,
+            preflight_result.position.lsn,
             truncate=self._resnapshot,
         )
-        await load.begin(readied.created.snapshot_name, self._capture)
+        await load.begin(preflight_result.created.snapshot_name, self._capture)
         return load
 
     async def _load_and_read(self, buffer: SliceBuffer, load: InitialLoad | None) -> None:

@@ -2,7 +2,7 @@
 
 After a lost connection it reconnects, checks that the stream is the same one (the slot, its cluster, the server's history,
 and ``continuity``), and resumes after the last transaction that was received whole. It drops the changes of an unfinished
-transaction that it has already given out. So consumers get no duplicates within a process, unless one calls ``rewind``.
+transaction that it has already returned. So consumers get no duplicates within a process, unless one calls ``rewind``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
 class Capture:
     """Reads a slot: ``connect``, then ``begin``, then ``receive`` until it returns ``None``, then ``stop``.
 
-    :param retry: how to reconnect; ``None``: not at all.
+    :param retry: how to reconnect; ``None``: never.
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
     :param tables: look-ups of tables in the catalog; ``None`` if no sink needs them.
     :raises ConfigurationError: ``until`` is not an LSN.
@@ -74,15 +74,15 @@ class Capture:
         # Set by ``begin``, which knows where the stream begins.
         self._progress: CaptureProgress
         self._claims: list[Claim] = []
-        self._on_refuted: Callable[[Claim, LSN], Awaitable[None]] = _refuse
+        self._on_refuted: Callable[[Claim, LSN], Awaitable[None]] = _raise_refuted
         self._continuity: Continuity | None = None
         self._refuted: list[tuple[Claim, LSN]] = []
-        # Slices that were received and not given out yet.
+        # Slices that were received and not returned yet.
         self._received: list[Slice] | None = None
         self._rewinding = False
 
     def deliver_prepared(self) -> None:
-        """Give out prepared transactions when they are prepared, because every consumer can keep them."""
+        """Return prepared transactions at their PREPARE, because every consumer can keep them."""
         self.source = replace(self.source, deliver_prepared=True)
 
     @property
@@ -145,7 +145,7 @@ class Capture:
         """Start streaming after ``after``.
 
         :param sinks: the sinks that a confirmation waits for.
-        :param start: what counts as durable before any of them has reported; ``after`` by default.
+        :param start: the LSN that counts as durable until the sinks report; ``after`` by default.
         :param claims: the sinks' positions, to be verified against the stream.
         :param refuted: called for each claim that the stream refutes, with the LSN where the server began to send; the
             stream continues unless it raises.
@@ -156,14 +156,14 @@ class Capture:
             self._until = (await connection.identify_system()).xlogpos
         start = after if start is None else start
         if result.holds_prepared:
-            # The slot may stay behind because of prepared transactions that are not decided yet. They are unknown until
+            # The slot may lag because of prepared transactions that are not decided yet. They are unknown until
             # the server sends their PREPARE again, so nothing more is confirmed before that.
             start = min(start, result.position.lsn)
         ledger = self.ledger = Ledger(start, sinks)
         self._claims = list(claims)
         lasts = [claim.position.last for claim in self._claims if claim.position.lsn == after]
         self._progress = CaptureProgress(after, next(iter(lasts), None))
-        self._on_refuted = refuted or _refuse
+        self._on_refuted = refuted or _raise_refuted
         await self._start(connection, result, ledger)
         return ledger
 
@@ -200,7 +200,7 @@ class Capture:
             await self._standby_watch.require_same_timeline()
         while self._refuted:
             claim, begins = self._refuted[0]
-            await (_refuse if claim.holder == HOLDER else self._on_refuted)(claim, begins)
+            await (_raise_refuted if claim.holder == HOLDER else self._on_refuted)(claim, begins)
             self._claims.remove(claim)
             del self._refuted[0]
         if self._continuity is not None and not self._continuity.open:
@@ -212,7 +212,7 @@ class Capture:
         return slices
 
     async def _abandon(self, error: Exception | None = None) -> None:
-        """Drop the connection, and the slices from it that were not given out."""
+        """Drop the connection, and its slices that were not returned yet."""
         if error is not None:
             self.last_error = str(error)
         session, self._session = self._session, None
@@ -224,7 +224,7 @@ class Capture:
             await session.abandon()
 
     async def rewind(self, lsn: LSN) -> None:
-        """Receive everything after ``lsn`` again, because a sink has lost it. Not during ``receive``.
+        """Receive everything after ``lsn`` again, because a sink has lost it. Do not call this during ``receive``.
 
         :raises SlotError: the slot is temporary, so it would be dropped with its connection.
         """
@@ -269,7 +269,7 @@ class Capture:
 
     async def _start(self, connection: Connection, result: PreflightResult, ledger: Ledger) -> None:
         if result.make_failover:
-            # Not earlier: by now every kept position was found to belong to this slot.
+            # Not earlier: only now is every sink's position known to belong to this slot.
             await make_failover(connection, self.source.slot)
         continuity = Continuity(self._claims, result.position.lsn)
         # Before the status updates start: the next start cannot compare transactions that a status has confirmed.
@@ -300,7 +300,7 @@ class Capture:
             with attempt:
                 self._connection, self._preflight = await self._reconnect_once(previous)
         if self._rewinding:
-            # The slot may have been busy for a moment, which is no error to be reported.
+            # The slot may have been busy for a moment; that is not an error to report.
             self._rewinding, self.last_error = False, error_before
             _log.warning("reading the source again from %s", self._progress.after)
             return
@@ -351,8 +351,8 @@ class Capture:
             known = min(known, ledger.resend_from)
         if found.lsn > known:
             raise SlotError(
-                f"slot {found.slot!r} was moved to {found.lsn} by another consumer, past {known} where this pipeline "
-                "stands, so the transactions between them would be missing; start again with resnapshot=True "
+                f"slot {found.slot!r} was moved to {found.lsn} by another consumer, past {known}, the position of "
+                "this pipeline, so the transactions between them would be missing; start again with resnapshot=True "
                 "(--resnapshot, with a journal) or accept_gap=True (--accept-gap)"
             )
         if result.started != previous.started:
@@ -371,7 +371,7 @@ class Capture:
         return replace(result, position=replace(found, timelines=timelines))
 
     def _new(self, slices: list[Slice]) -> list[Slice]:
-        """The slices that were not received before; open claims make the server repeat known transactions."""
+        """Return the slices without received changes; open claims make the server resend known transactions."""
         continuity = self._continuity
         if continuity is None:
             return slices
@@ -383,14 +383,14 @@ class Capture:
         return new
 
 
-async def _refuse(claim: Claim, begins: LSN) -> None:
+async def _raise_refuted(claim: Claim, begins: LSN) -> None:
     raise SlotError(refutation(claim, begins))
 
 
 def _parsed(until: LSN | str | None) -> LSN | str | None:
     """Parse ``until``: ``NOW``, an LSN, or ``None``.
 
-    :raises ConfigurationError: for other text.
+    :raises ConfigurationError: any other text.
     """
     if until is None or until == NOW:
         return until

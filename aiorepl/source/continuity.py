@@ -10,7 +10,7 @@ position is compared in three steps:
    this transaction is requested again and must be identical (``Continuity``). If the slot has confirmed it, no
    transaction may come between the slot's position and the claimed one.
 
-A position that fails is a gap. ``GapPolicy`` refuses gaps, or accepts them if the user has asked for that.
+A position that fails a step is a gap. ``GapPolicy`` rejects gaps, or accepts them if the user has asked for that.
 
 Source: "Continuous Archiving and Point-in-Time Recovery", timelines; ``readTimeLineHistory`` in timeline.c.
 """
@@ -53,7 +53,7 @@ def parse_history(content: str | None, current: int) -> Timelines:
 
 
 def divergence(position: Position, timelines: Timelines) -> LSN | None:
-    """The LSN before ``position`` where the server's history left that of the position; ``None`` if it did not.
+    """Return the LSN before ``position`` where the server's history left the position's; ``None`` if it did not.
 
     :raises SlotError: the two histories have no timeline in common.
     """
@@ -74,7 +74,7 @@ def divergence(position: Position, timelines: Timelines) -> LSN | None:
 
 
 def _diverged(history: _Branches, server: _Branches) -> LSN | None:
-    """The LSN where two histories diverge; 0 if they have nothing in common, ``None`` if they do not diverge."""
+    """Return the LSN where two histories diverge; 0 if they have nothing in common, ``None`` if they do not diverge."""
     common = LSN(0)
     for (timeline, end), (server_timeline, server_end) in zip(history, server, strict=False):
         if timeline != server_timeline:
@@ -188,9 +188,9 @@ class Gap:
 
 
 class GapPolicy:
-    """Refuses or accepts the gaps that a start finds.
+    """Rejects or accepts the gaps that a start finds.
 
-    :param accept: continue after a gap instead of refusing it.
+    :param accept: continue after a gap instead of raising.
     """
 
     def __init__(self, *, accept: bool) -> None:
@@ -198,7 +198,7 @@ class GapPolicy:
         self.accepted: list[Gap] = []
 
     def check(self, holder: str, position: Position | None, slot: Position, wal_end: LSN) -> Position | None:
-        """Where ``holder`` continues: at its own position, or where the slot begins if a gap was accepted.
+        """Return where ``holder`` continues: at its own position, or where the slot begins if a gap is accepted.
 
         :param position: the position that ``holder`` keeps; ``None`` if it keeps none.
         :param slot: where the slot begins.
@@ -212,7 +212,7 @@ class GapPolicy:
             return self._check_diverged(holder, position, diverged, slot, wal_end)
         if position.lsn > wal_end:
             raise SlotError(
-                f"{holder} stands at {position.lsn}, but the server's WAL ends at {wal_end}: the server lost its last "
+                f"{holder} is at {position.lsn}, but the server's WAL ends at {wal_end}: the server lost its last "
                 f"transactions, by a failover or a restore, and its new ones would be mistaken for them; start {holder} "
                 "empty"
             )
@@ -220,7 +220,7 @@ class GapPolicy:
             return position
         if not self._accept:
             raise SlotError(
-                f"{holder} stands at {position.lsn}, but slot {slot.slot!r} begins at {slot.lsn}: the slot no longer has "
+                f"{holder} is at {position.lsn}, but slot {slot.slot!r} begins at {slot.lsn}: the slot no longer has "
                 f"the transactions between them; {GAP_ADVICE}"
             )
         self.accepted.append(Gap(holder, position.lsn, slot.lsn))
@@ -244,7 +244,7 @@ class GapPolicy:
             else f"which the server's history left at {diverged}"
         )
         lost = (
-            f"{holder} stands at {position.lsn} of timeline {position.timeline}, {server}: transactions between them are "
+            f"{holder} is at {position.lsn} of timeline {position.timeline}, {server}: transactions between them are "
             f"lost on the server and not in {holder}"
         )
         if position.lsn > wal_end:
@@ -260,20 +260,20 @@ class GapPolicy:
         self.accepted.append(Gap(holder, diverged, until))
         _log.warning(
             "%s continues at %s of timeline %s: transactions committed there after %s are missing, as accepted; it keeps "
-            "transactions of timeline %s alone, up to %s",
+            "transactions that only timeline %s has, up to %s",
             *(holder, until, slot.timeline, diverged, position.timeline, position.lsn),
         )
         return slot.at(until)
 
     def check_pruned(self, holder: str, lsn: LSN, begins: LSN) -> None:
-        """Refuse, or accept, that ``holder`` needs transactions that the journal no longer has.
+        """Reject or accept that ``holder`` needs transactions that the journal no longer has.
 
         :param lsn: the position of ``holder``; 0 if it is new.
         :param begins: the journal begins after this LSN.
         :raises SlotError: gaps are not accepted. Otherwise the gap is logged and ``holder`` continues at ``begins``.
         """
         if not self._accept:
-            state = f"stands at {lsn}" if lsn else "is new"
+            state = f"is at {lsn}" if lsn else "is new"
             raise SlotError(
                 f"{holder} {state}, but the journal begins at {begins}: earlier transactions were pruned, or belong to "
                 f"another journal; {GAP_ADVICE}"
@@ -284,7 +284,7 @@ class GapPolicy:
     async def check_refuted(
         self, claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot"
     ) -> None:
-        """Refuse, or accept, a claim that the stream refutes; called before any later transaction is delivered.
+        """Reject or accept a claim that the stream refutes; called before any later transaction is delivered.
 
         :param begins: where the stream began.
         :param source: where the stream comes from.
@@ -305,7 +305,7 @@ class GapPolicy:
 
 
 def refutation(claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot") -> str:
-    """The message for a refuted claim: the reason, and what to do."""
+    """Return the message for a refuted claim: the reason, and what to do."""
     position = claim.position
     last = position.last
     assert last is not None
@@ -316,7 +316,7 @@ def refutation(claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "
     )
     server = "this server" if source == "slot" else "the journal's server"
     return (
-        f"{claim.holder} stands at {position.lsn}, but {difference}: {server} was restored from a backup, or is another "
+        f"{claim.holder} is at {position.lsn}, but {difference}: {server} was restored from a backup, or is another "
         f"promoted standby, and its transactions up to there would be mistaken for those that {claim.holder} has; "
         f"{GAP_ADVICE}. If only the publications or options of this source were changed, start once with the old ones"
     )

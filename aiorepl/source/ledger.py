@@ -1,13 +1,13 @@
-"""Which part of the stream is durable in every sink: the LSN that the slot is confirmed with. Pure.
+"""Tracks the LSN up to which the stream is durable in every sink, and the slot may be confirmed. Pure.
 
-Three positions are kept apart. *Received* is how far the server has sent. *Accepted* is what the sinks have taken; it frees
-memory and confirms nothing. *Durable* is what a sink has made durable; ``flushed`` is the minimum over all sinks, always the
+There are three positions. *Received* is how far the server has sent. *Accepted* is how far the sinks have accepted; it
+frees memory and confirms nothing. *Durable* is how far a sink has made changes durable; ``flushed`` is the minimum over all sinks, always the
 end LSN of a transaction.
 
 WAL without published changes has to move ``flushed`` as well, or a quiet table would keep the WAL of a busy database. A
-keepalive that arrives between transactions says that everything before its LSN was sent. It becomes a slice without changes
-that ends there and takes the same way as every other slice: in order, through every sink that keeps a position, and then
-into ``flushed``. So the position of a sink is never behind what the slot was confirmed with.
+keepalive between transactions means that everything before its LSN was sent. It becomes a slice without changes that ends
+there. Like every other slice, it passes in order through every sink that keeps a position, and then moves ``flushed``. So
+the position of a sink is never behind the confirmed LSN.
 
 Source: ``get_flush_position`` and ``send_feedback`` in PostgreSQL's worker.c.
 """
@@ -22,8 +22,8 @@ from aiorepl.lsn import LSN
 class Ledger:
     """The positions of one pipeline.
 
-    They never move backwards when a reconnect repeats a part of the stream. ``reset`` can move ``flushed`` backwards; what
-    the server was sent never moves backwards.
+    They never move backwards when a reconnect repeats a part of the stream. ``reset`` can move ``flushed`` backwards, but never
+    before the LSN that was confirmed to the server.
 
     :param start: where the stream begins; durable in every sink.
     :param sinks: the names of the sinks that a confirmation waits for.
@@ -37,7 +37,7 @@ class Ledger:
         self._limit: LSN | None = None
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
-        # By gid and the end of the PREPARE: the end LSN before it, and the end LSN that releases it.
+        # By gid and end LSN of the PREPARE: the end LSN before it, and the end LSN that releases it.
         self._holds: dict[tuple[str, LSN], tuple[LSN, LSN | None]] = {}
         self._listener: Callable[[], None] | None = None
 
@@ -53,17 +53,17 @@ class Ledger:
 
     @property
     def accepted(self) -> LSN:
-        """What every sink has taken."""
+        """The LSN up to which every sink has accepted the stream."""
         return min(min(self._accepted.values(), default=self._end), self._end)
 
     @property
     def flushed(self) -> LSN:
-        """What every sink has made durable."""
+        """The LSN up to which every sink has made the stream durable."""
         return self._flushed
 
     @property
     def confirmable(self) -> LSN:
-        """What the next status confirms: ``flushed``, or the limit of ``confirm_at_most``."""
+        """The LSN that the next status confirms: ``flushed``, or the limit of ``confirm_at_most``."""
         return self._flushed if self._limit is None else min(self._flushed, self._limit)
 
     def notify(self, listener: Callable[[], None] | None) -> None:
@@ -71,26 +71,26 @@ class Ledger:
         self._listener = listener
 
     def receive(self, lsn: int) -> None:
-        """The server has sent all WAL up to ``lsn``."""
+        """Record that the server has sent all WAL up to ``lsn``."""
         if lsn > self._received:
             self._received = LSN(lsn)
 
     def complete(self, end_lsn: LSN) -> None:
-        """A slice was received that completes everything up to ``end_lsn``."""
+        """Record a received slice that completes everything up to ``end_lsn``."""
         if end_lsn > self._end:
-            # While a sink is behind, ``flushed`` does not move with the end. Under load that is nearly always so.
-            behind = self._flushed < self._end and not self._holds
+            # If a sink lags, as nearly always under load, ``flushed`` does not move.
+            lagging = self._flushed < self._end and not self._holds
             self._end = end_lsn
             self.receive(end_lsn)
-            if not behind:
+            if not lagging:
                 self._advance()
 
     def accept(self, sink: str, end_lsn: LSN) -> None:
-        """``sink`` has taken everything up to ``end_lsn``."""
+        """Record that ``sink`` has accepted everything up to ``end_lsn``."""
         self._accepted[sink] = max(self._accepted[sink], end_lsn)
 
     def durable(self, sink: str, end_lsn: LSN) -> None:
-        """``sink`` has made everything up to ``end_lsn`` durable."""
+        """Record that ``sink`` has made everything up to ``end_lsn`` durable."""
         self.accept(sink, end_lsn)
         if end_lsn > self._durable[sink]:
             self._durable[sink] = end_lsn
@@ -105,34 +105,34 @@ class Ledger:
     def confirm_at_most(self, limit: LSN | None) -> None:
         """Limit what is confirmed until the next call; ``None`` removes the limit.
 
-        A start that is refused must not move the slot, or the next start could not compare the positions of the sinks with
+        A start that fails must not move the slot, or the next start could not compare the positions of the sinks with
         the stream.
         """
         self._limit = limit
         self._notify()
 
     def reset(self, sink: str, lsn: LSN) -> bool:
-        """``sink`` was opened again and holds everything up to ``lsn``, which may be less than before.
+        """Record that ``sink`` was reopened at ``lsn``, which may be before its earlier positions.
 
-        :returns: whether the server can still send what comes after ``lsn``.
+        :returns: whether the server can still send everything after ``lsn``.
         """
         self._accepted[sink] = self._durable[sink] = lsn
-        # ``flushed`` may move back only as far as the server does not know it.
+        # ``flushed`` must not move back before the confirmed LSN.
         self._flushed = max(self._confirmed, min(self._flushed, lsn))
         self._advance()
         return lsn >= self._confirmed
 
     def hold(self, gid: str, prepared: LSN) -> None:
-        """Confirm nothing from here on until ``release``: a prepared transaction waits here for its commit.
+        """Confirm nothing after the current end until ``release``, because a prepared transaction is kept in this process.
 
         Once its PREPARE is confirmed, the server never sends its rows again, only the COMMIT PREPARED.
 
-        :param prepared: the end LSN of the PREPARE. Together they are unique; a gid alone can be used again.
+        :param prepared: the end LSN of the PREPARE. The pair is unique; a gid can be reused.
         """
         self._holds.setdefault((gid, prepared), (self._end, None))
 
     def release(self, gid: str, end_lsn: LSN) -> None:
-        """The held transaction has ended; its hold is removed when everything up to ``end_lsn`` is durable."""
+        """End the hold of a decided transaction, as soon as everything up to ``end_lsn`` is durable."""
         prepared = max((lsn for name, lsn in self._holds if name == gid and lsn < end_lsn), default=None)
         if prepared is not None:
             self._holds[gid, prepared] = self._holds[gid, prepared][0], end_lsn
@@ -144,7 +144,7 @@ class Ledger:
         return min((limit for limit, _ in self._holds.values()), default=None)
 
     def _advance(self) -> None:
-        # A sink that was restarted may hold more than was received; that counts up to the end.
+        # A restarted sink may be ahead of the received stream; it counts up to the end.
         durable = min(min(self._durable.values(), default=self._end), self._end)
         for key, (_, released) in list(self._holds.items()):
             if released is not None and released <= durable:

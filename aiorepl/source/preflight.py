@@ -131,7 +131,7 @@ def _require_journal(journal: Position, server: Position, *, replace: bool) -> N
     journal.require_same_source(server, "the journal")
     if replace and journal.lsn > server.lsn:
         raise SlotError(
-            f"the journal stands at {journal.lsn}, but the server's WAL ends at {server.lsn}: an initial load would not come "
+            f"the journal is at {journal.lsn}, but the server's WAL ends at {server.lsn}: an initial load would not come "
             "after the journal's end; first move the server's WAL past it (SELECT pg_switch_wal()), or start with an empty "
             "journal"
         )

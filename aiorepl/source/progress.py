@@ -1,4 +1,4 @@
-"""Tracks the slices that this process has given out, to resume after a reconnect and to verify the server. Pure."""
+"""Tracks the slices that ``Capture`` has returned, to resume after a reconnect and to verify the server. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CaptureProgress:
 
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self._replay = ReplayFilter(after)
-        # These do not move back when the stream is read again: the end of the last whole transaction, its header, and
+        # These do not move back on a rewind: the end of the last whole transaction, its header, and
         # the largest commit LSN of a transaction of which any part was received.
         self._end = after
         self._last: Header | None = last
@@ -32,7 +32,7 @@ class CaptureProgress:
 
     @property
     def after(self) -> LSN:
-        """Where the stream resumes: the end of the last transaction that was received whole, unless it is being read again."""
+        """Where the stream resumes: the end of the last transaction that was received whole, or the target of a rewind."""
         return self._replay.after
 
     @property
@@ -46,21 +46,21 @@ class CaptureProgress:
         return self._last_commit if self._last_commit >= self._end else None
 
     def resume(self, since: LSN) -> ReplayFilter:
-        """The state for an assembler whose server sends everything after ``since``."""
+        """Return the filter for an assembler whose server sends everything after ``since``."""
         return ReplayFilter(since, self._replay.commit_lsn, self._replay.ordinal)
 
     def new(self, part: Slice) -> Slice | None:
-        """Return the slice without the changes that were received; ``None`` if nothing of it is new."""
+        """Return the slice without the changes that were received before; ``None`` if nothing in it is new."""
         return self._replay.new(part)
 
     def claim(self, position: Position) -> Claim | None:
-        """The claim that a server has to prove after a reconnect; ``position`` is any position of the stream."""
+        """Return the claim to verify after a reconnect; ``position`` is any position of the stream."""
         if self._last is None:
             return None
         return Claim(HOLDER, replace(position.at(self._end), last=Commit.of(self._last)))
 
     def remember(self, slices: Iterable[Slice]) -> None:
-        """Record slices that are given out.
+        """Record slices that ``Capture`` returns.
 
         :raises SlotError: a transaction follows another one that has not ended.
         """

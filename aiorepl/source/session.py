@@ -1,4 +1,4 @@
-"""One connection, from START_REPLICATION to its end: frames in, slices out. The ledger records what they complete."""
+"""One connection, from START_REPLICATION to its end: frames in, slices out. Received positions go to the ledger."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Session:
 
     :param types: the known types; types that are looked up are added.
     :param ledger: records what is received, and has the LSN to confirm.
-    :param resume: the part of the stream that is known already.
+    :param resume: filters out the part of the stream that was received before.
     :param tables: look-ups of described tables, made before their rows are returned; ``None`` if no sink needs them.
     :param until: stop before the first transaction that commits at or after this LSN.
     :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
@@ -92,10 +92,9 @@ class Session:
         self._failure: ProtocolError | SpoolError | None = None
         self._next_idle_at = 0.0
         self._received = 0
-        # How far this connection has come. The ledger may be further, when known transactions are sent again.
+        # The end LSN on this connection. The ledger's may be later, while known transactions are sent again.
         self._end = resume.after
-        # Assembled slices whose types and tables are not looked up yet: a look-up that fails or is cancelled must not lose
-        # them.
+        # Assembled slices whose types and tables are not looked up yet; a failed or cancelled look-up must not lose them.
         self._assembled: list[Slice] | None = None
         self._missing_types: set[int] = set()
         self._described_tables: set[int] = set()
@@ -108,7 +107,7 @@ class Session:
         start_lsn = self._resume.after
         slot_lsn = result.position.lsn
         if result.holds_prepared:
-            # Prepared transactions that are not decided yet must be sent again, and begin before the known part.
+            # Undecided prepared transactions must be sent again; they may begin before the resume position.
             start_lsn = min(start_lsn, slot_lsn)
         # SQL functions always begin at the slot's own position.
         walsender = isinstance(self._connection, ReplicationConnection)
@@ -219,7 +218,7 @@ class Session:
                     if not self._assembler.open:
                         slices += self._keepalive(LSN(run.wal_end))
         except ProtocolError as error:
-            # The slices before the damage are good, and are delivered first.
+            # The slices before the invalid message are delivered first.
             self._failure = error.at(self._decoder.position)
             return slices + self._record(self._assembler.take_slices())
         except SpoolError as error:
@@ -229,7 +228,7 @@ class Session:
         return slices
 
     def _record(self, slices: list[Slice]) -> list[Slice]:
-        """Record in the ledger what these slices complete, and return those that have to be delivered."""
+        """Record in the ledger which LSNs these slices complete, and return the slices to deliver."""
         delivered = []
         for part in slices:
             if self._is_past_until(part):
@@ -294,7 +293,7 @@ class Session:
     async def _look_up_types(self, oids: set[int]) -> None:
         for info in await self._source.look_up(oids):
             self._types.add(info)
-        # A type that was dropped since is not looked up again: its values stay text.
+        # Do not look up again a type that has been dropped: its values stay text.
         for oid in oids:
             if self._types.missing(oid):
                 self._types.add(TypeInfo(oid, "", str(oid), "p"))

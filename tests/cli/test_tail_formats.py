@@ -116,7 +116,7 @@ async def test_no_colour_in_a_pipe(run, published):
     ("flags", "reason"),
     [
         (["--format", "debezum"], "--format"),
-        (["--format", "debezium", "--values", "text"], "leave out values = text"),
+        (["--format", "debezium", "--values", "text"], "remove values = text"),
     ],
 )
 async def test_refusals(refused, flags, reason):

@@ -88,15 +88,15 @@ def test_values():
     ("chosen", "values", "reason"),
     [
         ("debezum", "typed", "did you mean debezium"),
-        ("yaml?", "typed", "there are native, debezium"),
+        ("yaml?", "typed", "the formats are native, debezium"),
         ({"name": "shop"}, "typed", "format None does not exist"),
-        ("debezium", "text", "leave out values"),
-        ("wal2json", "text", "leave out values"),
+        ("debezium", "text", "remove values"),
+        ("wal2json", "text", "remove values"),
         ("pretty", "yaml", "typed or text"),
         ("native", "yaml", "typed or text"),
-        ({"type": "debezium", "decimal": "double"}, "typed", "no option decimal: there are name, database"),
+        ({"type": "debezium", "decimal": "double"}, "typed", "no option decimal: it has name, database"),
         ({"type": "debezium", "decimals": "exact"}, "typed", "string, double and precise"),
-        ({"type": "wal2json", "include_xids": "yes"}, "typed", "include_xids has to be a bool"),
+        ({"type": "wal2json", "include_xids": "yes"}, "typed", "include_xids must be a bool"),
     ],
 )
 def test_refusals(chosen, values, reason):

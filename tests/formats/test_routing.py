@@ -187,14 +187,14 @@ def test_values_are_not_read_again(schema, prefix):
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{tabel}", r"\{tabel\}.*there are \{schema\}"),
-        ("{}", "there are"),
-        ("{new}", "there are"),
-        ("{new.}", "there are"),
-        ("{old.id}", "there are"),
-        ("{schema", "stands alone"),
-        ("a}b", "stands alone"),
-        ("{{table}}", "stands alone"),
+        ("{tabel}", r"\{tabel\}.*the fields are \{schema\}"),
+        ("{}", "the fields are"),
+        ("{new}", "the fields are"),
+        ("{new.}", "the fields are"),
+        ("{old.id}", "the fields are"),
+        ("{schema", "unmatched brace"),
+        ("a}b", "unmatched brace"),
+        ("{{table}}", "unmatched brace"),
     ],
 )
 def test_what_is_no_template(template, reason):

@@ -48,9 +48,7 @@ async def test_behind_an_empty_journal(published, tmp_path):
     sink, plain = MemorySink(keeps_position=True), MemorySink()
     await without(published, tmp_path, sink)
     options = journal(tmp_path, "new")
-    with pytest.raises(
-        SlotError, match=r"sink keeping stands at .*, but the journal begins at .*--accept-gap"
-    ):
+    with pytest.raises(SlotError, match=r"sink keeping is at .*, but the journal begins at .*--accept-gap"):
         await Pipeline(published.source(), {"keeping": sink, "plain": plain}, until="now", **options).run()
     assert ([1], [3]) == (keys(sink), keys(plain))
 
@@ -66,10 +64,10 @@ async def test_behind_an_initial_load(published, tmp_path):
     await without(published, tmp_path, sink)
     options = journal(tmp_path, "new")
     await published.connection.fetch("SELECT pg_drop_replication_slot($1)", published.slot)
-    with pytest.raises(SlotError, match=r"sink memory stands at .*, but the journal begins at "):
+    with pytest.raises(SlotError, match=r"sink memory is at .*, but the journal begins at "):
         await Pipeline(published.source(), [sink], until="now", snapshot=True, **options).run()
     # The next start does not either, because the journal begins with that load.
-    with pytest.raises(SlotError, match=r"sink memory stands at .*, but the journal begins at "):
+    with pytest.raises(SlotError, match=r"sink memory is at .*, but the journal begins at "):
         await Pipeline(published.source(), [sink], until="now", **options).run()
     assert [1] == keys(sink)
 
@@ -94,7 +92,7 @@ async def test_ahead_of_the_server(published, tmp_path, kept):
     await fed(published, sink, **journal(tmp_path))
     sink.position = replace(sink.position, lsn=LSN(sink.position.lsn + 0x10000000), last=None)
     await published.execute("INSERT INTO items VALUES (2)")
-    with pytest.raises(SlotError, match=r"sink memory stands at .*, but the server's WAL ends at "):
+    with pytest.raises(SlotError, match=r"sink memory is at .*, but the server's WAL ends at "):
         await Pipeline(
             published.source(), [sink], until="now", **journal(tmp_path, "journal" if kept else "new")
         ).run()
@@ -149,7 +147,7 @@ async def test_another_transaction_than_the_journals(published, tmp_path):
     sink.position = replace(earlier, lsn=between, last=replace(earlier.last, commit_lsn=earlier.lsn, xid=1))
     for _ in range(2):
         with pytest.raises(
-            SlotError, match=r"sink memory stands at .* transaction, xid 1 at .* is not in the journal"
+            SlotError, match=r"sink memory is at .* transaction, xid 1 at .* is not in the journal"
         ):
             await Pipeline(published.source(), [sink], until="now", **journal(tmp_path)).run()
     assert [1] == keys(sink)

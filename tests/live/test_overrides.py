@@ -101,7 +101,7 @@ async def test_a_gap_of_the_journal(published, tmp_path):
     await published.execute("INSERT INTO items VALUES (2)")
     await published.create_slot()
     begin = await published.confirmed()
-    with pytest.raises(SlotError, match=f"journal .* stands at {lost_after}, but slot .* begins at {begin}"):
+    with pytest.raises(SlotError, match=f"journal .* is at {lost_after}, but slot .* begins at {begin}"):
         await deliver(published, sink, journal=journal)
 
     # Two starts, because the first may end before any change arrives; it has recorded the gap by then.

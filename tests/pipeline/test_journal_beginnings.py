@@ -85,7 +85,7 @@ async def test_a_sink_that_is_behind_the_journal(stream, commit, tmp_path):
     sink.position = sink._durable_position = stream.position.at(ends[0])
     source = MemorySource(stream=stream)
     source._state.confirmed = ends[1]
-    with pytest.raises(SlotError, match=f"sink s stands at {ends[0]}, but the journal begins at {ends[1]}"):
+    with pytest.raises(SlotError, match=f"sink s is at {ends[0]}, but the journal begins at {ends[1]}"):
         await run(source, {"s": sink}, journal=journal)
     assert [] == ids(sink)
     pipeline = await run(source, {"s": sink}, journal=journal, accept_gap=True)

@@ -26,7 +26,7 @@ def test_no_gap(position):
 def test_a_gap():
     """A gap is refused, or recorded and skipped."""
     position = BEGIN.at(LSN(99))
-    with pytest.raises(SlotError, match=r"sink x stands at 0/63, but slot 's' begins at 0/64"):
+    with pytest.raises(SlotError, match=r"sink x is at 0/63, but slot 's' begins at 0/64"):
         GapPolicy(accept=False).check("sink x", position, BEGIN, END)
     gaps = GapPolicy(accept=True)
     assert BEGIN == gaps.check("sink x", position, BEGIN, END)
@@ -145,7 +145,7 @@ def test_what_the_promoted_server_never_had(begin, until):
     position, begin = Position("1", 1, "s", LSN(500)), PROMOTED.at(LSN(begin))
     with pytest.raises(
         SlotError,
-        match=r"sink x stands at 0/1F4 of timeline 1, .* left at 0/C8: .* lost on the server and not in sink x",
+        match=r"sink x is at 0/1F4 of timeline 1, .* left at 0/C8: .* lost on the server and not in sink x",
     ):
         GapPolicy(accept=False).check("sink x", position, begin, END)
     gaps = GapPolicy(accept=True)

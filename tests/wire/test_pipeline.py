@@ -49,7 +49,7 @@ class Remember(Sink):
 
 
 def transaction(number: int, rows: int = 1) -> list[Data]:
-    """The ``number``-th transaction: its commit record stands at 0x100 times the number, and ends 0x80 later."""
+    """The ``number``-th transaction: its commit record is at 0x100 times the number, and ends 0x80 later."""
     at = 0x100 * number
     inserts = [build.insert(relation=7, new=[str(100 * number + row), "x"]) for row in range(rows)]
     payloads = [

@@ -1,1 +1,1 @@
-"""Rows in the tables' own columns, as Arrow has them: for Parquet and for Spark. Pure; pyarrow comes with an extra."""
+"""Changes as Arrow record batches with the table's columns, for Parquet and Spark. Pure; requires pyarrow, an extra."""

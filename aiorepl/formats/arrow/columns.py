@@ -1,10 +1,10 @@
-"""A column's values, as PostgreSQL's text, into one Arrow array of a wanted type. Pure.
+"""Convert a column's values from PostgreSQL's text to an Arrow array of a given type. Pure.
 
-Arrow's own casts do the work, a column at a time. Where a cast refuses, the values of that column are looked at one
-by one: what is exact after all (years before 1 or after 9999) is kept, and what the type cannot hold (infinity, NaN
-in a decimal, an array of more than one dimension) is ``Unrepresentable`` or null, as the caller chose.
+Arrow casts a whole column at a time. If the cast fails, the values of that column are converted one by one: years before
+1 or after 9999 are kept, and a value that the type cannot represent (infinity, NaN in a decimal, an array of more than one
+dimension) raises ``Unrepresentable`` or becomes null, as the caller chose.
 
-Arrow's own messages quote values, so they are never passed on.
+Arrow's error messages quote values, so they are never passed on.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _BOOLEANS: Final = pa.array(["f", "t"])
 
 
 class Unrepresentable(ValueError):
-    """A value that the wanted type cannot hold. Says nothing of it."""
+    """The wanted type cannot represent a value. The message does not contain the value."""
 
 
 def converter(oid: int, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
-    """How to make arrays of type ``wanted`` of a column's values; the call raises ``Unrepresentable``.
+    """Return a function from a column's values to an array of type ``wanted``; it raises ``Unrepresentable``.
 
-    :param null: make null of what ``wanted`` cannot hold instead.
+    :param null: convert a value that ``wanted`` cannot represent to null instead.
     """
     return _converter(types.base(oid), types, wanted, null=null)
 
 
 def text_array(values: Sequence[Raw]) -> Any:
-    """Texts as they are; what is not UTF-8, from a database in SQL_ASCII, stays readable and distinct."""
+    """Return texts as an array. Bytes that are not UTF-8, from a SQL_ASCII database, are escaped with backslashes."""
     try:
         return pa.array(values, pa.string())
     except pa.ArrowInvalid:
@@ -59,7 +59,7 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
         return _bytea if is_bytea else lambda values: pa.array(values, wanted)
     if pa.types.is_list(wanted):
         if info is None or info.kind != ARRAY:
-            return lambda values: _each(values, wanted, _refuse, null=null)
+            return lambda values: _each(values, wanted, _unconvertible, null=null)
         element = _converter(types.base(info.element), types, wanted.value_type, null=null)
         return lambda values: _lists(values, info.delimiter, element, wanted, null=null)
     if pa.types.is_boolean(wanted):
@@ -77,7 +77,7 @@ def _cast(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any],
 
 
 def _texts(values: Sequence[Raw], *, null: bool) -> Any:
-    with contextlib.suppress(pa.ArrowInvalid):  # a database in SQL_ASCII holds what it likes
+    with contextlib.suppress(pa.ArrowInvalid):  # a SQL_ASCII database may contain any bytes
         return pa.array(values, pa.string())
     return _each(values, pa.string(), lambda text: text, null=null)
 
@@ -91,7 +91,7 @@ def _booleans(values: Sequence[Raw], *, null: bool) -> Any:
 
 
 def _times(values: Sequence[Raw], wanted: pa.DataType, *, null: bool) -> Any:
-    # Arrow reads no times of day, so they are read as moments of one day. 24:00:00 is none of that day.
+    # Arrow does not parse times of day, so they are parsed as timestamps of one day. 24:00:00 fails.
     with contextlib.suppress(pa.ArrowInvalid):
         return _on_one_day(pa.array(values, pa.string())).cast(wanted)
 
@@ -108,7 +108,7 @@ def _on_one_day(times: Any) -> Any:
 
 
 def _bytea(values: Sequence[Raw]) -> Any:
-    # bytea_output is hex on our connections: \x0102
+    # aiorepl's connections set bytea_output = hex: \x0102
     return pa.array(
         [None if value is None else binascii.unhexlify(value[2:]) for value in values], pa.binary()
     )
@@ -168,11 +168,11 @@ def _by_cast(wanted: pa.DataType) -> Callable[[str], Any]:
     return one
 
 
-def _refuse(text: str) -> None:
+def _unconvertible(text: str) -> None:
     return None
 
 
-# Types whose values are made of numbers, by the parser that goes further than Arrow's.
+# Parsers with a wider range than Arrow's; they return the number that the type is stored as.
 _ONE_BY_ONE: Final[dict[int, Callable[[str], Any]]] = {
     pa.date32().id: timestamps.days,
     pa.timestamp("us").id: timestamps.microseconds,

@@ -1,4 +1,4 @@
-"""The transaction that a row belongs to, as columns have it. Pure; knows no Arrow."""
+"""The transaction of a row, as metadata columns contain it. Pure; does not import Arrow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Header:
-    """Of one transaction; ``time`` is in microseconds since 1970. Compared by identity."""
+    """The metadata of one transaction; ``time`` is in microseconds since 1970. Compared by identity."""
 
     xid: int | None
     commit_lsn: int

@@ -1,8 +1,8 @@
-"""One table's changes in its own columns, gathered until they make a record batch. Pure.
+"""Collects the changes of one table for a record batch. Pure.
 
-An update that changed the key is a delete of the old key and an insert of the new one, with the same identity. A delete
+An update of the key is a delete of the old key and an insert of the new one, with the same identity. A delete
 has the key's columns, or the whole row under replica identity FULL. A truncate has no columns. An unchanged TOASTed
-value is taken from the old row where that was sent, else it is null and ``_unchanged`` names it.
+value is taken from the old row if that was sent; otherwise it is null, and ``_unchanged`` names it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from aiorepl.transactions.rows import Raw
 class Shape:
     """How a table's tuples become columns.
 
-    :param schema: the wanted columns and ours; those that are neither are null.
+    :param schema: the columns of the batch: the table's and the metadata; unknown ones are null.
     :param names: the columns of a tuple.
-    :param key: which of them identify a row.
-    :param converters: of the wanted columns, where they are in a tuple and how their values become an array.
+    :param key: the indexes of the columns that identify a row.
+    :param converters: by column of the table, its index in a tuple and the function from its values to an array.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Shape:
 
 
 class Rows:
-    """Rows of one shape, as PostgreSQL's text, until they make a batch."""
+    """Rows of one shape, as PostgreSQL's text."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -58,7 +58,7 @@ class Rows:
         return len(self._rows)
 
     def begin(self, header: Header) -> None:
-        """What is added from here on belongs to this transaction."""
+        """Set the transaction of the following rows."""
         if header is not self._header:
             if self._header is not None:
                 self._headers.append(self._header)
@@ -66,40 +66,40 @@ class Rows:
             self._header = header
 
     def insert(self, ordinal: int, new: list[Raw]) -> None:
-        """A new row."""
+        """Add an inserted row."""
         self._append("insert", ordinal, new)
 
     def update(
         self, ordinal: int, new: list[Raw], old: list[Raw] | None = None, *, whole: bool = False
     ) -> None:
-        """A row that changed.
+        """Add an updated row.
 
-        :param old: what was sent of the row before: its key, or all of it if ``whole``.
+        :param old: the old row as sent: its key, or all columns if ``whole``.
         """
         if old is None:
             self._append("update", ordinal, new)
             return
         shape = self._shape
         new = list(new)
-        for place in range(len(shape.names)) if whole else shape.key:
-            if new[place] is UNCHANGED:
-                new[place] = old[place]
-        if any(old[place] != new[place] for place in shape.key):
+        for index in range(len(shape.names)) if whole else shape.key:
+            if new[index] is UNCHANGED:
+                new[index] = old[index]
+        if any(old[index] != new[index] for index in shape.key):
             self.delete(ordinal, old, whole=whole)
             self._append("insert", ordinal, new)
         else:
             self._append("update", ordinal, new)
 
     def delete(self, ordinal: int, old: list[Raw], *, whole: bool) -> None:
-        """A row that is gone."""
+        """Add a deleted row."""
         self._append("delete", ordinal, old if whole else self._only_key(old))
 
     def truncate(self, ordinal: int) -> None:
-        """All rows are gone."""
+        """Add a truncate."""
         self._append("truncate", ordinal, [None] * len(self._shape.names))
 
     def batch(self) -> pa.RecordBatch:
-        """All rows, as the schema has them; there has to be one."""
+        """Return all rows as a record batch; at least one row is required."""
         assert self._header is not None
         shape, count = self._shape, len(self._rows)
         headers, ends = [*self._headers, self._header], [*self._ends, count]
@@ -107,8 +107,8 @@ class Rows:
         arrays = []
         for field in shape.schema:
             if field.name in shape.converters:
-                place, convert = shape.converters[field.name]
-                arrays.append(convert(columns[place]))
+                index, convert = shape.converters[field.name]
+                arrays.append(convert(columns[index]))
             elif field.name == "_op":
                 arrays.append(pa.array(self._ops, pa.string()))
             elif field.name == "_ordinal":
@@ -127,15 +127,15 @@ class Rows:
 
     def _only_key(self, old: list[Raw]) -> list[Raw]:
         kept: list[Raw] = [None] * len(old)
-        for place in self._shape.key:
-            kept[place] = old[place]
+        for index in self._shape.key:
+            kept[index] = old[index]
         return kept
 
     def _append(self, op: str, ordinal: int, row: list[Raw]) -> None:
         if UNCHANGED in row:
             names = self._shape.names
             self._unchanged[len(self._rows)] = [
-                names[place] for place, raw in enumerate(row) if raw is UNCHANGED
+                names[index] for index, raw in enumerate(row) if raw is UNCHANGED
             ]
             row = [None if raw is UNCHANGED else raw for raw in row]
         self._rows.append(row)
@@ -144,13 +144,13 @@ class Rows:
 
 
 def _spread(values: list[Any], ends: list[int], kind: pa.DataType) -> Any:
-    """Each value repeated up to its end: a transaction's columns, made once a transaction."""
+    """Repeat each value up to its end, so that metadata is converted once per transaction."""
     runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values, kind))
     return pc.run_end_decode(runs)
 
 
 def name_lists(named: dict[int, list[str]], count: int) -> Any:
-    """``count`` lists of names, empty but for the rows in ``named``."""
+    """Return ``count`` lists of names, empty except for the rows in ``named``."""
     if not named:
         return pa.ListArray.from_arrays(pa.array([0] * (count + 1), pa.int32()), pa.array([], pa.string()))
     return pa.array([named.get(row, ()) for row in range(count)], pa.list_(pa.string()))

@@ -1,8 +1,7 @@
-"""Changes as record batches of their tables, in types of their own (``types``), losing nothing. Pure.
+"""Changes as record batches by table, with the Arrow types of ``types``, without loss. Pure.
 
-A value that its column's type cannot hold (infinity, NaN in a decimal, 24:00:00, an array of more than one dimension,
-text that is no UTF-8) is null there, and PostgreSQL's text of it stands in the map ``_unrepresentable`` by the column's
-name.
+A value that its column's type cannot represent (infinity, NaN in a decimal, 24:00:00, an array of more than one dimension,
+text that is not UTF-8) is null; the map ``_unrepresentable`` has PostgreSQL's text of it, under the column's name.
 """
 
 from __future__ import annotations
@@ -30,13 +29,14 @@ MESSAGES: Final = pa.schema([pa.field("prefix", pa.string()), pa.field("content"
 
 
 class ArrowTable:
-    """One table as it is described by a layout; without one its truncates alone can be told, in columns of ours.
+    """Converts the changes of one table.
 
-    :raises ConfigurationError: when the table has a column of a name that is ours.
+    :param layout: the table's columns; ``None`` writes truncates only, with metadata columns.
+    :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
 
     def __init__(self, layout: Layout | None) -> None:
-        self._odd: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        self._unrepresentable: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         if layout is None:
             self.schema: pa.Schema = OURS
             self._shape = Shape(OURS, (), (), {})
@@ -44,8 +44,8 @@ class ArrowTable:
         relation, types = layout.relation, layout.types
         if taken := set(OURS.names) & set(relation.names):
             raise ConfigurationError(
-                f"{relation} has a column {min(taken)!r}, which is the name of one of ours in Parquet: leave the column "
-                "out of the publication, or drop it in the sink's selection"
+                f"{relation} has a column {min(taken)!r}, the name of a metadata column in Parquet: remove the column from "
+                "the publication, or drop it in the sink's selection"
             )
         fields = [
             pa.field(column.name, arrow_type(column.type_oid, column.type_modifier, types))
@@ -53,10 +53,10 @@ class ArrowTable:
         ]
         converters = {
             field.name: (
-                place,
+                index,
                 self._lossless(field, converter(column.type_oid, types, field.type, null=False)),
             )
-            for place, (field, column) in enumerate(zip(fields, relation.columns, strict=True))
+            for index, (field, column) in enumerate(zip(fields, relation.columns, strict=True))
         }
         self.schema = pa.schema([*fields, *OURS])
         self._shape = Shape(self.schema, relation.names, relation.key, converters)
@@ -64,9 +64,9 @@ class ArrowTable:
         self._binary = layout.binary
 
     def batch(self, changes: Iterable[Change]) -> pa.RecordBatch:
-        """Rows and truncates of the table, at least one, as a record batch.
+        """Return rows and truncates of the table, at least one, as a record batch.
 
-        :raises DataError: when a value that came in binary form cannot be read.
+        :raises DataError: a value in binary format does not match its type.
         """
         rows = Rows(self._shape)
         transaction: Transaction | None = None
@@ -78,11 +78,11 @@ class ArrowTable:
                 self._add(rows, change)
             else:
                 rows.truncate(change.ordinal)
-        self._odd.clear()
+        self._unrepresentable.clear()
         batch = rows.batch()
-        if not self._odd:
+        if not self._unrepresentable:
             return batch
-        maps = [self._odd.get(row, ()) for row in range(len(rows))]
+        maps = [self._unrepresentable.get(row, ()) for row in range(len(rows))]
         last = len(self.schema) - 1
         return batch.set_column(last, UNREPRESENTABLE, pa.array(maps, UNREPRESENTABLE.type))
 
@@ -119,14 +119,17 @@ class ArrowTable:
                 except Unrepresentable:
                     assert value is not None
                     kept.append(None)
-                    self._odd[row].append((field.name, value.decode("utf-8", "backslashreplace")))
+                    self._unrepresentable[row].append((field.name, value.decode("utf-8", "backslashreplace")))
             return convert(kept)
 
         return read
 
 
 def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
-    """Logical decoding messages, at least one; a message that is not transactional has neither xid nor time."""
+    """Return logical decoding messages, at least one, as a record batch.
+
+    A message that is not transactional has no xid and no time.
+    """
     headers = [_header(message) for message in messages]
     columns = {
         "prefix": [message.prefix for message in messages],

@@ -1,7 +1,6 @@
-"""Dates and timestamps that Arrow's cast refuses: years before 1 and after 9999, and offsets where none are wanted.
+"""Parses dates and timestamps that Arrow's cast does not: years before 1 and after 9999, and unwanted offsets. Pure.
 
-Text in ISO style to days or microseconds since 1970, in the proleptic Gregorian calendar that PostgreSQL, Arrow and
-Spark all count in. Pure.
+Results are days or microseconds since 1970 in the proleptic Gregorian calendar, as in PostgreSQL, Arrow and Spark.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ _DAY: Final = 86_400_000_000
 
 
 def days(text: str) -> int | None:
-    """Days since 1970-01-01; ``None`` for infinity and anything else that is no date."""
+    """Return days since 1970-01-01; ``None`` for infinity and other text that is not a date."""
     match = _FORM.fullmatch(text)
     return None if match is None else _days(match)
 
 
 def microseconds(text: str) -> int | None:
-    """Microseconds since 1970-01-01 00:00, UTC if the text has an offset.
+    """Return microseconds since 1970-01-01 00:00, in UTC if the text has an offset.
 
-    ``None`` for what is no moment, or too far away for 64 bits.
+    ``None`` for text that is not a timestamp, and for one that does not fit 64 bits.
     """
     match = _FORM.fullmatch(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Which Arrow type a column of PostgreSQL gets in a file, and the columns that stand beside the table's own. Pure.
+"""The Arrow types of columns in files, and the metadata columns. Pure.
 
     int2, int4, int8, oid         int16, int32, int64, int64
     float4, float8, bool          float, double, bool
@@ -7,11 +7,11 @@
     bytea                         binary
     date, time                    date32, time64[us]
     timestamp, timestamptz        timestamp[us], timestamp[us, UTC]
-    a domain                      what its base type gets
+    a domain                      as its base type
     an array of these             list: one-dimensional values only
-    all else                      string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, interval …)
+    every other type              string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, interval …)
 
-A domain over numeric(p,s) does not tell its precision on the wire, so it is a string.
+A domain over numeric(p,s) is a string, because pgoutput does not send its precision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ META: Final = pa.schema(
         pa.field("_unchanged", pa.list_(pa.field("element", pa.string(), nullable=False))),
     ]
 )
-"""As in the tables that Spark reads (``spark.schema``)."""
+"""The same columns as in ``spark.schema``."""
 
 _SCALARS: Final = {
     "int2": pa.int16(),
@@ -53,12 +53,12 @@ _MAX_128, _MAX_256 = 38, 76
 
 
 def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
-    """What a column of this type and type modifier becomes."""
+    """Return the Arrow type of a column."""
     info = types.base(oid)
     if info is None or not types.readable(oid):
         return pa.string()
     if info.oid != oid:
-        # The modifier that comes with a domain is the column's own, which is none.
+        # A domain column has no modifier of its own.
         modifier = -1
     if info.kind == ARRAY:
         element = arrow_type(info.element, modifier, types)
@@ -71,14 +71,14 @@ def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
 
 
 def decimal_digits(modifier: int) -> tuple[int, int] | None:
-    """Precision and scale of a decimal that holds every value of numeric(p,s); ``None`` for numeric without either.
+    """Return precision and scale of a decimal that holds every value of numeric(p,s); ``None`` for plain numeric.
 
-    Source: ``numeric_typmod_precision`` and ``numeric_typmod_scale``; the scale has 11 bits with sign.
+    Source: ``numeric_typmod_precision`` and ``numeric_typmod_scale``; the scale has 11 bits, signed.
     """
     if modifier < 4:
         return None
     precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-    # A negative scale rounds left of the point, one above the precision fixes zeros behind it.
+    # A negative scale rounds left of the point; a scale above the precision fixes zeros right of it.
     precision = precision - scale if scale < 0 else max(precision, scale)
     return precision, max(scale, 0)
 

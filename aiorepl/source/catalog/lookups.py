@@ -18,7 +18,7 @@ _UNLIMITED: Final = RetryPolicy(timeout=None)
 class TableLookups:
     """Looks tables up in the catalog for the sinks that need it, and keeps the results in ``catalog``.
 
-    :param verify: called with the published tables at the start; raises ConfigurationError to refuse it. ``None``: published
+    :param verify: called with the published tables at the start; raises ConfigurationError to reject them. ``None``: published
         tables are not loaded at the start.
     """
 
@@ -30,7 +30,7 @@ class TableLookups:
     async def load(self) -> None:
         """Look up the published tables, and verify them.
 
-        :raises ConfigurationError: ``verify`` refuses them.
+        :raises ConfigurationError: ``verify`` rejects them.
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         if self._verify is not None:

@@ -2,7 +2,7 @@
 
 pgoutput describes a table again when the table is altered, but not when the type of a column is. A composite value has the
 number of its fields, in binary form also their types, but never their names. So whenever slices contain composite values,
-their types are looked up again before the slices are given out.
+their types are looked up again before the slices are returned.
 
 Two things cannot be known: a type's attributes before the first look-up, so older rows are read by the type as it was then;
 and whether an overlapping transaction committed before the one that altered the type.
@@ -39,7 +39,7 @@ _XID_MASK: Final = 0xFFFF_FFFF
 
 
 class Snapshot:
-    """The transactions that a look-up has seen. Xids have 32 bits, as in the stream.
+    """The transactions that are visible to a look-up. Xids have 32 bits, as in the stream.
 
     :param text: ``xmin:xmax:xip_list``, as ``txid_current_snapshot`` prints it.
     """

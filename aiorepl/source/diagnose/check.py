@@ -187,4 +187,4 @@ async def _journal(connection: Connection, source: Source, journal: Position) ->
             GapPolicy(accept=False).check("the journal", journal, begin, max(system.xlogpos, begin.lsn))
     except AioreplError as error:
         return error_found("journal", error)
-    return Finding("ok", "journal", f"belongs to this slot and stands at {journal.lsn}")
+    return Finding("ok", "journal", f"belongs to this slot and is at {journal.lsn}")

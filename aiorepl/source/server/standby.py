@@ -1,7 +1,7 @@
 """Detects that the standby which sends the stream was promoted, or follows another primary now.
 
 The stream itself does not show this, so the server is asked on another connection. A position needs the timeline of its
-LSN: received slices are given out only after a later check has found the server on the same timeline.
+LSN: received slices are returned only after a later check has found the server on the same timeline.
 
 Source: ``logical_read_xlog_page`` in walsender.c, which changes the timeline without a message; ``IdentifySystem``.
 """

@@ -120,7 +120,7 @@ async def test_another_standby_with_the_same_timeline(published, pair, siblings,
     await siblings.take_over()
 
     holder = f"journal {tmp_path}" if journal else "sink memory"
-    with pytest.raises(SlotError, match=f"{holder} stands at .*{ANOTHER}.*--accept-gap"):
+    with pytest.raises(SlotError, match=f"{holder} is at .*{ANOTHER}.*--accept-gap"):
         await Pipeline(source, [sink], until="now", **options).run()
     assert [1, 20, 21] == keys(sink)
 

@@ -190,7 +190,7 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
     lost = range(100, 1000)
     assert [1, *lost] == keys(sink)
 
-    stands = rf"{holder} stands at {position.lsn} of timeline 1, which the promoted server left at "
+    stands = rf"{holder} is at {position.lsn} of timeline 1, which the promoted server left at "
     with pytest.raises(SlotError, match=stands + r".* the server's WAL ends at .*pg_switch_wal"):
         await run(**{way: True} if way == "accept_gap" else {})
     # From here on the two servers use the same LSNs for different transactions.
