@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.partitioning import Order, by_key, by_table, order
@@ -20,6 +20,8 @@ from aiorepl.transforms.function import Transform, load
 from aiorepl.transforms.selection import Selection
 
 OnError = Literal["halt", "dead_letter", "skip"]
+
+_OWN_PACKAGES: Final = ("aiorepl", "aiorepl_sinks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +199,15 @@ def _to_async(sink: Sink | SyncSink) -> Sink:
 
 
 def _named(sinks: Sequence[SinkSpec]) -> dict[str, SinkSpec]:
-    """Name sinks after their classes, without the suffix ``Sink``: kafka, kafka-2."""
+    """Name sinks after their classes: kafka, kafka-2. The suffix ``Sink`` is no part of the names of this project's sinks.
+
+    A position is kept under the sink's name, so the rule must not change.
+    """
     named: dict[str, SinkSpec] = {}
     for spec in sinks:
         cls = type(spec.sink if isinstance(spec, Delivery) else spec)
-        base = name = (cls.__name__.removesuffix("Sink") or cls.__name__).lower()
+        own = cls.__module__.partition(".")[0] in _OWN_PACKAGES
+        base = name = (cls.__name__.removesuffix("Sink") if own else cls.__name__).lower()
         count = 1
         while name in named:
             count += 1

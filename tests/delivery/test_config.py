@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from aiorepl import BatchPolicy, Delivery, RetryPolicy, Sink
 from aiorepl.delivery.config import resolve
+from aiorepl.testing import MemorySink
+from aiorepl_sinks.jsonl import JsonLinesSink
 
 
 class Filing(Sink):
@@ -30,3 +32,16 @@ def test_the_users_word_for_a_sink_comes_first():
     (delivery,) = resolve([Delivery(Filing(), batches=wanted)], BatchPolicy(), RetryPolicy()).values()
 
     assert wanted == delivery.batches
+
+
+class OrdersSink(Filing):
+    """A sink of a user, whose positions are kept under the whole name of the class."""
+
+
+def test_names(tmp_path):
+    """A sink is named after its class; only this project's sinks lose the suffix."""
+    sinks = [Filing(), OrdersSink(), OrdersSink(), MemorySink(), JsonLinesSink(tmp_path)]
+
+    assert ["filing", "orderssink", "orderssink-2", "memory", "jsonlines"] == list(
+        resolve(sinks, BatchPolicy(), RetryPolicy())
+    )
