@@ -4,7 +4,7 @@ The hot path is plain Python that also compiles. If there is a C compiler, an in
 modules in ``_compiled``, where their packages look first. A ``.pxd`` file beside each module has its types for C.
 
 In an editable installation, a digest of the sources is stored with the extension modules. After an edit the digest differs, and
-plain Python runs until ``make compiled``. A wheel's sources do not change, so a wheel has a fixed word in place of the digest,
+plain Python runs until ``make compiled``. A wheel's sources do not change, so a wheel has a constant instead of the digest,
 and an import hashes nothing.
 
 ``AIOREPL_PURE_PYTHON=1`` selects plain Python; ``AIOREPL_PURE_PYTHON=0`` requires the compiled form.
@@ -102,7 +102,7 @@ def path_of(package: str, own: list[str]) -> list[str]:
     """Return the folders where ``package`` looks for its modules.
 
     :param own: its ``__path__``.
-    :raises ImportError: the compiled form is required, and there is none.
+    :raises ImportError: the compiled form is required but missing.
     """
     if _REQUESTED == "0" and not ACTIVE:
         raise ImportError(

@@ -1,10 +1,10 @@
-"""Durable private files: complete under their names, fsynced, and readable by their owner alone.
+"""Durable private files: complete under their names, fsynced, and readable only by their owner.
 
 Each file is written under a random name beside its final one, fsynced and renamed; then its folder is fsynced. Files get mode
 0600 and folders 0700, whatever the umask. A file that is created here never follows a symbolic link.
 
 The journal, dead letters and the file sinks use this module; other sinks may too. Its functions block and raise OSError.
-``storage_error`` alone decides which OSError the engine retries.
+Only ``storage_error`` decides which OSError the engine retries.
 """
 
 from __future__ import annotations

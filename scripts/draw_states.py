@@ -1,7 +1,7 @@
 """Draws docs/states.md from the assembler's table of transitions.
 
 python scripts/draw_states.py            writes docs/states.md
-python scripts/draw_states.py --check    exits 1 when it is not current
+python scripts/draw_states.py --check    exits 1 if the page is not current
 """
 # ruff: noqa: INP001
 
@@ -35,26 +35,26 @@ def diagram() -> str:
         for kind, following in kinds.items():
             arrows[following].append(spaced(kind))
         for following, names in arrows.items():
-            # Three to a line: a diagram with a dozen names in one row cannot be read.
+            # Three names per line, because a diagram with a dozen names in one line is unreadable.
             rows = [", ".join(names[start : start + 3]) for start in range(0, len(names), 3)]
             lines.append(f"    {state.name} --> {following.name}: {'<br/>'.join(rows)}")
     return "\n".join(lines)
 
 
 def guards() -> str:
-    """What is illegal, and what is said of it."""
+    """The illegal messages of each state, with the text of the error."""
     lines = ["| state | message | guard |", "|---|---|---|"]
     for state, kinds in TRANSITIONS.items():
-        told: dict[str, list[str]] = defaultdict(list)
+        rejected: dict[str, list[str]] = defaultdict(list)
         for kind in get_args(AnyMessage):
             if kind not in kinds:
-                told[guard(state, kind)].append(spaced(kind))
-        lines += [f"| {state.value} | {', '.join(names)} | {words} |" for words, names in told.items()]
+                rejected[guard(state, kind)].append(spaced(kind))
+        lines += [f"| {state.value} | {', '.join(names)} | {words} |" for words, names in rejected.items()]
     return "\n".join(lines)
 
 
 def page() -> str:
-    """The whole of docs/states.md."""
+    """The contents of docs/states.md."""
     theory = inspect.cleandoc(states.__doc__ or "").partition("\n\n")[2].replace("``", "`")
     return f"""# Which message may follow which
 
@@ -66,7 +66,7 @@ def page() -> str:
 {diagram()}
 ```
 
-Everything else is refused with a `ProtocolError` that names the message and says:
+Every other message raises a `ProtocolError` with the message's name and this text:
 
 {guards()}
 """

@@ -122,7 +122,7 @@ def resolve(
         for sink in (spec.sink, spec.dead_letters) if isinstance(spec, Delivery) else (spec,):
             if isinstance(sink, (Sink, SyncSink)) and id(sink) in used:
                 raise ConfigurationError(
-                    f"the same {type(sink).__name__} is used twice in the pipeline: create one for each place"
+                    f"the same {type(sink).__name__} is used twice in the pipeline: create one object for each use"
                 )
             used.add(id(sink))
     _require_own_folders(named)

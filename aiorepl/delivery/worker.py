@@ -40,7 +40,7 @@ class Progress(Protocol):
         """Record that everything up to ``end_lsn`` is durable in the sink."""
 
     async def rewound(self, lsn: LSN) -> None:
-        """Record that the sink was opened again and holds everything up to ``lsn``, in place of earlier reports.
+        """Record that the sink was reopened at ``lsn``. This replaces earlier reports.
 
         :raises SlotError: the changes after ``lsn`` are no longer available.
         """

@@ -30,11 +30,11 @@ def seal(fields: Mapping[str, Any]) -> bytes:
 
 
 def unseal(
-    data: bytes, place: str, read: Callable[[Mapping[str, Any]], T], *, remedy: str | None = None
+    data: bytes, location: str, read: Callable[[Mapping[str, Any]], T], *, remedy: str | None = None
 ) -> T:
     """Verify the output of ``seal`` and return ``read(fields)``.
 
-    :param place: the file, for errors.
+    :param location: the file, for errors.
     :param read: parses the fields; any exception that it raises becomes a DamagedJournal.
     :param remedy: what to do about a damaged file, instead of the default text.
     :raises JournalError: the file is damaged, or has another format.
@@ -43,15 +43,15 @@ def unseal(
     if rest != b"%08x\n" % checksum(body):
         # Format 1 had no checksum in most files.
         if not rest and _format_of(body) == 1:
-            raise _other_format(place, 1)
-        raise DamagedJournal(f"{place} is damaged: its checksum does not match", remedy)
+            raise _other_format(location, 1)
+        raise DamagedJournal(f"{location} is damaged: its checksum does not match", remedy)
     try:
         fields = orjson.loads(body)
         if fields["format"] == FORMAT:
             return read(fields)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AioreplError) as error:
-        raise DamagedJournal(f"{place} is damaged: {_text_of(error)}", remedy) from None
-    raise _other_format(place, fields["format"])
+        raise DamagedJournal(f"{location} is damaged: {_text_of(error)}", remedy) from None
+    raise _other_format(location, fields["format"])
 
 
 def integer(fields: Mapping[str, Any], name: str, most: int = _UINT64) -> int:
@@ -91,9 +91,9 @@ def _format_of(body: bytes) -> Any:
         return None
 
 
-def _other_format(place: str, found: object) -> JournalError:
+def _other_format(location: str, found: object) -> JournalError:
     return JournalError(
-        f"{place} has format {found}; this version reads format {FORMAT}. Let every consumer finish with the version that "
+        f"{location} has format {found}; this version reads format {FORMAT}. Let every consumer finish with the version that "
         "wrote the journal, or start with an empty journal and resnapshot=True (--resnapshot)"
     )
 

@@ -3,7 +3,7 @@
 A consumer owns the cursor of its name, and moves it once what it has read is durable. No segment is pruned that a
 registered cursor has not passed; so drop the cursor of a consumer that will not come back.
 
-The file of a cursor says which kind of consumer owns it, and for a query which one. A cursor that two consumers moved would
+A cursor's file has the kind of its owner and, for a query, the query's id. A cursor that two consumers moved would
 let segments be pruned, and rows be skipped, that one of them has not read. Earlier versions wrote no kind: such a cursor
 belongs to the first consumer that moves it.
 """
@@ -69,8 +69,10 @@ class Cursors:
             return None
         position = cursor.position
         if position.lsn:
-            self._reader.readable(position.lsn, self._place(name), self._remedy(name))
-            position.require_same_source(self._reader.position() or self._reader.source(), self._place(name))
+            self._reader.readable(position.lsn, self._location(name), self._remedy(name))
+            position.require_same_source(
+                self._reader.position() or self._reader.source(), self._location(name)
+            )
         return position
 
     def advance(self, name: str, position: Position, *, query: str | None = None) -> Position:
@@ -117,7 +119,7 @@ class Cursors:
             owner = "a sink" if cursor.query is None else "another Spark query, with a checkpoint of its own"
             choice = "choose another name with the option consumer"
         raise ConfigurationError(
-            f"{self._place(name)} belongs to {owner}: {choice}; or, if its owner will not run again, drop the cursor (aiorepl "
+            f"{self._location(name)} belongs to {owner}: {choice}; or, if its owner will not run again, drop the cursor (aiorepl "
             f"journal drop {self._store.url} {name!r})"
         )
 
@@ -138,14 +140,14 @@ class Cursors:
                 raise ValueError("kind is neither sink nor query")
             return _Cursor(position, text(fields, "query") if kind == _QUERY else None)
 
-        return unseal(data, self._place(name), read, remedy=self._remedy(name))
+        return unseal(data, self._location(name), read, remedy=self._remedy(name))
 
     def _write(self, name: str, position: Position, query: str | None) -> None:
         kind = _SINK if query is None else _QUERY
         fields = {"consumer": name, "kind": kind, "query": query, "position": position.to_json()}
         self._store.write(_file(name), seal(fields))
 
-    def _place(self, name: str) -> str:
+    def _location(self, name: str) -> str:
         return f"cursor {name!r} ({_file(name)} in the journal {self._store.url})"
 
     def _remedy(self, name: str) -> str:

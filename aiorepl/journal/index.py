@@ -39,7 +39,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's place in its segment, and its contents.
+    """A block's location in its segment, and its contents.
 
     :param offset: where it starts, in bytes from the segment's start.
     :param length: its size in bytes.
@@ -85,7 +85,7 @@ class SegmentIndex:
     :param size: of the segment file, in bytes.
     :param binary: whether rows may have columns in binary format.
     :param descriptions: in the order of their numbers.
-    :param types: the types that are not built in, and the types that they are made of.
+    :param types: the types that are not built in, and their component types.
     """
 
     after: LSN
@@ -140,13 +140,13 @@ def dump(index: SegmentIndex) -> bytes:
     )
 
 
-def load(data: bytes, place: str) -> SegmentIndex:
+def load(data: bytes, location: str) -> SegmentIndex:
     """Parse the output of ``dump``; verifies every field, and that the fields are consistent.
 
-    :param place: the file, for errors.
+    :param location: the file, for errors.
     :raises JournalError: it is damaged, or has another format.
     """
-    return unseal(data, place, _index)
+    return unseal(data, location, _index)
 
 
 def _index(fields: Mapping[str, Any]) -> SegmentIndex:

@@ -114,15 +114,15 @@ def dump_manifest(manifest: Manifest) -> bytes:
     return seal({"source": manifest.source.to_json(), "begins": str(manifest.start_lsn)})
 
 
-def load_manifest(data: bytes, place: str) -> Manifest:
+def load_manifest(data: bytes, location: str) -> Manifest:
     """Parse the output of ``dump_manifest``.
 
-    :param place: the file, for errors.
+    :param location: the file, for errors.
     :raises JournalError: it is damaged, or has another format.
     """
     return unseal(
         data,
-        place,
+        location,
         lambda fields: Manifest(Position.from_json(fields["source"]), lsn(fields, "begins")),
         remedy=(
             "Put back a copy of the file, which names the source of the segments; if there is none, start with an empty "
@@ -146,9 +146,9 @@ def dump_state(state: State) -> bytes:
     )
 
 
-def load_state(data: bytes, place: str) -> State:
+def load_state(data: bytes, location: str) -> State:
     """Parse the output of ``dump_state``; parameters and errors as ``load_manifest``."""
-    return unseal(data, place, _state)
+    return unseal(data, location, _state)
 
 
 def dump_prepared(prepared: PreparedTransaction) -> dict[str, Any]:

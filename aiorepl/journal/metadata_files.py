@@ -98,22 +98,22 @@ def load_index(store: Store, name: str) -> SegmentIndex:
 
     :raises JournalError: it is damaged or was pruned.
     """
-    place = f"{name}{INDEX} in the journal {store.url}"
+    location = f"{name}{INDEX} in the journal {store.url}"
     try:
         data = store.read(name + INDEX)
     except FileNotFoundError:
-        raise JournalError(f"{place} does not exist: it was pruned while it was being read") from None
-    loaded = index.load(data, place)
+        raise JournalError(f"{location} does not exist: it was pruned while it was being read") from None
+    loaded = index.load(data, location)
     segment = Segment.named(name)
     if (loaded.after, loaded.end.lsn) != (segment.after, segment.last_end_lsn):
         raise DamagedJournal(
-            f"{place} is the index of another segment, from {loaded.after} to {loaded.end.lsn}"
+            f"{location} is the index of another segment, from {loaded.after} to {loaded.end.lsn}"
         )
-    require_own(store, loaded, place)
+    require_own(store, loaded, location)
     return loaded
 
 
-def require_own(store: Store, loaded: SegmentIndex, place: str) -> None:
+def require_own(store: Store, loaded: SegmentIndex, location: str) -> None:
     """Verify that an index belongs to the journal's own source: slots of one cluster can have segments of the same names.
 
     :raises JournalError: it belongs to another slot or cluster, or ``journal.json`` is damaged.
@@ -124,7 +124,7 @@ def require_own(store: Store, loaded: SegmentIndex, place: str) -> None:
     own = manifest.source
     if (end.system_identifier, end.slot) != (own.system_identifier, own.slot):
         raise DamagedJournal(
-            f"{place} is from another journal: its source is slot {end.slot!r} of cluster {end.system_identifier}, and the "
+            f"{location} is from another journal: its source is slot {end.slot!r} of cluster {end.system_identifier}, and the "
             f"journal's source is slot {own.slot!r} of cluster {own.system_identifier}"
         )
 

@@ -88,7 +88,7 @@ class PreparedStore:
         :raises JournalError: its file is missing or damaged.
         """
         transaction = self._find(header.xid, header.commit_lsn)
-        # One slice behind, because only the last one gets the end LSN.
+        # Yield each slice one step late, because only the last one gets the end LSN.
         pending: Slice | None = None
         for part in () if transaction is None else read_prepared(self._store, transaction):
             if pending is not None:
@@ -180,14 +180,14 @@ def load_prepared_index(store: Store, transaction: PreparedTransaction) -> Segme
 
     :raises JournalError: it is missing or damaged.
     """
-    place = f"{transaction.name}{INDEX} in the journal {store.url}"
+    location = f"{transaction.name}{INDEX} in the journal {store.url}"
     try:
-        loaded = load(store.read(transaction.name + INDEX), place)
+        loaded = load(store.read(transaction.name + INDEX), location)
     except FileNotFoundError:
         raise DamagedJournal(
-            f"{place} is missing: the prepared transaction {transaction.gid!r} is undecided, and the server does not resend it"
+            f"{location} is missing: the prepared transaction {transaction.gid!r} is undecided, and the server does not resend it"
         ) from None
-    require_own(store, loaded, place)
+    require_own(store, loaded, location)
     return loaded
 
 
@@ -197,7 +197,7 @@ def read_prepared(store: Store, transaction: PreparedTransaction) -> Iterator[Sl
     :raises JournalError: its file is missing or damaged.
     """
     index = load_prepared_index(store, transaction)
-    place = f"{transaction.name}{CONTENT} in the journal {store.url}"
+    location = f"{transaction.name}{CONTENT} in the journal {store.url}"
     assembler = Assembler(Types(index.types), binary=index.binary)
     for block in index.blocks:
         data = read_block(store, transaction.name + CONTENT, block)
@@ -205,9 +205,9 @@ def read_prepared(store: Store, transaction: PreparedTransaction) -> Iterator[Sl
         try:
             parts = assembler.feed(decode(payload) for payload in frames(data))
         except (ProtocolError, JournalError) as error:
-            raise DamagedJournal(f"{place} is damaged: {error}") from None
+            raise DamagedJournal(f"{location} is damaged: {error}") from None
         for part in parts:
             header = part.transaction
             if header is None or (header.commit_lsn, header.xid) != (transaction.lsn, transaction.xid):
-                raise DamagedJournal(f"{place} is damaged: it has another transaction")
+                raise DamagedJournal(f"{location} is damaged: it has another transaction")
             yield part

@@ -186,7 +186,7 @@ class JournalReader:
         Has one block in memory at a time. A call for the next slice may be cancelled and repeated.
 
         :param after: an end LSN; 0 is the journal's start.
-        :param poll: seconds between two looks for segments of other processes. A writer in this process notifies instead.
+        :param poll: seconds between polls for segments of a writer in another process. A writer in this process notifies.
         :raises JournalError: the journal is damaged, or cannot be read from ``after`` on.
         """
         return SliceIterator(self.url, self._blocks(after), poll)
@@ -226,7 +226,7 @@ class JournalReader:
 
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
         """Make the error for a block with invalid contents."""
-        return DamagedJournal(f"{_place(self._store, segment.name + SEGMENT, block)} is damaged: {error}")
+        return DamagedJournal(f"{_location(self._store, segment.name + SEGMENT, block)} is damaged: {error}")
 
 
 def _reopen(store: Store) -> JournalReader:
@@ -252,11 +252,11 @@ def read_block(store: Store, file: str, block: Block) -> bytes:
             )
         data = data[before:]
     if len(data) != block.length or checksum(data) != block.checksum:
-        raise DamagedJournal(f"{_place(store, file, block)} is damaged: its checksum does not match")
+        raise DamagedJournal(f"{_location(store, file, block)} is damaged: its checksum does not match")
     return data
 
 
-def _place(store: Store, file: str, block: Block) -> str:
+def _location(store: Store, file: str, block: Block) -> str:
     return f"the block at {block.offset} of {file} in the journal {store.url}"
 
 
@@ -269,7 +269,7 @@ def block_decoder(index: SegmentIndex, block: Block) -> Decoder:
 
 
 def first_block_after(index: SegmentIndex, after: LSN) -> int:
-    """Return the number of the block where a reader starts that has everything up to ``after``."""
+    """Return the number of the first block for a reader at ``after``."""
     first = 0
     for number, block in enumerate(index.blocks):
         if block.continuation is None:

@@ -58,7 +58,7 @@ class Retention:
             limit, amount = _parse(word)
             if amount is None or limit in found:
                 raise ConfigurationError(
-                    f"retention {text!r} is neither an age in s, min, h or d, nor a size in kb, mb or gb, nor one of each, as in "
+                    f"retention {text!r} is not valid: give an age in s, min, h or d, a size in kb, mb or gb, or both, as in "
                     '"7d 100gb"'
                 )
             found[limit] = amount

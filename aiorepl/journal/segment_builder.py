@@ -136,7 +136,7 @@ class SegmentBuilder:
         block = self._block
         xid: int | None
         if isinstance(change, RowChange):
-            row = change  # the compiled form knows the type of ``row`` only
+            row = change  # in the compiled form only ``row`` is typed
             if row.layout.relation is not block.relation:
                 self._switch(row.layout.relation, row.layout.types)
                 self._binary = self._binary or row.layout.binary
@@ -287,13 +287,13 @@ class _Descriptions:
         return any(types.info(oid) not in (None, info) for oid, info in self.types.items())
 
     def _add_types(self, oids: Iterable[int], types: Types) -> None:
-        """Register the known types that are not built in, and the types that they are made of."""
+        """Register the known types that are not built in, and their component types."""
         pending = list(oids)
-        seen: set[int] = set()
+        visited: set[int] = set()
         while pending:
             oid = pending.pop()
-            info = None if oid in BUILTIN or oid in seen else types.info(oid)
-            seen.add(oid)
+            info = None if oid in BUILTIN or oid in visited else types.info(oid)
+            visited.add(oid)
             if info is not None:
                 self.types[oid] = info
                 pending += [info.element, *(part for _, part in info.fields)]

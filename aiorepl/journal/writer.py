@@ -163,7 +163,7 @@ class JournalWriter:
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""
         with self._working():
-            # An open transaction is alone in its segment, so there is no whole one to make durable.
+            # An open transaction has a segment of its own, so there is no whole transaction to make durable.
             if self._builder is None or self._builder.open is None:
                 self._seal()
 

@@ -17,8 +17,8 @@ from aiorepl.source.session import TransactionBufferStatistics
 class Lag:
     """How many bytes of WAL a sink is behind the server; with a journal: behind the journal.
 
-    :param accepted: bytes that it has not taken into memory yet.
-    :param durable: bytes that it has not made durable yet.
+    :param accepted: bytes that the sink has not accepted yet.
+    :param durable: bytes that the sink has not made durable yet.
     """
 
     accepted: int
@@ -32,16 +32,16 @@ class PipelineStatistics:
     ``received >= accepted >= flushed``; all three are 0 before the stream begins.
 
     :param received: how far the server has sent WAL (``sent_lsn`` in ``pg_stat_replication``).
-    :param accepted: the end LSN of the last transaction that every sink has taken into memory. It confirms nothing.
+    :param accepted: the end LSN of the last transaction that every sink has accepted. It confirms nothing.
     :param flushed: the end LSN of the last transaction that is durable in every sink; with a journal: in the journal. The
         slot is confirmed with it (``confirmed_flush_lsn`` in ``pg_replication_slots``), within about a second.
-    :param reconnects: how often the connection was lost and made again.
-    :param last_error: the last error of the connection, or of an attempt to make it again.
+    :param reconnects: the number of reconnects.
+    :param last_error: the last error of the connection, or of an attempt to reconnect.
     :param idle_seconds: seconds since the server has sent something; ``None`` without a stream, and with
         ``interface="sql"``.
     :param transaction_buffer: memory and spool for transactions that are in progress or prepared.
-    :param buffers: by name, what waits for the sinks; ``backpressured`` while a buffer is full, ``slowest`` is the sink that it
-        waits for.
+    :param buffers: by name, the state of each buffer; ``backpressured`` while it is full, ``slowest`` is the sink that it waits
+        for.
     :param sinks: by name, each sink's own statistics; with a journal also the journal's.
     :param lags: by name, how many bytes of WAL each sink is behind.
     :param gaps: the gaps that were accepted.

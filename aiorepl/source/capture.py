@@ -71,7 +71,7 @@ class Capture:
         self._preflight: PreflightResult | None = None
         self._session: Session | None = None
         self._standby_watch: StandbyWatch | None = None
-        # Set by ``begin``, which knows where the stream begins.
+        # Set by ``begin``, once the beginning of the stream is known.
         self._progress: CaptureProgress
         self._claims: list[Claim] = []
         self._on_refuted: Callable[[Claim, LSN], Awaitable[None]] = _raise_refuted

@@ -121,7 +121,7 @@ def require_history(received: Position, timelines: Timelines, partial: LSN | Non
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The position up to which ``holder`` says that it has the stream."""
+    """The position up to which ``holder`` claims to have the stream."""
 
     holder: str
     position: Position

@@ -86,7 +86,7 @@ async def preflight(
     require_publications(await existing_publications(connection, names), names)
     if tables is not None:
         await tables.load()
-    # Before the timeline is read: a server that is no standby by now keeps its timeline.
+    # Before the timeline is read, because a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
     system = await connection.identify_system()
     timelines = await read_timelines(connection, system)
@@ -143,8 +143,8 @@ def _missing_slot(source: Source, timeline: int, previous: Position | None) -> S
             f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
         )
     return SlotError(
-        f"the promoted server, on timeline {timeline} after {previous.timeline}, has no slot {source.slot!r}: the slot was no "
-        f"failover slot, or was not synchronized yet, and changes after {previous.lsn} cannot be read from this server; "
+        f"the promoted server, on timeline {timeline} after {previous.timeline}, has no slot {source.slot!r}: the slot was not "
+        f"a failover slot, or was not synchronized yet, and changes after {previous.lsn} cannot be read from this server; "
         "start again with resnapshot=True (--resnapshot, with a journal), or without it: create_slot (--create-slot) and "
         "accept_gap=True (--accept-gap). On PostgreSQL 17 and later failover=True (--failover), and sync_replication_slots "
         "on the standby, prevent this"

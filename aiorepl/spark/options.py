@@ -54,7 +54,9 @@ class Options:
         # Spark adds ``path`` for load(path).
         unknown = sorted(name for name in texts if name.lower() not in known)
         if unknown:
-            raise ConfigurationError(f"option {unknown[0]!r} does not exist: there are {', '.join(_OPTIONS)}")
+            raise ConfigurationError(
+                f"option {unknown[0]!r} does not exist: the options are {', '.join(_OPTIONS)}"
+            )
         journal = texts.get("journal")
         if not journal:
             raise ConfigurationError("option journal is missing: the folder of the pipeline's journal")

@@ -1,8 +1,8 @@
 """Finds the values of columns that the server did not send, from a key's earlier changes. Pure.
 
-The server does not send a TOASTed value that an update did not change. The value is the one that was sent before in the same
-batch, or else the mirror's. If the update changed the key, it is the value under the old key. Only keys whose last change lacks
-a value come here, so this need not be fast.
+The server does not send a TOASTed value that an update did not change. The value is the last one that was sent in the
+same batch, otherwise the mirror's. If the update changed the key, it is the value under the old key. Only keys whose last
+change lacks a value are processed here, so this need not be fast.
 """
 
 from __future__ import annotations

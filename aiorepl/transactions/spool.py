@@ -27,7 +27,7 @@ from aiorepl.durable import reason, transient
 from aiorepl.errors import SpoolError
 
 BLOCK: Final = 4096
-# Left free for others on the same disk.
+# Bytes that the spool leaves free on the disk.
 _RESERVE: Final = 64 * 1024 * 1024
 
 _Run = tuple[int, int]
@@ -77,7 +77,7 @@ class Spool:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise SpoolError(_FULL.format(folder=self._folder, free=self._room())) from None
-            raise _problem(self.says("cannot be written"), error) from None
+            raise _problem(self.describe("cannot be written"), error) from None
         return extent
 
     def release(self, runs: list[_Run]) -> None:
@@ -91,7 +91,7 @@ class Spool:
             finally:
                 self._lock.release()
 
-    def says(self, what: str) -> str:
+    def describe(self, what: str) -> str:
         """The text of an error."""
         return f"the spool in {self._folder} {what}"
 
@@ -153,7 +153,7 @@ class Spool:
         try:
             return shutil.disk_usage(self._folder).free
         except OSError as error:
-            raise _problem(f"the spool folder {self._folder} is gone", error) from None
+            raise _problem(f"the spool folder {self._folder} no longer exists", error) from None
 
 
 class Extent:
@@ -180,12 +180,12 @@ class Extent:
                 parts.append(os.pread(self._handle, size, first * BLOCK))
                 left -= size
         except OSError as error:
-            raise _problem(self._spool.says("cannot be read"), error) from None
+            raise _problem(self._spool.describe("cannot be read"), error) from None
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != self.length:
-            raise SpoolError(self._spool.says("is shorter than what was written to it"))
+            raise SpoolError(self._spool.describe("is shorter than what was written to it"))
         if crc32(data) != self._checksum:
-            raise SpoolError(self._spool.says("does not contain what was written to it"))
+            raise SpoolError(self._spool.describe("does not contain what was written to it"))
         return data
 
     def shorten(self, kept: bytes) -> None:

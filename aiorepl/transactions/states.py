@@ -6,14 +6,14 @@ The stream is a sequence of units, each of which occupies the connection until i
 * a *prepared* transaction, Begin Prepare … Prepare. It may still commit or roll back.
 * a *block* of a transaction in progress, Stream Start … Stream Stop. Blocks of several transactions alternate.
 
-Between units, other messages decide what becomes of the kept transactions: Stream Commit, Stream Abort and Stream
+Between units, other messages decide the outcome of kept transactions: Stream Commit, Stream Abort and Stream
 Prepare for a streamed transaction, Commit Prepared and Rollback Prepared for a prepared one. Relation and Type messages
-may also stand there, and logical messages that are not transactional, which are delivered at once. Older
+may also occur there, and logical messages that are not transactional, which are delivered at once. Older
 servers also send a Prepare there, without Begin Prepare, for a transaction without changes.
 
 Transactions are identified by xid while they are streamed, and by gid, xid and the end of the PREPARE once they are
-prepared. The table cannot say whether a message names a transaction that is kept; ``InProgress`` checks that, and raises
-``UNKNOWN``.
+prepared. The table cannot say whether a message names a transaction that is kept; ``InProgress`` checks that, with the
+guard ``UNKNOWN``.
 
 A message out of order means that bytes were lost or misread. The guard's text says which rule was broken, and nothing
 after that message is delivered or acknowledged. The rules are only in this file; the assembler follows them.

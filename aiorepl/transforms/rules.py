@@ -22,7 +22,7 @@ class ColumnAction(enum.Enum):
 class Rules:
     """The patterns of a selection.
 
-    :param keep: columns that are neither dropped nor masked, and are not renamed columns that should be.
+    :param keep: columns that stay visible, and that never count as a renamed hidden column.
     """
 
     tables: Patterns

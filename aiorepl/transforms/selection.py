@@ -38,11 +38,11 @@ class Selection:
     columns are dropped, ``key`` has the rest, which several rows may share; if all are dropped, ``key`` is ``None``, as for
     a table without a key, and an ``old`` row that has only the key is empty.
 
-    Masking is pseudonymization: whoever has the secret can test guessed values. Values are equal if PostgreSQL prints them
+    Masking is pseudonymization: anyone who has the secret can test guessed values. Values are equal if PostgreSQL prints them
     equally (numeric 1.0 and 1.00 differ), in any column of any table.
 
     :param tables: patterns of tables: ``public.orders``, ``public.*``, ``*.audit_*``. A pattern that begins with ``!``
-        excludes tables, whatever its place in the list. If all patterns exclude, all other tables are selected. Logical
+        excludes tables, wherever it is in the list. If all patterns exclude, all other tables are selected. Logical
         decoding messages belong to no table: see ``kinds``.
     :param kinds: the kinds of change: insert, update, delete, truncate, message. Empty: all.
     :param drop: patterns of columns that are left out: ``public.customers.email``, ``*.*.password``.

@@ -94,8 +94,8 @@ def command(capsys, *arguments):
             SOURCE + '[journal]\nurl = "j"\nretention = "30m"',
             [
                 (
-                    "journal.retention: retention '…' is neither an age in s, min, h or d, nor a size in kb, mb or gb, nor one of "
-                    'each, as in "7d 100gb"'
+                    "journal.retention: retention '…' is not valid: give an age in s, min, h or d, a size in kb, mb or gb, or both, "
+                    'as in "7d 100gb"'
                 )
             ],
         ),

@@ -84,7 +84,7 @@ async def test_a_physical_slot(refused, published):
     """A slot of the other kind."""
     await published.connection.fetchval("SELECT pg_create_physical_replication_slot($1)", published.slot)
     try:
-        await refused(3, "is a physical one", "tail", *published.flags)
+        await refused(3, "is a physical slot", "tail", *published.flags)
     finally:
         await published.connection.fetchval("SELECT pg_drop_replication_slot($1)", published.slot)
 

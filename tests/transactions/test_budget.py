@@ -190,7 +190,7 @@ def test_abort_after_a_full_disk(wired, say, told, full, small_slices):
 
 
 def test_no_folder(wired, say, tmp_path):
-    """A spool folder that is not there, or is gone, is named in the error."""
+    """A spool folder that is missing, or was deleted, is named in the error."""
     wire = wired(budget=900)
     tmp_path.rmdir()
     with pytest.raises(SpoolError, match=f"no spool file can be created in {tmp_path}"):
@@ -199,7 +199,7 @@ def test_no_folder(wired, say, tmp_path):
     tmp_path.mkdir()
     wire.feed(say.row("d", 5))
     tmp_path.rmdir()
-    with pytest.raises(SpoolError, match=f"the spool folder {tmp_path} is gone"):
+    with pytest.raises(SpoolError, match=f"the spool folder {tmp_path} no longer exists"):
         wire.feed(say.row("e", 5), say.row("f", 5), say.row("g", 5))
     tmp_path.mkdir()
 

@@ -124,7 +124,7 @@ async def test_a_physical_slot(dsn, slot_name):
     await execute(dsn, f"SELECT pg_drop_replication_slot('{slot_name}')")
 
     assert (SlotError, False) == (type(error), error.busy)
-    assert f"slot {slot_name!r} is a physical one: use another name" == str(error)
+    assert f"slot {slot_name!r} is a physical slot: use another name" == str(error)
 
 
 async def test_a_slot_of_another_database(server, dsn, slot_name):

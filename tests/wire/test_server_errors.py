@@ -107,7 +107,7 @@ USABLE = {
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        ({"slot_type": "physical"}, "is a physical one: use another name"),
+        ({"slot_type": "physical"}, "is a physical slot: use another name"),
         ({"plugin": "wal2json"}, "decodes with wal2json, not pgoutput: use another name"),
         ({"database": "other"}, "belongs to database 'other', the DSN names 'scripted'"),
         ({"wal_status": "lost"}, "is lost (the WAL it needed was removed): changes are missing for good"),

@@ -40,7 +40,7 @@ def require_own(slot: Slot, source: Source, database: str) -> None:
     :raises SlotError: it is not; ``busy`` if another consumer uses it.
     """
     if slot.slot_type != "logical":
-        raise SlotError(f"slot {slot.name!r} is a physical one: use another name")
+        raise SlotError(f"slot {slot.name!r} is a physical slot: use another name")
     if slot.plugin != "pgoutput":
         raise SlotError(f"slot {slot.name!r} decodes with {slot.plugin}, not pgoutput: use another name")
     if slot.database != database:

@@ -55,7 +55,7 @@ async def make_failover(connection: Connection, slot: str) -> None:
     """
     if not isinstance(connection, ReplicationConnection):
         raise ConfigurationError(
-            f"slot {slot!r} is no failover slot, and no SQL function can make it one: start once with "
+            f"slot {slot!r} is not a failover slot, and no SQL function can make it one: start once with "
             'interface="walsender"'
         )
     await connection.alter_slot(slot, failover=True)
