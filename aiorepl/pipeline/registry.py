@@ -19,7 +19,7 @@ def sinks() -> dict[str, EntryPoint]:
 def load(name: str) -> Callable[..., Sink | SyncSink]:
     """Return the sink class that is registered as ``name``.
 
-    :raises ConfigurationError: there is none, or it cannot be imported.
+    :raises ConfigurationError: it is not installed, or cannot be imported.
     """
     installed = sinks()
     if name not in installed:

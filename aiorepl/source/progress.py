@@ -25,7 +25,7 @@ class CaptureProgress:
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self._replay = ReplayFilter(after)
         # These do not move back on a rewind: the end of the last whole transaction, its header, and
-        # the largest commit LSN of a transaction of which any part was received.
+        # the largest commit LSN of a transaction that was received whole or in part.
         self._end = after
         self._last: Header | None = last
         self._last_commit = LSN(0)
@@ -42,7 +42,7 @@ class CaptureProgress:
 
     @property
     def partial(self) -> LSN | None:
-        """The commit LSN of a transaction of which only a part was received; ``None`` without one."""
+        """The commit LSN of a transaction that was received in part; ``None`` without one."""
         return self._last_commit if self._last_commit >= self._end else None
 
     def resume(self, since: LSN) -> ReplayFilter:

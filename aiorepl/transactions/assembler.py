@@ -36,7 +36,7 @@ class Assembler:
 
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
-    :param resume: what was received on an earlier connection and is dropped; it is not changed.
+    :param resume: drops changes that an earlier connection has received; it is not changed.
     :param begins: where the server begins to send; ``resume.after`` by default.
     :param deliver_prepared: deliver prepared transactions at their PREPARE, and their outcome later; otherwise they are
         delivered when they commit, and never if they roll back.

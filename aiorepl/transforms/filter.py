@@ -53,7 +53,7 @@ class StreamFilter:
         self._rules = rules = selection.rules
         self._kinds = frozenset(selection.kinds or KINDS)
         self._secret = Secret.of(selection.secret or "").reveal().encode()
-        # By oid, so that what is kept does not grow as tables are described anew.
+        # By oid, so that the memory does not grow when tables are described again.
         self._current: dict[int, _Table] = {}
         # Each description is checked once, although changes may be walked more than once.
         self._accepted: dict[Description, TableSelection] = {}

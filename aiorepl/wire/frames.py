@@ -126,7 +126,7 @@ class FrameBuffer:
         self._end = 0
         # Whether the frames of the last read were large, so that the next read probably needs as much space.
         self._large = False
-        # The bytes to come of a message that was cut at its limit.
+        # The missing bytes of a message that was cut at its limit.
         self._surplus = 0
         self.damage: ProtocolError | None = None
         """The invalid length or message after the frames that were returned; ``None`` while the stream is valid."""
@@ -199,7 +199,7 @@ class FrameBuffer:
             self._start = self._end = 0
 
     def _check_partial(self, head: bytearray, length: int, arrived: int) -> str | None:
-        """Check an incomplete frame. Return its kind if it is an error or notice of which enough has arrived.
+        """Check an incomplete frame. Return its kind if it is an error or notice that is long enough to read.
 
         :raises ProtocolError: its length or kind is invalid.
         """

@@ -163,7 +163,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._wake()
 
     def _process(self, nbytes: int) -> None:
-        """Frames to the inbox, by the thousand without a loop here; what is not for the inbox is handled."""
+        """Put stream frames into the inbox, without a Python loop per frame, and handle all other frames."""
         inbox, pending = self._inbox, self._buffer.pending
         before = len(inbox)
         others = frames.sort(self._buffer.advance(nbytes), inbox)

@@ -1,4 +1,4 @@
-"""Aborts multipart uploads that nobody will complete, in S3 and compatible stores.
+"""Aborts multipart uploads that will never be completed, in S3 and compatible stores.
 
 obstore has no call for ListMultipartUploads and AbortMultipartUpload. But it signs URLs with the credentials that it has
 found, and the parameters of both requests are in the query. So the query is passed to obstore as the end of an endpoint.

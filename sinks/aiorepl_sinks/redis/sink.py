@@ -38,7 +38,7 @@ from aiorepl_sinks.redis.scripts import APPEND, REPLAY
 
 _log = logging.getLogger("aiorepl.sinks.redis")
 
-# Redis serves nobody else while a script runs: a few milliseconds at this size.
+# Redis serves no other client while a script runs: a few milliseconds at this size.
 _SCRIPT_CHANGES: Final = 1000
 _SCRIPT_BYTES: Final = 1024 * 1024
 _URL_OPTIONS: Final = {"client_name", "db", "password", "username"}
