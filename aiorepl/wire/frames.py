@@ -87,8 +87,9 @@ AnyFrame = CopyFrame | Frame
 
 
 def sort(frames: list[AnyFrame], inbox: list[CopyFrame]) -> list[tuple[int, Keepalive | Frame]]:
-    """Put what the stream consists of into the inbox, and return what has to be looked at now: all but XLogData, each
-    with how many stood in the inbox before it.
+    """Put XLogData and keepalives into the inbox; return all frames except XLogData for immediate handling.
+
+    Each returned frame comes with its index in the inbox.
     """
     others: list[tuple[int, Keepalive | Frame]] = []
     for frame in frames:
@@ -102,7 +103,7 @@ def sort(frames: list[AnyFrame], inbox: list[CopyFrame]) -> list[tuple[int, Keep
 
 
 def runs(frames: Iterable[Any]) -> Iterator[list[XLogData] | Any]:
-    """The same frames, what stands between two others that are no XLogData in a list."""
+    """Yield the frames, with consecutive XLogData grouped in lists."""
     run: list[XLogData] = []
     for frame in frames:
         if isinstance(frame, XLogData):
