@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Column
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
 from aiorepl.transactions.changes import RowChange
@@ -80,8 +79,7 @@ class Columns:
         try:
             return encoder(raw)
         except ValueError as error:
-            column = self.layout.relation.columns[index]
-            raise DataError(f"{self.layout.relation}.{column.name}: {error}") from None
+            raise self.layout.relation.column_error(index, error) from None
 
 
 class TableColumns:

@@ -12,7 +12,6 @@ from typing import Any, Final
 import orjson
 
 from aiorepl import byteops
-from aiorepl.errors import DataError
 from aiorepl.formats.format import iso_time
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
 from aiorepl.transactions.changes import Change, RowChange
@@ -192,7 +191,7 @@ class _Table:
         try:
             return encoder(raw)
         except ValueError as error:
-            raise DataError(f"{self.layout.relation}.{column.name}: {error}") from None
+            raise self.layout.relation.column_error(index, error) from None
 
 
 def transaction_fields(transaction: Transaction) -> dict[str, Any]:

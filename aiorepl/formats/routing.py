@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.rows import Raw
@@ -123,4 +123,4 @@ def _text(change: RowChange, name: str, columns: list[Raw] | None, kinds: bytes 
     try:
         return layout.types.text(layout.relation.columns[index].type_oid, kind)(raw)
     except ValueError as error:
-        raise DataError(f"{layout.relation}.{name}: {error}") from None
+        raise layout.relation.column_error(index, error) from None

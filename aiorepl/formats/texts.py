@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import BINARY, TupleData
 from aiorepl.transactions.rows import Raw
@@ -44,7 +43,6 @@ class Texts:
                 try:
                     text = texts[index] = self._printers[index](raw).encode()
                 except ValueError as error:
-                    name = self._relation.names[index]
-                    raise DataError(f"{self._relation}.{name}: {error}") from None
+                    raise self._relation.column_error(index, error) from None
                 self.printed += len(text)
         return texts

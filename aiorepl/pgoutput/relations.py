@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from aiorepl.errors import ProtocolError
+from aiorepl.errors import DataError, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,10 @@ class Relation:
     def schema(self) -> str:
         """The namespace, with ``pg_catalog`` for the empty name that stands for it in messages."""
         return self.namespace or "pg_catalog"
+
+    def column_error(self, index: int, problem: ValueError) -> DataError:
+        """Return the error for a value that its column's codec rejects; it names relation, column and type, not the value."""
+        return DataError(f"{self}.{self.columns[index].name}: {problem}")
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"

@@ -9,7 +9,6 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Final
 
 from aiorepl import byteops
-from aiorepl.errors import DataError
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED, Unchanged
@@ -60,7 +59,7 @@ class Layout:
         try:
             return self.types.decoder(column.type_oid, kind)(raw)
         except ValueError as error:
-            raise DataError(f"{self.relation}.{column.name}: {error}") from None
+            raise self.relation.column_error(index, error) from None
 
     def read_all(self, columns: list[Raw], kinds: bytes | None, indexes: tuple[int, ...]) -> list[Any]:
         """Decode the columns at ``indexes``, in half the time that ``read`` takes for each.

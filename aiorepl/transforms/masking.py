@@ -11,7 +11,6 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from aiorepl.errors import DataError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
@@ -91,7 +90,7 @@ class Rewriting:
             # The mask of the text form, so that it is the same whether the value was sent as text or binary.
             text = types.text(column.type_oid, kind)(raw)
         except ValueError as error:
-            raise DataError(f"{self.relation}.{column.name}: {error}") from None
+            raise self.relation.column_error(index, error) from None
         return _MASK_HEAD + hmac.digest(self._secret, text.encode(), "sha256").hex().encode()
 
 
