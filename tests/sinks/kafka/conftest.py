@@ -183,6 +183,8 @@ class Broker:
         """Within it the broker does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # Until all of its threads have stopped, it may still acknowledge.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
         try:
             yield
         finally:
