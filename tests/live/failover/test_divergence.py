@@ -211,6 +211,10 @@ async def test_a_backup_that_was_restored(published, primary, tmp_path, journal,
 
     with pytest.raises(SlotError, match=ANOTHER):
         await Pipeline(source, [sink], until="now", **options).run()
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
+    async with asyncio.timeout(60):  # the server notices a dropped connection later
+        while await client.fetchval(active, published.slot):
+            await asyncio.sleep(0.01)
     # With an empty journal the sink's own position is refused in the same way.
     with pytest.raises(SlotError, match=f"sink memory .*{ANOTHER}"):
         await Pipeline(source, [sink], until="now", journal=str(tmp_path / "new")).run()
