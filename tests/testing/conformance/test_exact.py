@@ -357,7 +357,7 @@ def case_of(sink: type, base: type) -> type:
             PassesWhatItRefuses,
             TestNaming,
             "test_a_refusal_halts_every_start",
-            "the next start did not stop at a change that the target refuses",
+            "the next start did not stop at a change that the target rejects",
         ),
         (
             SlicesAtOnce,
