@@ -112,7 +112,7 @@ async def test_slot_missing(dsn):
     error = await refused(dsn)
 
     assert (SlotError, False) == (type(error), error.busy)
-    assert "replication slot 'missing' does not exist: create it (create_slot=True, --create-slot)" == str(
+    assert "replication slot 'missing' does not exist: create it, on the command line --create-slot" == str(
         error
     )
 
