@@ -25,6 +25,7 @@ from aiorepl.source.server.requirements import (
 from aiorepl.source.server.slots import create_slot, drop_replaced
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection, CreatedSlot
+from aiorepl.wire.server_errors import missing_slot
 
 _log = logging.getLogger("aiorepl.source")
 
@@ -139,9 +140,7 @@ def _require_journal(journal: Position, server: Position, *, replace: bool) -> N
 
 def _missing_slot(source: Source, timeline: int, previous: Position | None) -> SlotError:
     if previous is None or previous.timeline >= timeline:
-        return SlotError(
-            f"replication slot {source.slot!r} does not exist: create it, on the command line --create-slot"
-        )
+        return missing_slot(source.slot)
     return SlotError(
         f"the promoted server, on timeline {timeline} after {previous.timeline}, has no slot {source.slot!r}: the slot was not "
         f"a failover slot, or was not synchronized yet, and changes after {previous.lsn} cannot be read from this server; "

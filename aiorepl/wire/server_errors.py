@@ -15,9 +15,7 @@ def slot_problem(error: Exception, slot: str) -> Exception:
         case "42704" if "publication" in message:
             return missing_publication(message)
         case "42704":
-            return SlotError(
-                f"replication slot {slot!r} does not exist: create it (create_slot=True, --create-slot)"
-            )
+            return missing_slot(slot)
         case "55006":
             return SlotError(
                 f"{message}: another consumer is connected to slot {slot!r}; stop it, or use a slot of your own",
@@ -34,6 +32,13 @@ def slot_problem(error: Exception, slot: str) -> Exception:
         case "55000":
             return SlotError(f"slot {slot!r} cannot be used: {message}")
     return error
+
+
+def missing_slot(slot: str) -> SlotError:
+    """Return the error for a slot that does not exist."""
+    return SlotError(
+        f"replication slot {slot!r} does not exist: create it, on the command line --create-slot"
+    )
 
 
 def missing_publication(message: str) -> ConfigurationError:
