@@ -46,14 +46,7 @@ class Engine(Conformance):
 
         async def life() -> None:
             delivery = Delivery(self.make_sink(), batches=batches)
-            pipeline = Pipeline(
-                source,
-                [delivery],
-                buffer_bytes=20_000,
-                reconnect=AGAIN,
-                retry=AGAIN,
-                shutdown_timeout=self.seconds,
-            )
+            pipeline = retrying(source, delivery, buffer_bytes=20_000, shutdown_timeout=self.seconds)
             await beside(pipeline, work())
             await self.expect(scenario.stream.again(), after="a pipeline ended")
 
@@ -96,14 +89,7 @@ class Engine(Conformance):
             assert made is not None
             failing = _FailsAt(call, self.new_sink(), made)
             delivery = Delivery(failing, batches=BatchPolicy(max_bytes=3000, flush_seconds=0.02))
-            pipeline = Pipeline(
-                source,
-                [delivery],
-                buffer_bytes=20_000,
-                reconnect=AGAIN,
-                retry=AGAIN,
-                shutdown_timeout=self.seconds,
-            )
+            pipeline = retrying(source, delivery, buffer_bytes=20_000, shutdown_timeout=self.seconds)
             try:
                 await beside(pipeline, work(failing))
             finally:
@@ -132,6 +118,11 @@ class Engine(Conformance):
 
         for _ in range(2):
             self.live(life)
+
+
+def retrying(source: MemorySource, delivery: Delivery, **options: Any) -> Pipeline:
+    """Return a pipeline that reconnects and retries within milliseconds."""
+    return Pipeline(source, [delivery], reconnect=AGAIN, retry=AGAIN, **options)
 
 
 class _FailsAt(Sink):

@@ -12,9 +12,8 @@ from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import Delivery
 from aiorepl.errors import SinkError
 from aiorepl.lsn import LSN
-from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.testing.conformance.base import EACH_ALONE, IN_PARTS, ONE_BATCH, Conformance, skip_without
-from aiorepl.testing.conformance.engine import AGAIN, beside
+from aiorepl.testing.conformance.engine import beside, retrying
 from aiorepl.testing.conformance.event import identity
 from aiorepl.testing.conformance.failures import POISON
 from aiorepl.testing.conformance.running import ContractBroken
@@ -71,15 +70,9 @@ class Halting(Conformance):
 
     async def _halt(self, source: MemorySource, limit: int, start: str) -> None:
         batches = BatchPolicy(max_bytes=limit, flush_seconds=0.02)
-        pipeline = Pipeline(
-            source,
-            [Delivery(self.make_sink(), batches=batches)],
-            reconnect=AGAIN,
-            retry=AGAIN,
-            shutdown_timeout=self.seconds,
-        )
+        delivery = Delivery(self.make_sink(), batches=batches)
         try:
-            await beside(pipeline, _all_of(source))
+            await beside(retrying(source, delivery, shutdown_timeout=self.seconds), _all_of(source))
         except SinkError:
             return
         raise ContractBroken(f"{start} did not stop at a change that the target rejects", KEEPS_POSITION)
@@ -92,10 +85,7 @@ class Halting(Conformance):
             on_error="halt" if letters is None else "dead_letter",
             dead_letters=letters,
         )
-        await beside(
-            Pipeline(source, [delivery], reconnect=AGAIN, retry=AGAIN, shutdown_timeout=self.seconds),
-            _all_of(source),
-        )
+        await beside(retrying(source, delivery, shutdown_timeout=self.seconds), _all_of(source))
 
 
 async def _all_of(source: MemorySource) -> None:
