@@ -60,7 +60,7 @@ class Timelines:
 
 
 class Header(Protocol):
-    """What identifies a committed transaction; ``Transaction`` has it."""
+    """The identity of a committed transaction, which ``Transaction`` has."""
 
     @property
     def commit_lsn(self) -> LSN:

@@ -111,7 +111,7 @@ RoutingKey = Callable[[Change], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink receives in ``open``.
+    """The argument of a sink's ``open``.
 
     :param name: the sink's name, unique within its pipeline and the same at every start.
     :param position: identifies the source, and is where the stream begins unless the sink returns its own position.

@@ -29,7 +29,7 @@ from aiorepl.sizes import parse_size
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 _SIZE: Final = 'a size such as 1048576 or "16MiB"'
 
-# What a type hint accepts, as messages name it, and the TOML types that it accepts.
+# The accepted values of a type hint, as messages name them, and its TOML types.
 _STRING, _PATH, _TRUTH, _INTEGER, _NUMBER = "a string", "a path", "true or false", "an integer", "a number"
 _ARRAY, _TABLE, _ANYTHING = "an array", "a table", "anything"
 _SCALARS: Final[Mapping[Any, str]] = {str: _STRING, Path: _PATH, bool: _TRUTH, int: _INTEGER, float: _NUMBER}

@@ -1,1 +1,1 @@
-"""What one sink receives: selected tables and columns, masks, and the user's transform function."""
+"""Transforms of one sink's stream: selected tables and columns, masks, and the user's function."""

@@ -52,7 +52,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class TableSelection:
-    """What the rules say about one description of a table.
+    """The result of the rules for one description of a table.
 
     :param family: the table's name and those of its ancestors.
     :param selected: whether the table is selected.

@@ -10,7 +10,7 @@ from aiorepl import ConfigurationError, PermanentError, TransientError
 
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _NAME_MISMATCH: Final = (62, 64)
-# Alerts about the client's certificate. What a server sends if there is none depends on the version of TLS.
+# Alerts about the client's certificate. Without one, the server's alert depends on the version of TLS.
 _CLIENT_CERTIFICATE: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
 
 

@@ -26,7 +26,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 @dataclass(frozen=True)
 class Finished:
-    """What is left of a process."""
+    """The result of a process that has ended."""
 
     code: int
     out: str

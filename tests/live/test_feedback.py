@@ -1,4 +1,4 @@
-"""What the slot is confirmed with, observed on the server while a pipeline runs."""
+"""The slot's confirmed LSN, observed on the server while a pipeline runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of transactions share: a decoder and an assembler, short names for messages, and forms of slices."""
+"""Shared by the tests of transactions: a decoder and an assembler, short names for messages, and forms of slices."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Wire:
         self.feed(Say.table(*columns, identity=identity))
 
     def feed(self, *payloads: bytes | Iterable[bytes]) -> list[Slice]:
-        """What one read brings; payloads may come in lists."""
+        """Return the slices of one read; payloads may be nested in lists."""
         flat = [payload for each in payloads for payload in ((each,) if isinstance(each, bytes) else each)]
         return self.assembler.feed([self.decoder.decode(payload) for payload in flat])
 
@@ -72,7 +72,7 @@ class Wire:
 
 
 class Say:
-    """What a server says, in a word each. A transaction's end LSN is 8 behind its commit."""
+    """Builds a server's messages, with a short name for each. A transaction ends 8 bytes after its commit LSN."""
 
     @staticmethod
     def table(*columns: Column, xid: int | None = None, identity: str = "d") -> bytes:
@@ -145,7 +145,7 @@ def first_column(change: Change) -> str:
 
 @pytest.fixture
 def say() -> type[Say]:
-    """What a server says."""
+    """Return a builder of a server's messages."""
     return Say
 
 

@@ -51,7 +51,7 @@ def history(units) -> Stream:
 
 
 def content(slices):
-    """What slices hold, in whichever places they are cut: identities, ends and steps of two-phase commit."""
+    """Return the content of slices, independent of their cuts: identities, ends and steps of two-phase commit."""
     found = []
     for part in slices:
         at = None if part.transaction is None else part.transaction.commit_lsn
@@ -62,7 +62,7 @@ def content(slices):
 
 
 def take(replay: ReplayFilter, slices) -> list[Slice]:
-    """What is new of the slices, received."""
+    """Return the new parts of the slices, and record them as received."""
     received = []
     for part in slices:
         if (new := replay.new(part)) is not None:
@@ -156,7 +156,7 @@ def test_an_assembler_drops_the_same(units, at_once, count, again):
 
 
 def test_a_replay_that_breaks_off_earlier():
-    """Of a transaction that broke off at different places, what was received is the most that ever came."""
+    """If a transaction breaks off at several places, the longest part counts as received."""
     stream = history([6])
     parts = stream.again(1)
     replay = ReplayFilter()
@@ -257,7 +257,7 @@ def spooled(tmp_path: Path):
 
 @pytest.mark.parametrize("known", [0, 1, 2, 3, 10, 29, 30])
 def test_spooled_changes_are_not_read(spooled, monkeypatch, known):
-    """What is new of spooled changes is found without reading the spool, and is read from there when walked."""
+    """The new part of spooled changes is found without reading the spool; iterating over it reads the spool."""
     parts = spooled()
     assert len(parts) > 5
     assert all(isinstance(part.changes, SpooledChanges) for part in parts)
@@ -278,7 +278,7 @@ def test_spooled_changes_are_not_read(spooled, monkeypatch, known):
 
 
 def test_each_spooled_slice_alone(spooled):
-    """What is new of a slice depends on its ordinals alone, not on the slices before it."""
+    """The new part of a slice depends on its ordinals alone, not on the slices before it."""
     for part in spooled():
         first, count = part.changes.first_ordinal, len(part.changes)
         for known in range(1, 30):

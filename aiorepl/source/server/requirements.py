@@ -1,4 +1,4 @@
-"""What a pipeline requires of the server, the publications and the slot; each violation says what to do. Pure."""
+"""Requirements on the server, the publications and the slot; each error says what to do. Pure."""
 
 from __future__ import annotations
 

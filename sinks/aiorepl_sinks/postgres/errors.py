@@ -12,7 +12,7 @@ import asyncpg
 
 from aiorepl import PermanentError, TransientError
 
-# What a statement may raise: an error of the server, or a lost connection. asyncpg may raise InternalClientError if the
+# A statement may raise an error of the server, or a lost connection. asyncpg may raise InternalClientError if the
 # backend is terminated between two statements; a timeout is an OSError.
 ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS {schema}.prepared (
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the target knows about a prepared transaction.
+    """The state of a prepared transaction on the target.
 
     :param gid: its GID on the target.
     :param open: whether it is in ``pg_prepared_xacts``.

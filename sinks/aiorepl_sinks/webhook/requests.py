@@ -194,7 +194,7 @@ def header(name: str, value: str) -> tuple[bytes, bytes]:
 
 
 class Outcome(Enum):
-    """What a response's status means for the request."""
+    """The meaning of a response's status for the request."""
 
     ACCEPTED = auto()
     RETRY = auto()

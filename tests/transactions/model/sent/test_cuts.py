@@ -12,7 +12,7 @@ from aiorepl.transactions.replay import ReplayFilter
 
 
 class Consumer:
-    """What a pipeline remembers of the slices it was given, and what it may confirm."""
+    """A pipeline's memory of the received slices, and of the LSN that it may confirm."""
 
     def __init__(self) -> None:
         self.slices = []
@@ -37,7 +37,7 @@ class Consumer:
                 self.slices.append(part)
 
     def resume(self) -> ReplayFilter:
-        """What was received of the stream."""
+        """The received part of the stream."""
         return ReplayFilter(self.after, *(self.partial or (None, 0)))
 
 
