@@ -41,10 +41,19 @@ if TYPE_CHECKING:
     from aiorepl.sink import Batch, Rejection, Sink, SinkContext, SyncSink
     from aiorepl.source.source import Source
     from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
-    from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
+    from aiorepl.transactions.changes import (
+        Change,
+        Delete,
+        Insert,
+        Message,
+        Read,
+        RowChange,
+        Truncate,
+        Update,
+    )
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
-    from aiorepl.transactions.transaction import Transaction
+    from aiorepl.transactions.transaction import SnapshotChunk, Transaction
     from aiorepl.transforms.selection import Selection
 
     __version__: str
@@ -85,13 +94,14 @@ _NAMES = {
         "Delete",
         "Insert",
         "Message",
+        "Read",
         "RowChange",
         "Truncate",
         "Update",
     ),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.slices": ("Slice",),
-    "aiorepl.transactions.transaction": ("Transaction",),
+    "aiorepl.transactions.transaction": ("SnapshotChunk", "Transaction"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = ("formats", "spark", "testing")
@@ -116,9 +126,11 @@ __all__ = [  # noqa: RUF022 - by theme
     "Rejection",
     "Slice",
     "Transaction",
+    "SnapshotChunk",
     "Change",
     "RowChange",
     "Insert",
+    "Read",
     "Update",
     "Delete",
     "Truncate",

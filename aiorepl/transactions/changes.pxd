@@ -23,6 +23,10 @@ cdef class Insert(RowChange):
     pass
 
 
+cdef class Read(Insert):
+    pass
+
+
 cdef class Update(RowChange):
     pass
 

@@ -179,6 +179,13 @@ class Insert(RowChange):
         return _unchanged(self.layout.relation, self.raw_new)
 
 
+class Read(Insert):
+    """A row of a snapshot, which existed before; Debezium's operation ``r``. The target may have the row already."""
+
+    __slots__ = ()
+    kind = "read"
+
+
 class Update(RowChange):
     """A changed row."""
 
@@ -298,10 +305,16 @@ Content = RowMessage | m.Truncate | m.Message
 def row_change(
     transaction: Transaction | None, ordinal: int, layout: Layout, message: RowMessage
 ) -> RowChange:
-    """Make the change of a row message. Calling the class would double the cost (``RowMessage.fill``)."""
+    """Make the change of a row message: an insert with xid 0 is a row of a snapshot.
+
+    Calling the class would double the cost (``RowMessage.fill``).
+    """
     change: RowChange
     if isinstance(message, InsertMessage):
-        change = Insert.__new__(Insert)
+        if transaction is not None and transaction.xid == 0:
+            change = Read.__new__(Read)
+        else:
+            change = Insert.__new__(Insert)
     elif isinstance(message, UpdateMessage):
         change = Update.__new__(Update)
     else:

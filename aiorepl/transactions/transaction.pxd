@@ -5,3 +5,4 @@ cdef class Transaction:
     cdef readonly object origin
     cdef readonly object gid
     cdef readonly object prepared
+    cdef readonly object snapshot

@@ -24,18 +24,45 @@ def from_datetime(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """A part of a snapshot: some rows of one table.
+
+    A chunk is delivered as a transaction with xid 0, whose commit LSN is the chunk's alone, so that order, replays,
+    positions and the journal treat it as any other transaction. Its rows are changes of the kind ``read``.
+
+    :param snapshot_lsn: the position of the stream at which the rows were read: every transaction that committed before it
+        is contained in the rows, or delivered after them.
+    :param oid: the table's oid.
+    :param schema: the table's schema.
+    :param table: the table's name; a table without rows has one chunk without changes.
+    :param number: the chunk's number within the table, from 1.
+    :param last_of_table: whether the table is complete with this chunk.
+    :param last: whether the whole snapshot is complete with this chunk.
+    """
+
+    snapshot_lsn: LSN
+    oid: int
+    schema: str
+    table: str
+    number: int
+    last_of_table: bool = False
+    last: bool = False
+
+
 # No slots: the compiled class has them anyway, and Cython does not know the option.
 @dataclass(frozen=True, eq=False)
 class Transaction:
     """The header of a committed or prepared transaction; compared by identity.
 
-    :param xid: the top-level xid.
+    :param xid: the top-level xid; 0 for rows of a snapshot, which no transaction of the server's has.
     :param commit_lsn: where the commit record starts. Together with an ordinal it identifies a change.
     :param commit_timestamp: microseconds since 2000-01-01 00:00 UTC; ``commit_time`` converts it.
     :param origin: the name of the replication origin, or ``None``.
     :param gid: the global identifier of a transaction that was prepared, else ``None``.
     :param prepared: whether the changes are delivered at the PREPARE, with its LSN and time. The outcome is delivered
         later, as a slice without changes, with the outcome's own LSN and time.
+    :param snapshot: the part of a snapshot that this is; else ``None``.
     """
 
     xid: int
@@ -44,6 +71,7 @@ class Transaction:
     origin: str | None = None
     gid: str | None = None
     prepared: bool = False
+    snapshot: SnapshotChunk | None = None
 
     @property
     def commit_time(self) -> datetime:
