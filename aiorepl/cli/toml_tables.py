@@ -41,24 +41,6 @@ _TOML_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 } | {_NUMBER: (int, float), _ARRAY: (list,), _TABLE: (dict,), _ANYTHING: (object,)}
 
 
-# Option names of earlier versions.
-_RENAMED: Final[Mapping[str, tuple[str, ...]]] = {
-    "bytes": ("max_bytes",),
-    "first": ("wait_initial",),
-    "grace": ("shutdown_timeout",),
-    "heartbeat": ("heartbeat_interval",),
-    "longest": ("wait_max",),
-    "memory": ("buffer_bytes",),
-    "retain": ("retention",),
-    "rows": ("max_rows",),
-    "seconds": ("linger", "timeout"),
-    "source": ("interface",),
-    "spool": ("spill_dir",),
-    "spool_bytes": ("spill_bytes",),
-    "waiting_bytes": ("transaction_buffer_bytes",),
-}
-
-
 class InvalidFile(ConfigurationError):
     """All errors in a file, one per line."""
 
@@ -283,10 +265,9 @@ def below(key: str, name: str) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that ``name`` was renamed to or resembles, or list all of them."""
+    """Suggest the known name that ``name`` resembles, or list all of them."""
     names = sorted(known)
-    renamed = [new for new in _RENAMED.get(name, ()) if new in names]
-    if near := renamed or get_close_matches(name, names, 1):
+    if near := get_close_matches(name, names, 1):
         return f"did you mean {near[0]}?"
     return f"use one of {', '.join(names)}" if names else "there are none"
 

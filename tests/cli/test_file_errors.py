@@ -127,26 +127,6 @@ def command(capsys, *arguments):
                 "pipeline.retry.wait_intial: unknown; did you mean wait_initial?",
             ],
         ),
-        (
-            SOURCE
-            + "heartbeat = 1\nspool = '/tmp'\nwaiting_bytes = 1\n[journal]\nurl = '/x'\nretain = '7d'\n"
-            + "[pipeline]\ngrace = 1\nmemory = 1\nbatches = { bytes = 1, rows = 1, seconds = 1 }\n"
-            + "retry = { first = 1, longest = 1, seconds = 1 }",
-            [
-                "source.heartbeat: unknown; did you mean heartbeat_interval?",
-                "source.spool: unknown; did you mean spill_dir?",
-                "source.waiting_bytes: unknown; did you mean transaction_buffer_bytes?",
-                "journal.retain: unknown; did you mean retention?",
-                "pipeline.grace: unknown; did you mean shutdown_timeout?",
-                "pipeline.memory: unknown; did you mean buffer_bytes?",
-                "pipeline.batches.bytes: unknown; did you mean max_bytes?",
-                "pipeline.batches.rows: unknown; did you mean max_rows?",
-                "pipeline.batches.seconds: unknown; did you mean linger?",
-                "pipeline.retry.first: unknown; did you mean wait_initial?",
-                "pipeline.retry.longest: unknown; did you mean wait_max?",
-                "pipeline.retry.seconds: unknown; did you mean timeout?",
-            ],
-        ),
         (SOURCE + "[sinks]\ntype = 'jsonl'", ["sinks: must be an array of tables: write [[sinks]]"]),
         (
             SOURCE
