@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.spark.wrappers import wrapper
 
 OLDEST: Final = 17
 # Spark starts Java with this argument. A runtime without the module does not start then, and no setting of Spark removes the
@@ -42,7 +40,10 @@ def ensure_java() -> Path:
         if version is None or version < OLDEST:
             rejected.append(f"{origin} {'does not run' if version is None else f'is Java {version}'}")
             continue
-        home = java.parent.parent if java_version(java, _MODULES) is not None else _wrapped(java)
+        if java_version(java, _MODULES) is not None:
+            home = java.parent.parent
+        else:
+            home = wrapper("java-home", "bin/java", WRAPPER.format(java=shlex.quote(str(java))))
         os.environ["JAVA_HOME"] = str(home)
         return home
     found = f" ({'; '.join(rejected)})" if rejected else ""
@@ -76,29 +77,3 @@ def java_version(java: Path, *options: str) -> int | None:
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', output)  # "1.8.0_452", "17.0.15", "25"
     return int(found[1]) if found else None
-
-
-def _wrapped(java: Path) -> Path:
-    """Make a Java home whose ``java`` runs this one without the argument that it rejects."""
-    script = WRAPPER.format(java=shlex.quote(str(java)))
-    home = Path(sys.prefix, "share", "aiorepl", "java-home")
-    try:
-        if sys.prefix == sys.base_prefix:
-            raise PermissionError("without a virtual environment, the folder belongs to the system")
-        _write(home / "bin" / "java", script)
-    except OSError:  # not writable
-        home = Path(tempfile.mkdtemp(prefix="aiorepl-java-"))
-        atexit.register(shutil.rmtree, home, ignore_errors=True)
-        _write(home / "bin" / "java", script)
-    return home
-
-
-def _write(path: Path, script: str) -> None:
-    if path.is_file() and path.read_text() == script and os.access(path, os.X_OK):
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete, because another process may run it.
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(script)
-    Path(file.name).chmod(0o755)
-    Path(file.name).replace(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.java import ensure_java
+from aiorepl.spark.python import worker_python
 from aiorepl.spark.source import AioreplDataSource
 
 
@@ -38,7 +38,7 @@ def local_session(
     if spark is None:
         ensure_java()
         # Workers must use this Python, unless the user has chosen another one.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
         conf = _conf(cores, memory, name)
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
