@@ -67,10 +67,14 @@ def stages(batch: Batch, concurrency: int, ordering_keys: KeyFunction) -> Iterat
     """Split a batch into stages of up to ``concurrency`` parts, with about the same number of changes in each part.
 
     A part has the slices of its changes; they keep the ``first`` and ``last`` of the batch. Slices without changes are left
-    out.
+    out, except those of a snapshot's chunks, which say whether a table is complete.
     """
     stage = _Stage()
     for index, part in enumerate(batch.slices):
+        if not part.changes and part.transaction is not None and part.transaction.snapshot is not None:
+            yield from stage.parts(batch, concurrency)
+            yield [Batch((part,))]
+            stage = _Stage()
         for change in part.changes:
             keys = None if isinstance(change, SchemaChange) else ordering_keys(change)
             if keys is not None:

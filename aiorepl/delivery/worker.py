@@ -305,15 +305,14 @@ class SinkWorker:
 def _must_be_written(part: Slice) -> bool:
     """Whether a sink without a position needs this slice.
 
-    Two kinds of slices matter even without changes: the end of a transaction whose earlier slices were in earlier batches,
-    and the outcome of a prepared transaction.
+    Three kinds of slices matter even without changes: the end of a transaction whose earlier slices were in earlier batches,
+    the outcome of a prepared transaction, and a chunk of a snapshot, which says whether its table is complete.
     """
-    ends = part.last and not part.first and part.transaction is not None
-    return (
-        bool(part.changes)
-        or ends
-        or (part.two_phase is not None and part.transaction is not None and part.transaction.prepared)
-    )
+    header = part.transaction
+    if part.changes or header is None:
+        return bool(part.changes)
+    ends = part.last and not part.first
+    return ends or header.snapshot is not None or (part.two_phase is not None and header.prepared)
 
 
 def _last_commit(batch: Batch) -> datetime | None:

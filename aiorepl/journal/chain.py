@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from aiorepl.journal.metadata import Gap, Manifest, State, segment_name, segment_range
+from aiorepl.journal.metadata import Gap, Manifest, State, TableSnapshot, segment_name, segment_range
 from aiorepl.lsn import LSN, ZERO
 
 _DIGITS: Final = 16
@@ -78,6 +78,11 @@ class Chain:
         digits = segment_name(ZERO, after)[_LAST:]
         chosen = [Segment.named(name) for name in self.names if name[_LAST:] > digits]
         return [segment for segment in chosen if until is None or segment.last_end_lsn <= until]
+
+    def incomplete(self, after: LSN) -> list[TableSnapshot]:
+        """The tables whose snapshot a reader does not get whole that begins after ``after``."""
+        begins = max(after, self.start_lsn)
+        return [table for table in self.state.tables if begins > table.start_lsn]
 
     def hole(self, lsn: LSN) -> Gap | None:
         """The accepted gap around ``lsn``; no reader can have a position inside a gap."""

@@ -76,6 +76,17 @@ def text(fields: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def boolean(fields: Mapping[str, Any], name: str) -> bool:
+    """Return the field ``name``, a Boolean.
+
+    :raises TypeError: it is something else.
+    """
+    value = fields[name]
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is not a Boolean")
+    return value
+
+
 def lsn(fields: Mapping[str, Any], name: str) -> LSN:
     """Return the field ``name``, an LSN.
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from aiorepl.errors import AioreplError, JournalError
-from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
 from aiorepl.journal.metadata import PreparedTransaction, dump_prepared, load_prepared
 from aiorepl.journal.segment_format import MAGIC
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
+from aiorepl.transactions.transaction import SnapshotChunk
 from aiorepl.values.types import TypeInfo
 
 _UINT32: Final = 2**32 - 1
@@ -86,6 +87,7 @@ class SegmentIndex:
     :param binary: whether rows may have columns in binary format.
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
+    :param chunk: the part of a snapshot that the segment is; ``None`` for transactions of the stream.
     """
 
     after: LSN
@@ -97,6 +99,7 @@ class SegmentIndex:
     descriptions: tuple[Description, ...]
     types: tuple[TypeInfo, ...]
     blocks: tuple[Block, ...] = field(repr=False)
+    chunk: SnapshotChunk | None = None
 
     @cached_property
     def relations(self) -> tuple[Relation, ...]:
@@ -136,6 +139,7 @@ def dump(index: SegmentIndex) -> bytes:
             ],
             "types": [dump_type(info) for info in index.types],
             "blocks": [_dump_block(block) for block in index.blocks],
+            "chunk": None if index.chunk is None else _dump_chunk(index.chunk),
         }
     )
 
@@ -156,13 +160,15 @@ def _index(fields: Mapping[str, Any]) -> SegmentIndex:
         end=Position.from_json(fields["end"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
         size=integer(fields, "size"),
-        binary=_boolean(fields, "binary"),
+        binary=boolean(fields, "binary"),
         descriptions=tuple(
             Description(_bytes(item["relation"]), tuple(_bytes(payload) for payload in item["types"]))
             for item in fields["descriptions"]
         ),
         types=tuple(map(load_type, fields["types"])),
         blocks=tuple(map(_load_block, fields["blocks"])),
+        # Segments of earlier versions have no chunk.
+        chunk=None if fields.get("chunk") is None else _load_chunk(fields["chunk"]),
     )
     _require_consistent(index)
     return index
@@ -185,6 +191,27 @@ def _require_consistent(index: SegmentIndex) -> None:
             raise ValueError(f"the block at {block.offset} has a table without a description")
     if index.size != offset:
         raise ValueError(f"its blocks end at {offset}, and the segment at {index.size}")
+    if index.chunk is not None:
+        commits = {lsn for block in index.blocks for lsn in (block.first_commit_lsn, block.last_commit_lsn)}
+        if len(commits) != 1 or None in commits:
+            raise ValueError("it is not one transaction, as a chunk of a snapshot is")
+
+
+def _dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
+    return {**asdict(chunk), "snapshot_lsn": str(chunk.snapshot_lsn)}
+
+
+def _load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
+    return SnapshotChunk(
+        snapshot_lsn=lsn(fields, "snapshot_lsn"),
+        oid=integer(fields, "oid", _UINT32),
+        schema=text(fields, "schema"),
+        table=text(fields, "table"),
+        number=integer(fields, "number"),
+        last_of_table=boolean(fields, "last_of_table"),
+        last=boolean(fields, "last"),
+        partial=boolean(fields, "partial"),
+    )
 
 
 def _dump_block(block: Block) -> dict[str, Any]:
@@ -272,13 +299,6 @@ def _lsn(value: LSN | None) -> str | None:
 
 def _optional(fields: Mapping[str, Any], name: str) -> LSN | None:
     return None if fields[name] is None else lsn(fields, name)
-
-
-def _boolean(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields[name]
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is not a Boolean")
-    return value
 
 
 def _count(value: object) -> int:

@@ -9,12 +9,13 @@ a segment at the end is noticed, and the other files that must exist.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.transactions.transaction import SnapshotChunk
 
 _UINT32 = 2**32 - 1
 
@@ -89,6 +90,24 @@ class PreparedTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """Where the rows of a table's last snapshot are in the journal.
+
+    :param start_lsn: the table is complete for readers that begin at or before this LSN.
+    :param complete: the end of its last chunk; ``None`` while it is being read.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    start_lsn: LSN
+    complete: LSN | None = None
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """The durable state of a journal.
 
@@ -96,17 +115,34 @@ class State:
     :param segment: the name of the last segment; ``None`` if there is none.
     :param gaps: all gaps that were ever accepted.
     :param prepared: the undecided prepared transactions, whose files must exist.
+    :param tables: the tables whose rows were read by a snapshot.
     """
 
     position: Position
     segment: str | None = None
     gaps: tuple[Gap, ...] = ()
     prepared: tuple[PreparedTransaction, ...] = ()
+    tables: tuple[TableSnapshot, ...] = ()
 
     @property
     def last_segment_end(self) -> LSN:
         """The end of the last segment."""
         return ZERO if self.segment is None else segment_range(self.segment)[1]
+
+    def with_chunk(self, chunk: SnapshotChunk, commit_lsn: LSN, end_lsn: LSN) -> State:
+        """Return the state with a chunk whose transaction has these LSNs."""
+        if chunk.partial:
+            return self
+        tables = {table.oid: table for table in self.tables}
+        known = tables.get(chunk.oid)
+        if chunk.number == 1:
+            # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
+            start = min(commit_lsn, chunk.snapshot_lsn)
+            known = TableSnapshot(chunk.oid, chunk.schema, chunk.table, start)
+        if known is None:
+            return self
+        tables[chunk.oid] = replace(known, complete=end_lsn) if chunk.last_of_table else known
+        return replace(self, tables=tuple(tables.values()))
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
@@ -142,6 +178,7 @@ def dump_state(state: State) -> bytes:
                 for gap in state.gaps
             ],
             "prepared": [dump_prepared(each) for each in state.prepared],
+            "tables": [_dump_table(table) for table in state.tables],
         }
     )
 
@@ -170,12 +207,34 @@ def _state(fields: Mapping[str, Any]) -> State:
         segment=_segment(fields),
         gaps=tuple(Gap(lsn(gap, "after"), lsn(gap, "until"), _segment(gap)) for gap in fields["gaps"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
+        # Earlier versions recorded no tables.
+        tables=tuple(map(_load_table, fields.get("tables", ()))),
     )
     if state.position.lsn < state.last_segment_end:
         raise ValueError(
             f"its position is {state.position.lsn}, before its last segment's end {state.last_segment_end}"
         )
     return state
+
+
+def _dump_table(table: TableSnapshot) -> dict[str, Any]:
+    return {
+        "oid": table.oid,
+        "schema": table.schema,
+        "table": table.table,
+        "from": str(table.start_lsn),
+        "complete": None if table.complete is None else str(table.complete),
+    }
+
+
+def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
+    return TableSnapshot(
+        integer(fields, "oid", _UINT32),
+        text(fields, "schema"),
+        text(fields, "table"),
+        lsn(fields, "from"),
+        None if fields["complete"] is None else lsn(fields, "complete"),
+    )
 
 
 def _segment(fields: Mapping[str, Any]) -> str | None:

@@ -37,6 +37,7 @@ _REMEDY: Final = (
     "Load the tables again into the journal (resnapshot=True, --resnapshot); or empty the reader's target and start with the "
     "segments that are kept"
 )
+_NAMED_TABLES: Final = 5
 
 
 class JournalReader:
@@ -133,6 +134,8 @@ class JournalReader:
                 f"the journal in {self.url} has nothing between {first} and {start}: those segments were pruned, or never "
                 f"existed; {holder} is before that"
             )
+            if text := self.incomplete(chain, start):
+                problem += f". {text}"
         elif lsn > chain.end_lsn:
             problem = (
                 f"{holder} is at {lsn}, after the end of the journal in {self.url}, which is at {chain.end_lsn}: it is from "
@@ -146,6 +149,20 @@ class JournalReader:
         else:
             return chain
         raise JournalError(f"{problem}. {remedy or _REMEDY}")
+
+    def incomplete(self, chain: Chain, after: LSN) -> str:
+        """Say which tables a reader that begins after ``after`` with an empty target does not get whole; empty if none."""
+        tables = chain.incomplete(after)
+        if not tables:
+            return ""
+        names = ", ".join(map(str, tables[:_NAMED_TABLES]))
+        if len(tables) > _NAMED_TABLES:
+            names += f" and {len(tables) - _NAMED_TABLES} more"
+        return (
+            f"A reader that begins at {max(after, chain.start_lsn)} in the journal {self.url} does not get all rows of {names}, "
+            "whose snapshots are before that: unless its target has them, take a new snapshot of these tables "
+            f'(aiorepl snapshot, or pipeline.resnapshot("{tables[0]}"))'
+        )
 
     def first_readable(self, chain: Chain) -> LSN:
         """Return the lowest LSN from which ``chain`` can be read; 0 if it starts with an initial load."""
@@ -200,7 +217,9 @@ class JournalReader:
                 )
             for segment in chain.segments(after):
                 index = await to_thread.run_sync(self.index, segment)
-                assembler = Assembler(Types(index.types), binary=index.binary, resume=ReplayFilter(after))
+                assembler = Assembler(
+                    Types(index.types), binary=index.binary, resume=ReplayFilter(after), snapshot=index.chunk
+                )
                 for block in index.blocks[first_block_after(index, after) :]:
                     if slices := await to_thread.run_sync(self._assemble, segment, block, assembler):
                         after = max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])

@@ -81,7 +81,8 @@ def prune(
 ) -> list[str]:
     """Delete the segments that all cursors have passed. Safe while the journal is written and read.
 
-    The last segment is kept, because it marks the journal's end. Without any cursor, nothing is deleted.
+    The last segment is kept, because it marks the journal's end, and so are the chunks of a table whose snapshot is not
+    complete. Without any cursor, nothing is deleted.
 
     :param until: keep also the segments that end after this LSN.
     :param retention: keep also the segments within these limits.
@@ -97,6 +98,7 @@ def prune(
     if chain is None or not read:
         return []
     passed = min(read) if until is None else min(*read, until)
+    passed = min([passed, *(table.start_lsn for table in chain.state.tables if table.complete is None)])
     segments = chain.segments()
     retained = None if retention is None else _Retained(store, segments, retention)
     deleted = []

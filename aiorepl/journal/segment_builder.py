@@ -24,7 +24,7 @@ from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spooled_changes import SpooledChanges
-from aiorepl.transactions.transaction import Transaction
+from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
 
@@ -43,6 +43,7 @@ class SegmentBuilder:
         self._descriptions = _Descriptions()
         self._binary = False
         self._first_end = ZERO
+        self._chunk: SnapshotChunk | None = None
         self._open: Transaction | None = None
         self._ordinal = 0
         self._block = _OpenBlock()
@@ -51,6 +52,11 @@ class SegmentBuilder:
     def open(self) -> Transaction | None:
         """The transaction whose end was not added yet."""
         return self._open
+
+    @property
+    def chunk(self) -> SnapshotChunk | None:
+        """The part of a snapshot that the segment is; no other transaction may be added to it."""
+        return self._chunk
 
     def add(self, part: Slice) -> None:
         """Append a slice.
@@ -111,6 +117,7 @@ class SegmentBuilder:
             descriptions=tuple(self._descriptions.all),
             types=tuple(self._descriptions.types.values()),
             blocks=tuple(self._blocks),
+            chunk=self._chunk,
         )
 
     def _enter(self, part: Slice, header: Transaction) -> None:
@@ -127,6 +134,7 @@ class SegmentBuilder:
         if is_new:
             self._block.append(segment_format.begin(header.commit_lsn, header.commit_timestamp, header.xid))
             self._ordinal = 0
+            self._chunk = header.snapshot
         if header.origin is not None and (before is None or before.origin != header.origin):
             self._block.append(segment_format.origin(header.origin))
         self._open = header

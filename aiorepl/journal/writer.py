@@ -116,7 +116,8 @@ class JournalWriter:
         if last is None or last.last_end_lsn <= chain.state.last_segment_end:
             return chain.state
         index = load_index(self._store, last.name)
-        return State(index.end, last.name, chain.state.gaps, index.prepared)
+        state = replace(chain.state, position=index.end, segment=last.name, prepared=index.prepared)
+        return _with_chunk(state, index)
 
     def write(self, slices: Sequence[Slice]) -> None:
         """Append slices, and close the segment if it has become large.
@@ -221,6 +222,7 @@ class JournalWriter:
         part = self._accepted.new(repeated)
         if part is None:
             return
+        self._close_around_chunk(part)
         self._close_at_promotion(part)
         if self._builder is not None and self._builder.open is None and self._builder.redefines(part):
             self._seal()
@@ -233,6 +235,14 @@ class JournalWriter:
             # are obsolete.
             self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
         self._accepted.add(part)
+
+    def _close_around_chunk(self, part: Slice) -> None:
+        """Close the segment before and after a chunk of a snapshot, which has a segment of its own."""
+        builder, header = self._builder, part.transaction
+        if builder is not None and builder.open is None:
+            begins = header is not None and header.snapshot is not None
+            if begins or builder.chunk is not None:
+                self._seal()
 
     def _close_at_promotion(self, part: Slice) -> None:
         """Close the segment if ``part`` is on a later timeline: a segment has one timeline."""
@@ -293,7 +303,8 @@ class JournalWriter:
         self._leftovers = [segment for segment in self._leftovers if segment.name != name]
         self._upload.publish(name + SEGMENT)
         self._store.write(name + INDEX, dump(index))
-        self._advance(replace(state, position=index.end, segment=name, prepared=index.prepared))
+        state = replace(state, position=index.end, segment=name, prepared=index.prepared)
+        self._advance(_with_chunk(state, index))
         self._upload.discard()
         self._builder = self._upload = self._index = None
         notifier.notify(self._store.url)
@@ -308,3 +319,12 @@ class JournalWriter:
                 if segment.last_end_lsn <= state.last_segment_end:
                     self._store.delete(segment.name + SEGMENT)
                     self._leftovers.remove(segment)
+
+
+def _with_chunk(state: State, index: SegmentIndex) -> State:
+    """Return the state with the chunk that the segment is, if it is one."""
+    if index.chunk is None:
+        return state
+    commit_lsn = index.blocks[0].first_commit_lsn
+    assert commit_lsn is not None  # the index was verified
+    return state.with_chunk(index.chunk, commit_lsn, index.end.lsn)

@@ -170,8 +170,11 @@ class Continuity:
 
 
 def commits(part: Slice, header: Transaction) -> bool:
-    """Whether the slice belongs to a committed transaction, not to a PREPARE or ROLLBACK PREPARED."""
-    return not header.prepared or isinstance(part.two_phase, CommitPrepared)
+    """Whether the slice belongs to a committed transaction, not to a PREPARE, a ROLLBACK PREPARED or a snapshot.
+
+    The server does not send the rows of a snapshot again, so they prove nothing about its stream.
+    """
+    return header.xid != 0 and (not header.prepared or isinstance(part.two_phase, CommitPrepared))
 
 
 @dataclass(frozen=True, slots=True)

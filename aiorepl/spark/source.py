@@ -134,6 +134,8 @@ class _Reader:
             return reader.end_of(chain).at(chain.end_lsn)
         lsn = reader.chain().start_lsn if start == "earliest" else start or ZERO
         chain = reader.readable(lsn, "a new query", _CHOOSE_START)
+        if text := reader.incomplete(chain, lsn):
+            _log.warning("%s", text)
         for segment in chain.segments(lsn)[:1]:
             return reader.index(segment).end.at(lsn)
         return reader.end_of(chain).at(lsn)

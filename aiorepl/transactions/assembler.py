@@ -23,7 +23,7 @@ from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
-from aiorepl.transactions.transaction import Transaction
+from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
 
 # A C number in the compiled form.
@@ -43,6 +43,7 @@ class Assembler:
     :param budget: bytes in memory for all transactions in progress.
     :param spool: where content goes that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
+    :param snapshot: the part of a snapshot that plain transactions are; ``None`` for those of a server.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Assembler:
         budget: int = TRANSACTION_BUFFER_BYTES,
         spool: Spool | None = None,
         slice_bytes: int = SLICE_BYTES,
+        snapshot: SnapshotChunk | None = None,
     ) -> None:
         self.in_progress = InProgress(budget, Spool() if spool is None else spool, slice_bytes)
         self._slice_bytes = slice_bytes
@@ -64,6 +66,7 @@ class Assembler:
         self._resume = ReplayFilter() if resume is None else resume
         self._begins = self._resume.after if begins is None else begins
         self._deliver_prepared = deliver_prepared
+        self._snapshot = snapshot
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
         self._relations: list[Relation] = []
@@ -179,7 +182,9 @@ class Assembler:
         if self._transaction is None:
             begin = self._begin
             assert begin is not None  # TRANSITIONS allows content only after Begin
-            self._transaction = Transaction(begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin)
+            self._transaction = Transaction(
+                begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin, snapshot=self._snapshot
+            )
         return self._transaction
 
     def _content(self, message: c.Content) -> None:

@@ -39,6 +39,7 @@ class SnapshotChunk:
     :param number: the chunk's number within the table, from 1.
     :param last_of_table: whether the table is complete with this chunk.
     :param last: whether the whole snapshot is complete with this chunk.
+    :param partial: whether only rows that a condition selects were read, so that the table is not complete by them.
     """
 
     snapshot_lsn: LSN
@@ -48,6 +49,7 @@ class SnapshotChunk:
     number: int
     last_of_table: bool = False
     last: bool = False
+    partial: bool = False
 
 
 # No slots: the compiled class has them anyway, and Cython does not know the option.

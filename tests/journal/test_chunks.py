@@ -1,0 +1,162 @@
+"""Chunks of a snapshot in the journal: segments of their own, and the record of which tables are complete."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from aiorepl.errors import JournalError
+from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.checked_json import seal
+from aiorepl.journal.metadata_files import POSITION, read_state
+from aiorepl.journal.store import open_store
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.testing import messages as build
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.transaction import SnapshotChunk
+from aiorepl.values.registry import Types
+
+BASE = LSN(0x0FFFF00)
+START = LSN(0x1000000)
+OIDS = {"a": 50001, "b": 50002}
+
+
+def chunk(lsn, table, number, rows=1, *, snapshot_lsn=START, at_once=None, **flags):
+    """Return the slices of a chunk that commits at ``lsn``."""
+    oid = OIDS[table]
+    payloads = [
+        build.begin(final_lsn=lsn, commit_time=1, xid=0),
+        build.relation(oid=oid, namespace="public", name=table, columns=[column("id", 23, key=True)]),
+        *(build.insert(relation=oid, new=[str(row)]) for row in range(rows)),
+        build.commit(commit_lsn=lsn, end_lsn=lsn + 1, commit_time=1),
+    ]
+    header = SnapshotChunk(snapshot_lsn, oid, "public", table, number, **flags)
+    decoder, assembler = Decoder(), Assembler(Types(), snapshot=header)
+    step = at_once or len(payloads)
+    return [
+        part
+        for start in range(0, len(payloads), step)
+        for part in assembler.feed([decoder.decode(each) for each in payloads[start : start + step]])
+    ]
+
+
+def state(folder):
+    """Return the state in ``position.json``."""
+    return read_state(open_store(folder))
+
+
+def tables(folder):
+    """Return start and end by table, as the journal records them."""
+    return {str(table): (table.start_lsn, table.complete) for table in state(folder).tables}
+
+
+async def test_a_chunk_has_a_segment_of_its_own(tmp_path, tools):
+    """However batches are cut, each chunk is one segment, of several blocks if it is large, and readers get its header."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    large = chunk(BASE, "a", 1, 50, at_once=7)
+    rest = [
+        *chunk(BASE + 1, "a", 2, 0, last_of_table=True),
+        *chunk(BASE + 2, "b", 1, 1, last_of_table=True, last=True),
+    ]
+    end = stream.transaction(table.insert("1"))
+    written = [*large, *rest, *stream.slices()]
+    position = stream.position.at(BASE)
+    await tools.write(tmp_path, position, large[:3], [*large[3:], *rest, *written[-1:]], block_bytes=100)
+
+    reader = JournalReader(tmp_path)
+    indexes = [reader.index(segment) for segment in reader.segments()]
+    headers = [part.transaction.snapshot for part in written if part.end_lsn is not None]
+    assert headers == [index.chunk for index in indexes]
+    assert [BASE + 1, BASE + 2, BASE + 3, end] == [index.end.lsn for index in indexes]
+    assert len(indexes[0].blocks) > 2
+    read = await tools.read(reader, 0, end)
+    assert tools.flat(written) == tools.flat(read)
+    assert {(part.transaction.commit_lsn, part.transaction.snapshot) for part in written} == {
+        (part.transaction.commit_lsn, part.transaction.snapshot) for part in read
+    }
+    assert {"read", "insert"} == {change.kind for part in read for change in part.changes}
+
+
+async def test_from_where_a_table_is_complete(tmp_path, tools):
+    """Its first chunk says from where, its last one that it is complete; what a condition selects counts for nothing."""
+    stream = Stream()
+    position = stream.position.at(BASE)
+    await tools.write(tmp_path, position, chunk(BASE, "a", 1), chunk(BASE + 1, "a", 2, last_of_table=True))
+    await tools.write(tmp_path, position, chunk(BASE + 2, "b", 1))
+    expected = {"public.a": (BASE, BASE + 2), "public.b": (BASE + 2, None)}
+    assert expected == tables(tmp_path)
+
+    later = stream.position.lsn + 0x500
+    part = chunk(later, "a", 1, snapshot_lsn=LSN(later - 0x100), last_of_table=True, partial=True)
+    await tools.write(tmp_path, position, part)
+    assert expected == tables(tmp_path)
+    # A change that the stream brought since then may be missing in the chunk.
+    await tools.write(tmp_path, position, chunk(later + 8, "a", 1, snapshot_lsn=LSN(later - 0x100)))
+    assert (later - 0x100, None) == tables(tmp_path)["public.a"]
+
+
+async def test_a_crash_before_the_position_is_written(tmp_path, tools):
+    """The next start takes the chunk's table from its index."""
+    position = Stream().position.at(BASE)
+    await tools.write(tmp_path, position, chunk(BASE, "a", 1))
+    before = (tmp_path / POSITION).read_bytes()
+    await tools.write(tmp_path, position, chunk(BASE + 1, "a", 2, last_of_table=True))
+    (tmp_path / POSITION).write_bytes(before)
+    await tools.write(tmp_path, position)
+    assert {"public.a": (BASE, BASE + 2)} == tables(tmp_path)
+
+
+async def test_files_of_earlier_versions(tmp_path, tools, journal):
+    """An index without a chunk, and a position without tables, are read as before."""
+    folder, stream = journal
+    for path in [*folder.glob("*.index"), folder / POSITION]:
+        fields = json.loads(path.read_bytes().partition(b"\n")[0])
+        for name in ("chunk", "tables", "format"):
+            fields.pop(name, None)
+        path.write_bytes(seal(fields))
+    read = await tools.read(JournalReader(folder), 0, stream.lsn)
+    assert tools.flat(stream.again()) == tools.flat(read)
+    assert () == state(folder).tables
+
+
+@pytest.fixture
+async def pruned(tmp_path, tools):
+    """A journal whose only consumer has read chunks of two tables, of which one is complete, and two transactions."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    position = stream.position.at(BASE)
+    batches = [chunk(BASE, "a", 1, last_of_table=True), chunk(BASE + 1, "b", 1)]
+    for number in range(2):
+        stream.transaction(table.insert(str(number)))
+        batches.append(stream.slices())
+    await tools.write(tmp_path, position, *batches, segment_bytes=1)
+    Cursors(tmp_path).advance("consumer", position.at(stream.lsn))
+    return tmp_path, stream
+
+
+async def test_chunks_of_an_unfinished_table_are_kept(pruned, tools):
+    """However far all consumers are, until the table's last chunk."""
+    folder, stream = pruned
+    reader = JournalReader(folder)
+    first = reader.segments()[0].name
+    assert [first] == prune(folder)
+    await tools.write(folder, stream.position, chunk(LSN(stream.lsn), "b", 2, last_of_table=True))
+    assert 3 == len(prune(folder))
+    assert {"public.a", "public.b"} == set(tables(folder))
+
+
+async def test_a_reader_is_told_which_tables_it_lacks(pruned):
+    """One that begins after a table's first chunk, or whose chunks were pruned."""
+    folder, stream = pruned
+    reader = JournalReader(folder)
+    assert not reader.incomplete(reader.chain(), LSN(0))
+    assert "public.b" not in reader.incomplete(reader.chain(), LSN(BASE + 1))
+    assert "public.a, public.b" in reader.incomplete(reader.chain(), stream.lsn)
+    prune(folder)
+    with pytest.raises(JournalError, match=r"pruned.*all rows of public\.a,.* new snapshot"):
+        reader.readable(LSN(0), "a reader")
