@@ -142,8 +142,9 @@ def _source_schema() -> TableSchema:
     from aiorepl.source.source import Source
 
     schema = TableSchema.of(Source)
-    # The pipeline sets deliver_prepared; connect takes Python objects.
-    hints = {name: hint for name, hint in schema.hints.items() if name not in ("deliver_prepared", "connect")}
+    # The pipeline sets the first two; connect takes Python objects.
+    hidden = ("deliver_prepared", "control_messages", "connect")
+    hints = {name: hint for name, hint in schema.hints.items() if name not in hidden}
     # Source checks these too, but raises at the first error.
     hints |= {
         "proto_version": Literal[1, 2, 3, 4],

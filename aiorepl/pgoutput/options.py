@@ -46,6 +46,7 @@ class Options:
     :param publications: publication names, as in the catalog.
     :param proto_version: 1 to 4, or ``None`` for the highest of the server.
     :param origin: ``"any"``, ``"none"`` (only changes made on this server), or ``None`` for the server's default.
+    :param control_messages: request logical messages if the server supports them, for watermarks and signals.
     """
 
     publications: tuple[str, ...]
@@ -55,6 +56,7 @@ class Options:
     binary: bool = False
     messages: bool = False
     origin: str | None = None
+    control_messages: bool = False
 
     def __post_init__(self) -> None:
         if not self.publications or not all(self.publications):
@@ -95,7 +97,7 @@ class Options:
         }
         if self.binary:
             options["binary"] = "true"
-        if self.messages:
+        if self.messages or (self.control_messages and server >= _MESSAGES[2]):
             options["messages"] = "true"
         if self.streaming is not Streaming.OFF:
             options["streaming"] = self.streaming.value

@@ -85,6 +85,10 @@ class Capture:
         """Return prepared transactions at their PREPARE, because every consumer can keep them."""
         self.source = replace(self.source, deliver_prepared=True)
 
+    def request_control_messages(self) -> None:
+        """Return watermarks and signals as well, where the server supports logical messages."""
+        self.source = replace(self.source, control_messages=True)
+
     @property
     def idle_seconds(self) -> float | None:
         """Seconds since the server has sent something; ``None`` without a stream, and with ``interface="sql"``."""

@@ -198,6 +198,7 @@ class Session:
             resume=resume,
             begins=self._begins,
             deliver_prepared=source.deliver_prepared,
+            messages=source.messages,
             budget=source.transaction_buffer_bytes,
             spool=self._spool,
         )

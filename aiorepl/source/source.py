@@ -44,6 +44,8 @@ class Source:
     :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: deliver prepared transactions when they are prepared. A pipeline sets this if all of its sinks
         support it.
+    :param control_messages: the server sends watermarks and signals of snapshots (``aiorepl.snapshot``, ``aiorepl.signal``)
+        even without ``messages``, if it supports messages. A pipeline sets this.
     :param transaction_buffer_bytes: memory for transactions in progress and prepared ones; more content than that goes to
         ``spill_dir``. Data that cannot go there (a few hundred bytes of each transaction, and descriptions of tables) may
         take half of it.
@@ -71,6 +73,7 @@ class Source:
     origin: str | None = None
     interface: str = "walsender"
     deliver_prepared: bool = False
+    control_messages: bool = False
     transaction_buffer_bytes: int = TRANSACTION_BUFFER_BYTES
     spill_dir: Path | None = None
     failover: bool = False
@@ -124,6 +127,7 @@ class Source:
             binary=self.binary,
             messages=self.messages,
             origin=self.origin,
+            control_messages=self.control_messages,
         )
 
     async def open(self) -> Connection:

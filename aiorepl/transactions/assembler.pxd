@@ -12,7 +12,7 @@ cdef class Assembler:
     cdef public Py_ssize_t unknown_prepared
     cdef readonly object _state  # for tests of the table of transitions
     cdef object _resume, _begins, _begin, _transaction, _origin, _pending, _preparing, _snapshot
-    cdef bint _deliver_prepared, _first, _skip
+    cdef bint _deliver_prepared, _user_messages, _first, _skip
     cdef readonly Layouts layouts
     cdef dict _handlers
     cdef list _relations, _slices, _changes

@@ -16,6 +16,7 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
+from aiorepl.transactions.control_messages import is_control
 from aiorepl.transactions.in_progress import InProgress
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
 from aiorepl.transactions.replay import ReplayFilter
@@ -40,6 +41,8 @@ class Assembler:
     :param begins: where the server begins to send; ``resume.after`` by default.
     :param deliver_prepared: deliver prepared transactions at their PREPARE, and their outcome later; otherwise they are
         delivered when they commit, and never if they roll back.
+    :param messages: deliver users' logical messages; otherwise only watermarks and signals are, and the others get no
+        ordinal.
     :param budget: bytes in memory for all transactions in progress.
     :param spool: where content goes that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
@@ -54,6 +57,7 @@ class Assembler:
         resume: ReplayFilter | None = None,
         begins: LSN | None = None,
         deliver_prepared: bool = False,
+        messages: bool = True,
         budget: int = TRANSACTION_BUFFER_BYTES,
         spool: Spool | None = None,
         slice_bytes: int = SLICE_BYTES,
@@ -67,6 +71,7 @@ class Assembler:
         self._begins = self._resume.after if begins is None else begins
         self._deliver_prepared = deliver_prepared
         self._snapshot = snapshot
+        self._user_messages = messages
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
         self._relations: list[Relation] = []
@@ -198,13 +203,13 @@ class Assembler:
     def _message(self, message: m.Message) -> None:
         if not message.transactional:
             self._emit(None)
-            if message.lsn > self._resume.after:
+            if message.lsn > self._resume.after and (self._user_messages or is_control(message)):
                 change = c.Message(None, 0, message)
                 size = len(message.payload) + _OVERHEAD
                 self._slices.append(Slice(None, (change,), True, LSN(message.lsn), size))
         elif self._state is State.BETWEEN:
             raise ProtocolError("transactional, but outside of a transaction", message="Message")
-        else:
+        elif self._user_messages:
             self._content(message)
 
     def _set_origin(self, origin: m.Origin) -> None:

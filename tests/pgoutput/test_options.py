@@ -26,6 +26,12 @@ def test_defaults(server, best):
     assert {"proto_version": str(best), "publication_names": '"p"'} == Options(("p",)).negotiate(server)
 
 
+@pytest.mark.parametrize("server", SERVERS)
+def test_control_messages(server):
+    """Control messages are requested where the server supports messages, and are no error elsewhere."""
+    assert (server >= 14) == ("messages" in Options(("p",), control_messages=True).negotiate(server))
+
+
 def test_a_server_of_the_future():
     """A server newer than this library speaks the newest version that the library does."""
     assert 4 == best_version(19)

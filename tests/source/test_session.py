@@ -260,12 +260,12 @@ async def test_heartbeats_are_not_delivered(begin):
     """Heartbeats move the ledger and are not delivered; other messages with the prefix are."""
     beat = build.message(transactional=False, lsn=200, prefix="aiorepl", content=b"")
     theirs = build.message(transactional=False, lsn=210, prefix="aiorepl", content=b"x")
-    session, connection, ledger = await begin(heartbeat_interval=5)
+    session, connection, ledger = await begin(heartbeat_interval=5, messages=True)
     connection.reads = [[data(200, beat), data(210, theirs)]]
     slices = await session.receive()
     assert [(0, LSN(200)), (1, LSN(210))] == [(len(part.changes), part.end_lsn) for part in slices]
     assert LSN(210) == ledger.end
 
-    session, connection, _ = await begin()
+    session, connection, _ = await begin(messages=True)
     connection.reads = [[data(200, beat)]]
     assert [1] == [len(part.changes) for part in await session.receive()]

@@ -1,0 +1,343 @@
+"""Which rows of a chunk the stream has overtaken: the window between a table's low watermark and a chunk's high watermark. Pure.
+
+A chunk is read under a snapshot S and delivered when its high watermark comes through the stream. The stream has then delivered
+every transaction that committed before the watermark. Those that are visible in S are contained in the chunk. The others have
+changed rows that the chunk has in an older state, so these rows are dropped: the sinks have them in a newer state already.
+Unlike in DBLog, where every key between two watermarks counts, the transaction's visibility decides, so no row is dropped that
+the stream has not replaced.
+
+An update does not contain TOASTed columns that it did not change. If the stream delivers such an update of a row, and the
+row's chunk comes later or drops it, the sinks lack these columns. The window remembers the row's key as *owed*, and the reader
+reads it again by its key.
+
+Source: "DBLog: A Watermark Based Change-Data-Capture Framework" (2020); "System Information Functions",
+``pg_current_snapshot``; ``XidInMVCCSnapshot`` in snapmgr.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged, columns_of
+from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
+from aiorepl.transactions.rows import Raw
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.registry import Types
+
+Key = tuple[bytes, ...]
+"""The texts of a row's key columns."""
+
+ColumnLayout = tuple[tuple[str, int, int], ...]
+"""Name, type oid and type modifier of each column."""
+
+# Memory for a key beside its bytes: the tuple, its columns, and the places in sets.
+_KEY_BYTES: Final = 200
+_HALF: Final = 1 << 31
+_XIDS: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """The result of ``pg_current_snapshot()``: which transactions a snapshot sees.
+
+    :param xmin: every transaction before this xid had ended; xids have their epoch.
+    :param xmax: no transaction from this xid on is visible.
+    :param in_progress: the transactions between them that had not ended.
+    """
+
+    xmin: int
+    xmax: int
+    in_progress: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> Visibility:
+        """Parse ``xmin:xmax:xip,xip…``.
+
+        :raises ValueError: the text has another form.
+        """
+        xmin, xmax, listed = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in listed.split(",") if xid))
+
+    def sees(self, xid: int) -> bool:
+        """Whether a committed transaction is visible.
+
+        :param xid: without its epoch, as in the stream; at most two billion transactions away.
+        """
+        full = self.xmax + (xid - self.xmax + _HALF) % _XIDS - _HALF
+        return full < self.xmin or (full < self.xmax and full not in self.in_progress)
+
+
+@dataclass(slots=True)
+class _Touched:
+    """What one transaction did to the table.
+
+    :param partial: the keys of rows that were delivered without some of their columns.
+    :param everything: any row may have been changed: by a TRUNCATE, or keys are not known.
+    :param layout: the columns of the rows that were delivered.
+    """
+
+    keys: set[Key] = field(default_factory=set)
+    partial: set[Key] = field(default_factory=set)
+    everything: bool = False
+    layout: ColumnLayout | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What may be delivered of a chunk.
+
+    :param dropped: the keys whose rows are dropped.
+    :param again: why the chunk has to be read again, as a predicate; ``None`` if it can be delivered.
+    """
+
+    dropped: frozenset[Key]
+    again: str | None = None
+
+
+class Window:
+    """Collects the changes of one table from its low watermark on.
+
+    :param oid: the table as the stream names it: the root with ``publish_via_partition_root``.
+    :param key: the names of the columns that identify a row.
+    :param types: how to print binary columns.
+    :param limit_bytes: memory for the keys. A transaction with more keys counts as one that changed every row.
+    :ivar owed: the keys of rows that the sinks may lack columns of; ``None`` if there were too many to remember.
+    """
+
+    def __init__(self, oid: int, key: Sequence[str], types: Types, limit_bytes: int) -> None:
+        self.oid = oid
+        self.owed: set[Key] | None = set()
+        self._key = tuple(key)
+        self._types = types
+        self._limit = limit_bytes
+        self._bytes = 0
+        self._owed_bytes = 0
+        self._ranges_remain = True
+        # By xid, in the order of the commits.
+        self._committed: dict[int, _Touched] = {}
+        # Transactions that were delivered at their PREPARE and are not decided.
+        self._prepared: dict[int, _Touched] = {}
+        # The transaction that is being delivered.
+        self._open: tuple[Transaction, _Touched] | None = None
+        # The last relation, and the indexes of its key columns; None if it lacks one.
+        self._relation: Relation | None = None
+        self._positions: tuple[int, ...] | None = None
+
+    @property
+    def memory(self) -> int:
+        """The bytes of the keys in memory, approximately."""
+        return self._bytes + self._owed_bytes
+
+    def observe(self, part: Slice) -> None:
+        """Take the next slice of the stream."""
+        header = part.transaction
+        if header is None:
+            return
+        if part.two_phase is not None and header.prepared and not isinstance(part.two_phase, _PREPARES):
+            self._decide(part.two_phase)
+            return
+        for change in part.changes:
+            self._add(header, change)
+        if part.end_lsn is not None:
+            self._close(header)
+
+    def rewound(self) -> None:
+        """Forget the transaction that is being delivered: the stream is read again."""
+        self._open = None
+
+    def judge(self, snapshot: Visibility, relation: Relation) -> Verdict:
+        """Decide at a chunk's high watermark which of its rows may be delivered.
+
+        :param relation: the table as it was when the chunk was read.
+        """
+        layout = layout_of(relation)
+        dropped: set[Key] = set()
+        for xid, touched in self._committed.items():
+            if snapshot.sees(xid):
+                continue
+            if touched.everything:
+                return Verdict(frozenset(), "a transaction changed or truncated too many of its rows")
+            if touched.layout not in (None, layout):
+                return Verdict(frozenset(), "its columns were altered")
+            dropped |= touched.keys
+        return Verdict(frozenset(dropped))
+
+    def prune(self, snapshot: Visibility) -> None:
+        """Forget the transactions that are visible in a chunk's snapshot, and so in all later ones."""
+        for xid in [xid for xid in self._committed if snapshot.sees(xid)]:
+            self._bytes -= self._committed.pop(xid).bytes
+
+    def take_owed(self) -> set[Key] | None:
+        """Return the owed keys to be read again, all ranges of the table having been delivered; ``None``: too many.
+
+        From now on a key is owed only if the window of its own chunk drops it.
+        """
+        owed, self.owed = self.owed, set()
+        self._owed_bytes = 0
+        self._ranges_remain = False
+        return owed
+
+    def owe_dropped(self, snapshot: Visibility) -> None:
+        """Owe again what was updated in part while the owed keys were read under ``snapshot``."""
+        for xid, touched in self._committed.items():
+            if not snapshot.sees(xid):
+                self._owe(touched.partial)
+
+    def key_of(self, relation: Relation, columns: Sequence[Raw], kinds: bytes | None) -> Key | None:
+        """Return the key of a row; ``None`` if the row lacks a column of it."""
+        if relation is not self._relation:
+            self._relation, self._positions = relation, self._positions_of(relation)
+        positions = self._positions
+        if positions is None:
+            return None
+        key = []
+        for index in positions:
+            raw = columns[index]
+            if not isinstance(raw, bytes):
+                return None
+            if kinds is not None and kinds[index] == BINARY:
+                raw = self._types.text(relation.columns[index].type_oid, BINARY)(raw).encode()
+            key.append(raw)
+        return tuple(key)
+
+    def _positions_of(self, relation: Relation) -> tuple[int, ...] | None:
+        indexes = {name: index for index, name in enumerate(relation.names)}
+        if any(name not in indexes for name in self._key):
+            return None
+        return tuple(indexes[name] for name in self._key)
+
+    def _add(self, header: Transaction, change: Change) -> None:
+        if isinstance(change, Truncate):
+            if any(relation.oid == self.oid for relation in change.relations):
+                self._touched(header).everything = True
+        elif isinstance(change, RowChange) and change.layout.relation.oid == self.oid:
+            self._add_row(self._touched(header), change)
+
+    def _add_row(self, touched: _Touched, change: RowChange) -> None:
+        relation = change.layout.relation
+        described = layout_of(relation)
+        if touched.layout is None:
+            touched.layout = described
+        elif touched.layout != described:
+            touched.everything = True
+        found: list[Key | None] = []
+        if change.raw_old is not None:
+            found.append(self.key_of(relation, change.raw_old, change.old_kinds))
+        new = None if isinstance(change, Delete) else self._new_key(change)
+        if not isinstance(change, Delete):
+            found.append(new)
+        for key in found:
+            if key is None:
+                touched.everything = True
+            else:
+                self._remember(touched, key)
+        if new is not None and any_unchanged(change.raw_new or []):
+            if not touched.everything:
+                touched.partial.add(new)
+            if self._ranges_remain:
+                self._owe((new,))
+
+    def _new_key(self, change: RowChange) -> Key | None:
+        """The key of the new row; a TOASTed column of the key that did not change is in the old row, if that was sent."""
+        columns, kinds = change.raw_new or [], change.new_kinds
+        if isinstance(change, Update) and change.raw_old is not None and any_unchanged(columns):
+            old_kinds = change.old_kinds
+            pairs = enumerate(zip(columns, change.raw_old, strict=True))
+            merged = [(old, True) if new is UNCHANGED else (new, False) for _, (new, old) in pairs]
+            columns = [raw for raw, _ in merged]
+            if kinds is not None and old_kinds is not None:
+                kinds = bytes(
+                    old if is_old else new
+                    for (_, is_old), new, old in zip(merged, kinds, old_kinds, strict=True)
+                )
+        return self.key_of(change.layout.relation, columns, kinds)
+
+    def _remember(self, touched: _Touched, key: Key) -> None:
+        if touched.everything or key in touched.keys:
+            return
+        size = _size(key)
+        if self._bytes + size > self._limit:
+            touched.everything = True
+            touched.keys, touched.partial = set(), set()
+            self._bytes -= touched.bytes
+            touched.bytes = 0
+            return
+        touched.keys.add(key)
+        touched.bytes += size
+        self._bytes += size
+
+    def _owe(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if self.owed is None or key in self.owed:
+                continue
+            self._owed_bytes += _size(key)
+            if self._owed_bytes > self._limit:
+                self.owed, self._owed_bytes = None, 0
+            else:
+                self.owed.add(key)
+
+    def _touched(self, header: Transaction) -> _Touched:
+        if self._open is None or self._open[0].commit_lsn != header.commit_lsn:
+            self._open = header, _Touched()
+        return self._open[1]
+
+    def _close(self, header: Transaction) -> None:
+        opened, self._open = self._open, None
+        if opened is None or opened[0].commit_lsn != header.commit_lsn:
+            return
+        target = self._prepared if header.prepared else self._committed
+        known = target.get(header.xid)
+        target[header.xid] = opened[1] if known is None else _merged(known, opened[1])
+
+    def _decide(self, outcome: object) -> None:
+        """Count a prepared transaction from its COMMIT PREPARED on, which makes it visible to sinks and to snapshots."""
+        assert isinstance(outcome, (m.CommitPrepared, m.RollbackPrepared))
+        touched = self._prepared.pop(outcome.xid, None)
+        if touched is None:
+            return
+        if isinstance(outcome, m.CommitPrepared):
+            self._committed[outcome.xid] = touched
+        else:
+            self._bytes -= touched.bytes
+
+
+_PREPARES: Final = (m.Prepare, m.StreamPrepare)
+
+
+def _merged(known: _Touched, again: _Touched) -> _Touched:
+    """What a transaction did, of which a part was delivered twice because a sink has lost it."""
+    return _Touched(
+        known.keys | again.keys,
+        known.partial | again.partial,
+        known.everything or again.everything or known.layout != again.layout,
+        known.layout,
+        known.bytes + again.bytes,
+    )
+
+
+def _size(key: Key) -> int:
+    return _KEY_BYTES + sum(map(len, key))
+
+
+def layout_of(relation: Relation) -> ColumnLayout:
+    """Return what a change of must be noticed while a table is read; the replica identity does not matter."""
+    return tuple((column.name, column.type_oid, column.type_modifier) for column in relation.columns)
+
+
+def rows_of(changes: Iterable[Change], window: Window, dropped: frozenset[Key]) -> Iterator[RowChange]:
+    """Yield the rows of a chunk that are not dropped."""
+    for change in changes:
+        assert isinstance(change, RowChange)
+        key = window.key_of(
+            change.layout.relation,
+            columns_of(change.message.payload, change.message.new_at),
+            change.new_kinds,
+        )
+        if key not in dropped:
+            yield change
