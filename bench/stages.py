@@ -31,7 +31,7 @@ from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl.wire.frames import FrameBuffer, XLogData
+from aiorepl.wire.frames import FrameBuffer, Received, XLogData
 
 _READ = 64 * 1024
 _ROUNDS = 5
@@ -83,13 +83,14 @@ async def drain(dsn: str, end: LSN, options: dict[str, str]) -> bytes:
     await connection.start_replication("stages", LSN(0), options)
     parts: list[bytes] = []
     while True:
-        for frame in await connection.receive():
-            if isinstance(frame, XLogData):
-                numbers = frame.start, frame.end, frame.sent_at
-                head = b"w" + b"".join(number.to_bytes(8, "big") for number in numbers)
-                length = (4 + len(head) + len(frame.payload)).to_bytes(4, "big")
-                parts += [b"d", length, head, frame.payload]
-            elif frame.wal_end >= end:
+        for item in await connection.receive():
+            if isinstance(item, list):
+                for frame in item:
+                    numbers = frame.start, frame.end, frame.sent_at
+                    head = b"w" + b"".join(number.to_bytes(8, "big") for number in numbers)
+                    length = (4 + len(head) + len(frame.payload)).to_bytes(4, "big")
+                    parts += [b"d", length, head, frame.payload]
+            elif item.wal_end >= end:
                 await connection.close()
                 return b"".join(parts)
 
@@ -127,7 +128,9 @@ def reads(recorded: Recorded) -> Iterator[list[XLogData]]:
     for at in range(0, len(recorded.frames), _READ):
         portion = recorded.frames[at : at + _READ]
         buffer.space()[: len(portion)] = portion
-        yield buffer.advance(len(portion))  # type: ignore[misc] # nothing else was recorded
+        inbox: list[Received] = []
+        buffer.advance(len(portion), inbox)
+        yield from inbox  # type: ignore[misc] # nothing but XLogData was recorded
 
 
 def slices(recorded: Recorded) -> Iterator[list[Slice]]:

@@ -26,9 +26,8 @@ from aiorepl.transactions.spool import Spool
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl.wire.frames import runs
+from aiorepl.wire.frames import Received
 from aiorepl.wire.interface import Connection, Restart
-from aiorepl.wire.protocol import CopyFrame
 from aiorepl.wire.server_errors import missing_publication
 
 _log = logging.getLogger("aiorepl.session")
@@ -136,13 +135,13 @@ class Session:
                 return None
             if self._failure is not None:
                 raise self._failure
-            frames = await self._connection.receive()
-            if not frames:
+            received = await self._connection.receive()
+            if not received:
                 # CopyDone from the server is an error, because the stream is not complete.
                 raise ConnectionLost(
                     "the server ended the stream: it is shutting down, or its walsender was terminated"
                 )
-            self._assembled = self._assemble(frames)
+            self._assembled = self._assemble(received)
             relations = self._assembler.take_relations()
             type_oids = {column.type_oid for relation in relations for column in relation.columns}
             self._missing_types = set().union(*map(self._types.missing, type_oids))
@@ -203,21 +202,21 @@ class Session:
             spool=self._spool,
         )
 
-    def _assemble(self, frames: Sequence[CopyFrame | Restart]) -> list[Slice]:
+    def _assemble(self, received: Sequence[Received | Restart]) -> list[Slice]:
         slices: list[Slice] = []
         try:
-            for run in runs(frames):
-                if isinstance(run, list):
-                    slices += self._record(self._assembler.feed(self._decoder.messages(run)))
+            for item in received:
+                if isinstance(item, list):
+                    slices += self._record(self._assembler.feed(self._decoder.messages(item)))
                     self._received = self._decoder.position
-                elif isinstance(run, Restart):
+                elif isinstance(item, Restart):
                     self._status_updates.report()
                     self._assembler.in_progress.clear()
                     self._start_assembler(ReplayFilter(self._end))
                 else:
-                    self._received = run.wal_end
+                    self._received = item.wal_end
                     if not self._assembler.open:
-                        slices += self._keepalive(LSN(run.wal_end))
+                        slices += self._keepalive(LSN(item.wal_end))
         except ProtocolError as error:
             # The slices before the invalid message are delivered first.
             self._failure = error.at(self._decoder.position)

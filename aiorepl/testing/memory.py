@@ -29,7 +29,7 @@ from aiorepl.testing.script import Error
 from aiorepl.testing.stream import Stream
 from aiorepl.testing.walsender import ScriptedWalsender
 from aiorepl.values.types import TypeInfo
-from aiorepl.wire.frames import Keepalive, XLogData
+from aiorepl.wire.frames import Keepalive, Received, XLogData
 from aiorepl.wire.interface import Connection, CreatedSlot, System
 
 
@@ -177,30 +177,29 @@ class _Connection:
         self._slot.stream.listeners.append(self._readable.set)
         self._started = True
 
-    async def receive(self) -> Sequence[XLogData | Keepalive]:
+    async def receive(self) -> Sequence[Received]:
         """Wait for frames, and return all that are ready."""
         while True:
             if self._error is not None:
                 raise self._error
-            if frames := self._frames():
-                return frames
+            if received := self._read():
+                return received
             self._readable.clear()
             await self._readable.wait()
 
-    def _frames(self) -> list[XLogData | Keepalive]:
-        frames: list[XLogData | Keepalive] = []
+    def _read(self) -> list[Received]:
+        frames: list[XLogData] = []
         size = 0
         while size < self._read_bytes and (self._unread or self._read_unit()):
             frame = self._unread.popleft()
             frames.append(frame)
             size += len(frame.payload)
-        if self._unread or size >= self._read_bytes:
-            return frames
-        if self._keepalive:
+        received: list[Received] = [frames] if frames else []
+        if self._keepalive and not self._unread and size < self._read_bytes:
             # The server reports that everything was sent.
             self._keepalive = False
-            frames.append(Keepalive(self._slot.stream.lsn, 0, False))
-        return frames
+            received.append(Keepalive(self._slot.stream.lsn, 0, False))
+        return received
 
     def _read_unit(self) -> bool:
         """Append the next unit to the unread frames; return whether there was one."""

@@ -25,6 +25,7 @@ from aiorepl.errors import (
 )
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
+from aiorepl.wire.frames import Received
 from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
@@ -35,7 +36,7 @@ from aiorepl.wire.opening import (
     exposure,
     is_sql_ascii,
 )
-from aiorepl.wire.protocol import CopyFrame, ReplicationProtocol
+from aiorepl.wire.protocol import ReplicationProtocol
 from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
@@ -212,7 +213,7 @@ class ReplicationConnection:
         except ServerError as error:
             raise slot_problem(error, slot) from None
 
-    async def receive(self) -> list[CopyFrame]:
+    async def receive(self) -> list[Received]:
         """Return all frames that have arrived, at least one; an empty list when the server ended the stream.
 
         Between calls at most about a megabyte is read ahead.

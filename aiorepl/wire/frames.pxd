@@ -13,18 +13,15 @@ cdef class XLogData:
     cdef readonly bytes payload
 
 
-@cython.locals(others=list)
-cpdef list sort(list frames, list inbox)
-
-
 cdef class FrameBuffer:
     cdef Py_ssize_t _least, _start, _end, _surplus
     cdef bytearray _memory
     cdef bint _large
+    cdef readonly Py_ssize_t received
     cdef public object damage
 
     @cython.locals(
-        frames=list, memory=bytearray, data="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t,
-        after=Py_ssize_t, stop=Py_ssize_t,
+        others=list, run=list, received=Py_ssize_t, memory=bytearray, data="const unsigned char*", at=Py_ssize_t,
+        end=Py_ssize_t, length=Py_ssize_t, after=Py_ssize_t, stop=Py_ssize_t,
     )
-    cpdef list advance(self, Py_ssize_t count)
+    cpdef list advance(self, Py_ssize_t count, list inbox)

@@ -2,7 +2,7 @@
 
 A frame is a type byte, an Int32 length that counts itself, and the body. The transport reads into a ``FrameBuffer``, which
 returns all complete frames of a read at once, because a call for each would cost more than the frame. XLogData and
-keepalives have classes of their own; all others are a ``Frame``.
+keepalives have classes of their own, and go to the inbox of the consumer; all others are a ``Frame``.
 
 Source: "Message Formats" and "Streaming Replication Protocol" in the PostgreSQL documents.
 """
@@ -10,7 +10,6 @@ Source: "Message Formats" and "Streaming Replication Protocol" in the PostgreSQL
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from aiorepl import byteops
@@ -82,39 +81,8 @@ class Frame(NamedTuple):
         return f"<Frame {self.kind!r} of {len(self.body)} bytes>"
 
 
-CopyFrame = XLogData | Keepalive
-AnyFrame = CopyFrame | Frame
-
-
-def sort(frames: list[AnyFrame], inbox: list[CopyFrame]) -> list[tuple[int, Keepalive | Frame]]:
-    """Put XLogData and keepalives into the inbox; return all frames except XLogData for immediate handling.
-
-    Each returned frame comes with its index in the inbox.
-    """
-    others: list[tuple[int, Keepalive | Frame]] = []
-    for frame in frames:
-        if isinstance(frame, XLogData):
-            inbox.append(frame)
-        else:
-            others.append((len(inbox), frame))
-            if isinstance(frame, Keepalive):
-                inbox.append(frame)
-    return others
-
-
-def runs(frames: Iterable[Any]) -> Iterator[list[XLogData] | Any]:
-    """Yield the frames, with consecutive XLogData grouped in lists."""
-    run: list[XLogData] = []
-    for frame in frames:
-        if isinstance(frame, XLogData):
-            run.append(frame)
-        else:
-            if run:
-                yield run
-                run = []
-            yield frame
-    if run:
-        yield run
+Received = list[XLogData] | Keepalive
+"""An item of an inbox: consecutive XLogData, which a consumer handles together, or a keepalive."""
 
 
 class FrameBuffer:
@@ -129,6 +97,8 @@ class FrameBuffer:
         self._large = False
         # The missing bytes of a message that was cut at its limit.
         self._surplus = 0
+        self.received = 0
+        """The number of XLogData and keepalives so far."""
         self.damage: ProtocolError | None = None
         """The invalid length or message after the frames that were returned; ``None`` while the stream is valid."""
 
@@ -138,12 +108,20 @@ class FrameBuffer:
             self._make_room()
         return memoryview(self._memory)[self._end :]
 
-    def advance(self, count: int) -> list[AnyFrame]:
-        """Return the frames that are complete after ``count`` more bytes, up to an invalid one (``damage``)."""
+    def advance(self, count: int, inbox: list[Received]) -> list[tuple[int, Keepalive | Frame]]:
+        """Process the frames that are complete after ``count`` more bytes, up to an invalid one (``damage``).
+
+        :param inbox: XLogData and keepalives are appended. XLogData that follow XLogData extend its last list.
+        :returns: all frames except XLogData, each with the length that the inbox had before it.
+        """
         self._end += count
-        frames: list[AnyFrame] = []
+        others: list[tuple[int, Keepalive | Frame]] = []
         if self.damage is not None:
-            return frames
+            return others
+        run: list[XLogData] | None = None
+        if inbox and isinstance(inbox[-1], list):
+            run = inbox[-1]
+        received = 0
         if self._surplus:
             self._skip_surplus(count)
         memory, at, end = self._memory, self._start, self._end
@@ -159,13 +137,17 @@ class FrameBuffer:
                 if after > end:
                     # Runs at most once per read.
                     if (begun := self._check_partial(memory[at : at + 6], length, end - at)) is not None:
-                        frames.append(Frame(begun, byteops.cut(data, at + 5, at + 5 + LARGEST_MESSAGE)))
+                        frame = Frame(begun, byteops.cut(data, at + 5, at + 5 + LARGEST_MESSAGE))
+                        others.append((len(inbox), frame))
                         self._surplus = after - end
                         at = end
                     break
                 if data[at] == _COPY_DATA:
                     if length >= 29 and data[at + 5] == _XLOG:
-                        frames.append(
+                        if run is None:
+                            run = []
+                            inbox.append(run)
+                        run.append(
                             XLogData(
                                 byteops.uint64(data, at + 6),
                                 byteops.uint64(data, at + 14),
@@ -174,23 +156,29 @@ class FrameBuffer:
                             )
                         )
                     else:
-                        frames.append(_replication(byteops.cut(data, at + 5, after)))
-                elif data[at] in _MESSAGES:
-                    stop = min(after, at + 5 + LARGEST_MESSAGE)
-                    frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, stop)))
+                        keepalive = _replication(byteops.cut(data, at + 5, after))
+                        others.append((len(inbox), keepalive))
+                        inbox.append(keepalive)
+                        run = None
+                    received += 1
                 else:
-                    frames.append(Frame(_letter(data[at]), byteops.cut(data, at + 5, after)))
+                    stop = min(after, at + 5 + LARGEST_MESSAGE) if data[at] in _MESSAGES else after
+                    frame = Frame(_letter(data[at]), byteops.cut(data, at + 5, stop))
+                    others.append((len(inbox), frame))
+                    # XLogData after this frame is not put before its index.
+                    run = None
                 at = after
         except ProtocolError as error:
             self.damage = error
-        if frames:
-            self._large = at - self._start > len(frames) * (self._least // 4)
+        if received or others:
+            self.received += received
+            self._large = at - self._start > (received + len(others)) * (self._least // 4)
         self._start = at
         if at == end:
             self._start = self._end = 0
             if len(memory) > self._least and not self._keeps_capacity():
                 self._memory = bytearray(self._least)
-        return frames
+        return others
 
     def _skip_surplus(self, count: int) -> None:
         passed = min(count, self._surplus)

@@ -22,8 +22,7 @@ from aiorepl.errors import (
     ServerNotice,
 )
 from aiorepl.wire import frames
-from aiorepl.wire.frames import CopyFrame as CopyFrame  # noqa: PLC0414 - what ``receive`` gives
-from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, XLogData
+from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, Received
 from aiorepl.wire.read_pacing import Timer
 
 _INBOX_BYTES: Final = 1024 * 1024
@@ -63,7 +62,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._transport = transport
         self._loop = loop
         self._buffer = FrameBuffer()
-        self._inbox: list[CopyFrame] = []
+        self._inbox: list[Received] = []
         self._inbox_size = 0
         # The WAL position of the last frame, for error messages.
         self._position = 0
@@ -164,21 +163,22 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
     def _process(self, nbytes: int) -> None:
         """Put stream frames into the inbox, without a Python loop per frame, and handle all other frames."""
-        inbox, pending = self._inbox, self._buffer.pending
-        before = len(inbox)
-        others = frames.sort(self._buffer.advance(nbytes), inbox)
+        inbox, buffer = self._inbox, self._buffer
+        pending, received = buffer.pending, buffer.received
+        others = buffer.advance(nbytes, inbox)
         try:
-            for place, frame in others:
+            for index, frame in others:
                 try:
                     self._dispatch(frame)
                 except BaseException:
-                    del inbox[place:]  # frames after an invalid one cannot be trusted
+                    del inbox[index:]  # frames after an invalid one cannot be trusted
                     raise
         finally:
-            if (count := len(inbox) - before) > 0:
-                self._inbox_size += pending + nbytes - self._buffer.pending + count * _FRAME_OVERHEAD
+            if (count := buffer.received - received) > 0:
+                self._inbox_size += pending + nbytes - buffer.pending + count * _FRAME_OVERHEAD
+            if inbox:
                 last = inbox[-1]
-                self._position = last.start if isinstance(last, XLogData) else last.wal_end
+                self._position = last[-1].start if isinstance(last, list) else last.wal_end
 
     def _dispatch(self, frame: Keepalive | Frame) -> None:
         if isinstance(frame, Frame):
@@ -233,7 +233,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             raise error
         return self._rows
 
-    async def receive(self) -> list[CopyFrame]:
+    async def receive(self) -> list[Received]:
         """Return all frames that have arrived, at least one; an empty list once the server has ended the stream.
 
         :raises ServerError: the server ended the stream with an error; earlier calls returned the frames before it.
@@ -341,7 +341,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         error, self._error = self._error, None
         return error
 
-    def _take_inbox(self) -> list[CopyFrame]:
+    def _take_inbox(self) -> list[Received]:
         inbox, self._inbox, self._inbox_size = self._inbox, [], 0
         if self._paused:
             self._paused = False

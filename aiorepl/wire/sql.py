@@ -25,7 +25,7 @@ from aiorepl.cancellation import Resumable
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, ServerNotice, SlotError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.wire.commands import require_slot
-from aiorepl.wire.frames import Keepalive, XLogData
+from aiorepl.wire.frames import Keepalive, Received, XLogData
 from aiorepl.wire.interface import CreatedSlot, Restart, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
@@ -49,8 +49,6 @@ _FIRST_FETCH_ROWS: Final = 100
 _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
 _ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
-
-SqlFrame = XLogData | Keepalive | Restart
 
 _SYSTEM: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
@@ -226,7 +224,7 @@ class SqlConnection:
         await self._fetch(_KEEPALIVE, timeout=ANSWER_SECONDS)
         self._advanced = self._requested = await self._require_unmoved(confirmed)
 
-    async def receive(self) -> list[SqlFrame]:
+    async def receive(self) -> list[Received | Restart]:
         """Return the next frames of a round, or its end. A cancelled call consumes nothing.
 
         :raises SlotError: another consumer has moved the slot.
@@ -287,7 +285,7 @@ class SqlConnection:
         """Return ``None``: a peek may take long, and TCP keepalives detect a peer that is gone."""
         return None
 
-    async def _receive(self) -> list[SqlFrame]:
+    async def _receive(self) -> list[Received | Restart]:
         begins = self._cursor is None
         if begins:
             await self._begin_round()
@@ -300,7 +298,7 @@ class SqlConnection:
             await self._require_unmoved(self._requested)
         if rows:
             self._count += len(rows)
-            frames: list[SqlFrame] = []
+            frames: list[XLogData] = []
             before = self.bytes_received
             for row in rows:
                 at = LSN.parse(row["lsn"])
@@ -308,11 +306,11 @@ class SqlConnection:
                 frames.append(XLogData(at, at, 0, row["data"]))
             mean = (self.bytes_received - before) // len(rows)
             self._fetch_rows = min(max(_FETCH_BYTES // max(mean, 1), 1), _FETCH_ROWS)
-            return frames
+            return [frames]
         # A round that stopped at the limit does not show that the WAL after its last transaction is empty.
         limited = self._count >= self._limit
         await self._end_round()
-        idle: list[SqlFrame] = [] if limited else [Keepalive(self._until, 0, reply_requested=False)]
+        idle = [] if limited else [Keepalive(self._until, 0, reply_requested=False)]
         return [*idle, Restart()]
 
     async def _begin_round(self) -> None:

@@ -8,7 +8,6 @@ from aiorepl import LSN, Source
 from aiorepl.pgoutput.options import Options
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl.wire.frames import XLogData
 from aiorepl.wire.sql import SqlConnection
 
 ROUTES = [ReplicationConnection, SqlConnection]
@@ -31,8 +30,9 @@ async def written(replicated):
 async def messages(connection, received):
     """Gather the messages up to the second commit."""
     while sum(payload[:1] == b"C" for payload in received) < 2:
-        frames = await connection.receive()
-        received += [frame.payload for frame in frames if isinstance(frame, XLogData)]
+        for item in await connection.receive():
+            if isinstance(item, list):
+                received += [frame.payload for frame in item]
 
 
 @pytest.mark.both_loops

@@ -9,7 +9,6 @@ import pytest
 from aiorepl import LSN, Pipeline, Sink, Source, connect
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.pgoutput.options import Options
-from aiorepl.wire.frames import XLogData
 from aiorepl.wire.interface import Restart
 from aiorepl.wire.sql import SqlConnection
 
@@ -40,12 +39,13 @@ async def polled(connection):
     """The number of messages in a round; all of it is confirmed."""
     count = 0
     while True:
-        for frame in await connection.receive():
-            if isinstance(frame, Restart):
+        for item in await connection.receive():
+            if isinstance(item, Restart):
                 return count
-            if isinstance(frame, XLogData):
-                count += 1
-                connection.send_status(LSN(frame.end), LSN(frame.end), LSN(frame.end))
+            if isinstance(item, list):
+                count += len(item)
+                end = LSN(item[-1].end)
+                connection.send_status(end, end, end)
 
 
 @pytest.fixture

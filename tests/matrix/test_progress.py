@@ -18,7 +18,6 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl.wire.frames import XLogData
 
 DEADLINE = 90.0
 LARGE = "INSERT INTO items SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i"
@@ -45,9 +44,10 @@ async def other(database: str, client: asyncpg.Connection) -> AsyncIterator[asyn
 async def received(connection: ReplicationConnection, decoder: Decoder) -> AsyncIterator[Any]:
     """The messages as they come."""
     while True:
-        for frame in await connection.receive():
-            if isinstance(frame, XLogData):
-                yield decoder.decode(frame.payload)
+        for item in await connection.receive():
+            if isinstance(item, list):
+                for message in decoder.messages(item):
+                    yield message
 
 
 async def first(kind: type, messages: AsyncIterator[Any]) -> Any:

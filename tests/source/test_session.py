@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import groupby
 
 import pytest
 
@@ -34,7 +35,11 @@ class Connection:
         self.started = (slot, lsn)
 
     async def receive(self):
-        return self.reads.pop(0)
+        received = []
+        for kind, group in groupby(self.reads.pop(0), type):
+            frames = list(group)
+            received += [frames] if kind is XLogData else frames
+        return received
 
     def on_reply_request(self, callback):
         self.callback = callback

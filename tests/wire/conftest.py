@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from aiorepl.wire.frames import Keepalive, XLogData
 from aiorepl.wire.protocol import ReplicationProtocol
 
 T = TypeVar("T")
@@ -113,6 +114,11 @@ class Peer:
             space[:count] = data[:count]
             self.protocol.buffer_updated(count)
             data = data[count:]
+
+    async def received(self) -> list[XLogData | Keepalive]:
+        """Return the frames of one ``receive``, one by one."""
+        items = await self.protocol.receive()
+        return [frame for item in items for frame in (item if isinstance(item, list) else [item])]
 
     @staticmethod
     async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

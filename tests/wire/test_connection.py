@@ -27,10 +27,10 @@ from aiorepl.testing.walsender import (
     Split,
     Step,
 )
+from aiorepl.wire import frames as f
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import System
 from aiorepl.wire.opening import TEXT_SETTINGS
-from aiorepl.wire.protocol import CopyFrame
 
 pytestmark = pytest.mark.both_loops
 
@@ -49,19 +49,18 @@ async def start(server: ScriptedWalsender) -> ReplicationConnection:
     return connection
 
 
-async def read(connection: ReplicationConnection, count: int) -> list[CopyFrame]:
-    """So many frames."""
-    frames: list[CopyFrame] = []
+async def read(connection: ReplicationConnection, count: int) -> list[f.XLogData | f.Keepalive]:
+    """Read ``count`` frames."""
+    frames: list[f.XLogData | f.Keepalive] = []
     while len(frames) < count:
-        frames += await connection.receive()
+        for item in await connection.receive():
+            frames += item if isinstance(item, list) else [item]
     return frames
 
 
-def payloads(frames: list[CopyFrame]) -> list[bytes | int]:
-    """What frames hold: a payload, or a keepalive's position."""
-    return [
-        getattr(frame, "payload", None) if hasattr(frame, "payload") else frame.wal_end for frame in frames
-    ]
+def payloads(frames: list[f.XLogData | f.Keepalive]) -> list[bytes | int]:
+    """Return the payload of each XLogData, and the position of each keepalive."""
+    return [frame.payload if isinstance(frame, f.XLogData) else frame.wal_end for frame in frames]
 
 
 EXPECTED = [b"first", 9, bytes(range(256)) * 300, b""]

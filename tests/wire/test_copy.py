@@ -14,17 +14,15 @@ MIB = 1024 * 1024
 
 
 async def test_receive(copying, backend):
-    """All that has arrived comes at once; then receive waits for more."""
+    """``receive`` returns everything that has arrived, with consecutive XLogData in one list; then it waits for more."""
+    a, b, c = (XLogData(1, 2, 3, payload) for payload in (b"a", b"b", b"c"))
     copying.send(backend.xlog(b"a") + backend.keepalive(9) + backend.xlog(b"b"))
-    assert [
-        XLogData(1, 2, 3, b"a"),
-        Keepalive(9, 0, False),
-        XLogData(1, 2, 3, b"b"),
-    ] == await copying.protocol.receive()
+    copying.send(backend.xlog(b"c"))
+    assert [[a], Keepalive(9, 0, False), [b, c]] == await copying.protocol.receive()
 
     waiting = await copying.start(copying.protocol.receive())
     copying.send(backend.xlog(b"c"))
-    assert [XLogData(1, 2, 3, b"c")] == await waiting
+    assert [[c]] == await waiting
 
 
 async def woken(waiting):
@@ -36,7 +34,7 @@ async def woken(waiting):
 
 async def test_after_a_pause_data_is_given_out_at_once(copying, backend):
     """Who waited for a row that comes alone has it without delay."""
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a"))
 
     assert await woken(waiting)
@@ -59,7 +57,7 @@ class Clock:
 async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
     """Rows that come one by one are given out together, a moment later, or once they are many."""
     clock = copying.protocol._loop = Clock()
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a"))
     assert not await woken(waiting)
     ((seconds, wake),) = clock.later
@@ -68,7 +66,7 @@ async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
     wake()
     assert [b"a", b"b"] == [frame.payload for frame in await waiting]
 
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"c") * 400)
     assert await woken(waiting)
 
@@ -76,7 +74,7 @@ async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
 async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
     """Its last rows and its end wait for nothing."""
     copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a") + backend.COPY_DONE)
 
     assert await woken(waiting)
@@ -85,14 +83,14 @@ async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
 
 async def test_a_cancelled_receive_loses_nothing(copying, backend):
     """Whether a frame arrives before, with or after the cancellation, the next receive has it."""
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a"))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     copying.send(backend.xlog(b"b"))
 
-    assert [b"a", b"b"] == [frame.payload for frame in await copying.protocol.receive()]
+    assert [b"a", b"b"] == [frame.payload for frame in await copying.received()]
 
 
 async def test_backpressure(copying, backend):
@@ -104,7 +102,7 @@ async def test_backpressure(copying, backend):
     copying.send(quarter)
     assert not copying.transport.reading
 
-    assert 4 == len(await copying.protocol.receive())
+    assert 4 == len(await copying.received())
     assert copying.transport.reading
 
 
@@ -116,7 +114,7 @@ async def test_backpressure_by_small_frames(copying, backend):
             copying.send(frame * 100)
             count += 100
         assert 1000 < count < 20_000
-        assert count == len(await copying.protocol.receive())
+        assert count == len(await copying.received())
 
 
 async def test_a_reply_request(copying, backend):
@@ -134,19 +132,19 @@ async def test_data_first_then_the_error(copying, backend):
     """What came before the server gave up is received before the error is raised, which then stays."""
     copying.send(backend.xlog(b"a") + backend.error(C="58P01", M="WAL is gone") + backend.READY)
 
-    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    assert [b"a"] == [frame.payload for frame in await copying.received()]
     for _ in range(2):
         with pytest.raises(ServerError, match="WAL is gone"):
-            await copying.protocol.receive()
+            await copying.received()
 
 
 async def test_data_first_then_the_damage(copying, backend):
     """What came before a damaged frame is received; then the error names the frame and the place in the WAL."""
     copying.send(backend.xlog(b"a", start=0x16B3748) + b"d\0\0\0\5w" + backend.xlog(b"lost"))
 
-    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    assert [b"a"] == [frame.payload for frame in await copying.received()]
     with pytest.raises(ProtocolError) as caught:
-        await copying.protocol.receive()
+        await copying.received()
     assert "XLogData at 0/16B3748: has 1 bytes, fewer than its header" == str(caught.value)
     assert copying.transport.closing
 
@@ -157,15 +155,15 @@ async def test_a_message_that_has_no_place(copying, backend, kind):
     copying.send(backend.frame(kind, b"\0\0\0\0"))
 
     with pytest.raises(ProtocolError, match=f"frame {kind}: unexpected in state copy"):
-        await copying.protocol.receive()
+        await copying.received()
 
 
 async def test_the_servers_end(copying, backend):
     """A CopyDone of the server ends the stream behind its data: an empty list, however often."""
     copying.send(backend.xlog(b"a") + backend.COPY_DONE)
 
-    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
-    assert [[], []] == [await copying.protocol.receive(), await copying.protocol.receive()]
+    assert [b"a"] == [frame.payload for frame in await copying.received()]
+    assert [[], []] == [await copying.received(), await copying.received()]
 
 
 async def test_our_end(copying, backend):
@@ -191,14 +189,14 @@ async def test_a_loss_in_the_middle_of_a_frame(copying, backend, size):
     copying.send(backend.xlog(b"a") + backend.xlog(bytes(100))[:size])
     copying.protocol.connection_lost(None)
 
-    assert [b"a"] == [frame.payload for frame in await copying.protocol.receive()]
+    assert [b"a"] == [frame.payload for frame in await copying.received()]
     with pytest.raises(ConnectionLost, match=f"in the middle of a frame, {size} bytes into it"):
-        await copying.protocol.receive()
+        await copying.received()
 
 
 async def test_a_loss_between_frames(copying):
     """The reason that the system gives is told; whoever waits is woken."""
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
     copying.protocol.connection_lost(ConnectionResetError("reset by peer"))
 
     with pytest.raises(ConnectionLost) as caught:
@@ -211,7 +209,7 @@ async def test_a_loss_between_frames(copying):
 @pytest.mark.parametrize("way", ["close", "abort"])
 async def test_our_close(copying, way):
     """Closing wakes whoever still waits, says goodbye unless it is an abort, and may be done twice."""
-    waiting = await copying.start(copying.protocol.receive())
+    waiting = await copying.start(copying.received())
 
     copying.protocol.abort() if way == "abort" else await copying.protocol.close()
     with pytest.raises(ConnectionLost, match="closed on this side"):

@@ -25,14 +25,18 @@ MIB = 1024 * 1024
 
 
 def feed(buffer: FrameBuffer, data: bytes) -> list:
-    """Write to the buffer as a transport does, as much as fits at a time; the frames that come of it."""
+    """Write to the buffer as a transport does, as much as fits at a time, and return the frames in order."""
     frames: list = []
     while data:
         space = buffer.space()
         count = min(len(space), len(data))
         assert count > 0
         space[:count] = data[:count]
-        frames += buffer.advance(count)
+        inbox: list = []
+        others = buffer.advance(count, inbox)
+        for index, item in enumerate([*inbox, []]):
+            frames += [frame for at, frame in others if at == index and isinstance(frame, Frame)]
+            frames += item if isinstance(item, list) else [item]
         data = data[count:]
     return frames
 
@@ -76,6 +80,33 @@ def test_in_one_read(recorded):
 
     assert EXPECTED == feed(buffer, recorded)
     assert 0 == buffer.pending
+
+
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+def test_inbox(recorded, size):
+    """Consecutive XLogData are one list, across reads; other frames end it, with their index in the inbox."""
+    buffer, inbox, others = FrameBuffer(), [], []
+    for at in range(0, len(recorded), size):
+        part = recorded[at : at + size]
+        buffer.space()[: len(part)] = part
+        others += buffer.advance(len(part), inbox)
+
+    first, second, keepalive, other, third = (EXPECTED[index] for index in (1, 2, 3, 4, 6))
+    assert [[first, second], keepalive, other, [third]] == inbox
+    assert [(0, "W"), (1, keepalive), (2, other), (3, "N"), (4, "c"), (4, "C"), (4, "Z")] == [
+        (index, frame.kind if isinstance(frame, Frame) else frame) for index, frame in others
+    ]
+    assert 5 == buffer.received
+
+
+def test_xlog_data_after_another_frame(backend):
+    """XLogData after a frame that has no place in the inbox is in a list of its own: the frame's index is before it."""
+    buffer, inbox = FrameBuffer(), []
+    data = backend.xlog(b"a") + backend.error("N", M="m") + backend.xlog(b"b")
+    buffer.space()[: len(data)] = data
+    ((index, _),) = buffer.advance(len(data), inbox)
+
+    assert (1, [b"b"]) == (index, [frame.payload for frame in inbox[index]])
 
 
 def test_one_byte_at_a_time(recorded):

@@ -203,7 +203,9 @@ async def test_names_that_need_quotes(database, slot_name):
         )
         received = b""
         while b"C" not in received:
-            received += b"".join(getattr(frame, "payload", b"")[:1] for frame in await connection.receive())
+            for item in await connection.receive():
+                if isinstance(item, list):
+                    received += b"".join(frame.payload[:1] for frame in item)
         await connection.stop()
 
     assert b"BRIC" == received

@@ -62,7 +62,7 @@ async def test_what_came_before_is_received(copying, backend, clock):
     """Resting holds back nothing that was read, and to receive does not end it."""
     count = until_it_rests(copying, backend)
 
-    assert count == len(await copying.protocol.receive())
+    assert count == len(await copying.received())
     assert not copying.transport.reading
     await copying.transport.resumed.wait()
 
@@ -94,7 +94,7 @@ async def test_a_full_inbox(copying, backend, clock):
     alarm.close()
 
     assert not copying.transport.reading
-    await copying.protocol.receive()
+    await copying.received()
     assert copying.transport.reading
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from aiorepl import LSN
 from aiorepl.pgoutput.options import Options
-from aiorepl.wire.frames import XLogData
 from aiorepl.wire.sql import SqlConnection
 
 MIB = 1024 * 1024
@@ -28,7 +27,7 @@ async def portions(database, slot_name):
         await connection.start_replication(slot_name, LSN(0), Options(("p",)).negotiate(18))
         found, last = [], b""
         while last[:1] != b"C":
-            payloads = [frame.payload for frame in await connection.receive() if isinstance(frame, XLogData)]
+            payloads = [frame.payload for frame in (await connection.receive())[0]]
             found.append([len(payload) for payload in payloads])
             last = payloads[-1]
         await connection.close()

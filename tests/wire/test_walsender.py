@@ -33,7 +33,7 @@ async def test_scripts_in_order():
     async with ScriptedWalsender([Data(b"one"), Cut()], [Data(b"two"), CopyDone()]) as server:
         first, second, third = await start(server), await start(server), await start(server)
         assert [[b"one"], [b"two"]] == [
-            [frame.payload for frame in await c.receive()] for c in (first, second)
+            [frame.payload for (run,) in [await c.receive()] for frame in run] for c in (first, second)
         ]
         third.send_status(LSN(1), LSN(1), LSN(1))
         status = await server.status()
