@@ -57,6 +57,7 @@ PURE = (
         "journal/metadata.py",
         "journal/index.py",
         "journal/chain.py",
+        "snapshot/ledger.py",
     ),
     *(
         "journal/segment_builder.py",

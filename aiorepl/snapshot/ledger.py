@@ -1,0 +1,330 @@
+"""The chunk ledger: the chunks of a slot's snapshots, and the LSN of each one's transaction. Pure.
+
+The chunks of an initial snapshot have LSNs below the slot's consistent point, which the plan determines. So the plan is durable
+before the first chunk is delivered, and the durable positions of the consumers then tell which chunks are done.
+
+If the exported snapshot is lost, or the process ends, the chunks that are left lose these LSNs (``hand_over``). They are
+read while the stream runs, like those of tables that are read on request, and the LSN of each is in the ledger before
+the chunk is delivered. A chunk is done once the durable position of every consumer has reached the end of its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, get_args
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
+from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
+
+Status = Literal["reading", "failed"]
+"""A failed table is not read again until it is requested."""
+
+_STATUSES: Final[tuple[str, ...]] = get_args(Status)
+_UINT32: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class InitialRange:
+    """The positions of an initial snapshot, which no transaction of the stream has.
+
+    :param previous: the position of the consumer before it: the journal's end; 0 if there was none.
+    :param start: the position before the first transaction, a truncate of all tables or the first chunk.
+    :param base: the position before the first chunk.
+    :param consistent_point: where the stream begins.
+    """
+
+    previous: LSN
+    start: LSN
+    base: LSN
+    consistent_point: LSN
+
+    def __contains__(self, position: LSN) -> bool:
+        """Whether a consumer at ``position`` has everything of the stream before the consistent point."""
+        return position == self.previous != ZERO or self.start <= position < self.consistent_point
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """A table that is read while the stream runs.
+
+    :param id: identifies it; a table can be read on request while it is read already.
+    :param where: a condition that selects the rows; ``None``: all.
+    :param plan: its chunks; ``None`` until they are planned.
+    :param done: the chunks that are durable, by their numbers in the table, from 1.
+    :param delivered: the LSN of each chunk that was delivered and is not known to be durable, by number.
+    :param error: why a failed table could not be read.
+    """
+
+    id: int
+    oid: int
+    schema: str
+    name: str
+    where: str | None = None
+    plan: TablePlan | None = None
+    done: frozenset[int] = frozenset()
+    delivered: Mapping[int, LSN] | None = None
+    status: Status = "reading"
+    error: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def parts(self) -> list[int]:
+        """The numbers of the chunks that are neither durable nor delivered, in order; to be read next."""
+        if self.plan is None:
+            return []
+        known = self.done | (self.delivered or {}).keys()
+        return [part for part in range(1, len(self.plan.ranges) + 1) if part not in known]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all chunks are durable."""
+        return self.plan is not None and len(self.done) == len(self.plan.ranges)
+
+    def planned(self, plan: TablePlan) -> TableProgress:
+        """Begin with these chunks; those that were delivered before are read again."""
+        return replace(self, plan=plan, done=frozenset(), delivered=None, status="reading", error=None)
+
+    def with_chunk(self, part: int, commit_lsn: LSN) -> TableProgress:
+        """Record that a chunk is going to be delivered with this LSN."""
+        return replace(self, delivered={**(self.delivered or {}), part: commit_lsn})
+
+    def failed(self, error: str) -> TableProgress:
+        """Record that the table cannot be read."""
+        return replace(self, status="failed", error=error)
+
+    def durable(self, position: LSN) -> TableProgress:
+        """Record that every consumer has everything up to ``position``."""
+        delivered = self.delivered or {}
+        done = {part for part, commit_lsn in delivered.items() if commit_lsn < position}
+        if not done:
+            return self
+        left = {part: commit_lsn for part, commit_lsn in delivered.items() if part not in done}
+        return replace(self, done=self.done | done, delivered=left or None)
+
+    def rewound(self, position: LSN) -> TableProgress:
+        """Record that a consumer has nothing after ``position``: later chunks are read again."""
+        left = {
+            part: commit_lsn for part, commit_lsn in (self.delivered or {}).items() if commit_lsn < position
+        }
+        return replace(self, delivered=left or None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLedger:
+    """The snapshots of one slot.
+
+    :param source: the slot and its cluster, at LSN 0.
+    :param initial: the positions of the initial snapshot; ``None`` if there was none.
+    :param plan: the chunks of the initial snapshot whose LSNs are in its range; empty once it was handed over.
+    :param tables: the tables that are read while the stream runs, or that failed, in order.
+    :param durable_lsn: without a journal, how far every consumer was durable when the ledger was written.
+    """
+
+    source: Position
+    initial: InitialRange | None = None
+    plan: SnapshotPlan = field(default_factory=lambda: SnapshotPlan(()))
+    tables: tuple[TableProgress, ...] = ()
+    durable_lsn: LSN = ZERO
+
+    def stream_position(self, position: LSN) -> LSN:
+        """Return where a consumer at ``position`` is in the slot's stream: at its beginning, if it is in the initial snapshot."""
+        if self.initial is not None and position in self.initial:
+            return self.initial.consistent_point
+        return position
+
+    def chunks_done(self, position: LSN) -> int:
+        """Return how many chunks of the initial snapshot are done if every consumer is at ``position`` or after it."""
+        if self.initial is None:
+            return 0
+        if position not in self.initial:
+            return len(self.plan)
+        return min(max(position - self.initial.base, 0), len(self.plan))
+
+    def complete(self, position: LSN) -> bool:
+        """Whether no chunk is left that has to be read, if every consumer is at ``position`` or after it."""
+        advanced = self.durable(position)
+        return self.chunks_done(position) == len(self.plan) and not advanced.unfinished
+
+    @property
+    def unfinished(self) -> list[TableProgress]:
+        """The tables to be read while the stream runs."""
+        return [table for table in self.tables if table.status == "reading" and not table.complete]
+
+    def hand_over(self, position: LSN) -> ChunkLedger:
+        """Leave the chunks of the initial snapshot after ``position`` to be read while the stream runs.
+
+        Write the result before anything of the stream is delivered: from then on positions say nothing about these chunks.
+        """
+        ledger = self
+        first = self.chunks_done(position)
+        failed = {table.oid for table in self.tables if table.status == "failed"}
+        left: dict[int, tuple[TablePlan, int]] = {}
+        for chunk in self.plan.chunks(first):
+            if chunk.table.oid not in failed:
+                left.setdefault(chunk.table.oid, (chunk.table, chunk.part))
+        for plan, part in left.values():
+            ledger = ledger.with_table(plan.oid, plan.schema, plan.name)
+            table = replace(ledger.tables[-1], plan=plan, done=frozenset(range(1, part)))
+            ledger = ledger.with_progress(table)
+        return replace(ledger, plan=SnapshotPlan(()))
+
+    def with_table(self, oid: int, schema: str, name: str, where: str | None = None) -> ChunkLedger:
+        """Add a table that is to be read; it is the last of ``tables``. A failed one of the same oid is replaced."""
+        number = 1 + max((table.id for table in self.tables), default=0)
+        kept = [table for table in self.tables if table.oid != oid or table.status != "failed"]
+        return replace(self, tables=(*kept, TableProgress(number, oid, schema, name, where)))
+
+    def with_progress(self, table: TableProgress) -> ChunkLedger:
+        """Replace the table with the same id."""
+        return replace(self, tables=tuple(table if each.id == table.id else each for each in self.tables))
+
+    def without(self, table: TableProgress) -> ChunkLedger:
+        """Forget a table: its reading was cancelled."""
+        return replace(self, tables=tuple(each for each in self.tables if each.id != table.id))
+
+    def left_out(self, plan: TablePlan, error: str) -> ChunkLedger:
+        """Record that a table of the initial snapshot could not be read."""
+        ledger = self.with_table(plan.oid, plan.schema, plan.name)
+        return ledger.with_progress(ledger.tables[-1].failed(error))
+
+    def durable(self, position: LSN) -> ChunkLedger:
+        """Record that every consumer has everything up to ``position``, and forget complete tables."""
+        if self.initial is not None and position in self.initial:
+            # Nothing of the stream is durable yet.
+            return self
+        return self._each(lambda table: table.durable(position))
+
+    def rewound(self, position: LSN) -> ChunkLedger:
+        """Record that a consumer has nothing after ``position``: later chunks are read again."""
+        return self._each(lambda table: table.rewound(position))
+
+    def _each(self, change: Callable[[TableProgress], TableProgress]) -> ChunkLedger:
+        tables = tuple(table for table in map(change, self.tables) if not table.complete)
+        return self if tables == self.tables else replace(self, tables=tables)
+
+
+def dump(ledger: ChunkLedger) -> bytes:
+    """Make the bytes of the ledger's file. The bounds of key ranges are row data."""
+    initial = ledger.initial
+    return seal(
+        {
+            "source": ledger.source.to_json(),
+            "initial": None
+            if initial is None
+            else {
+                "previous": str(initial.previous),
+                "start": str(initial.start),
+                "base": str(initial.base),
+                "consistent_point": str(initial.consistent_point),
+            },
+            "plan": ledger.plan.to_json(),
+            "tables": [_dump_table(table) for table in ledger.tables],
+            "durable": str(ledger.durable_lsn),
+        }
+    )
+
+
+def load(data: bytes, location: str) -> ChunkLedger:
+    """Parse the output of ``dump``.
+
+    :param location: the file, for errors.
+    :raises JournalError: it is damaged, or has another format.
+    """
+    return unseal(
+        data,
+        location,
+        _ledger,
+        remedy="Delete it, and start with resnapshot=True (--resnapshot): it says which rows are still to be read",
+    )
+
+
+def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
+    initial = fields["initial"]
+    return ChunkLedger(
+        Position.from_json(fields["source"]),
+        None
+        if initial is None
+        else InitialRange(
+            *(lsn(initial, name) for name in ("previous", "start", "base", "consistent_point"))
+        ),
+        SnapshotPlan.from_json(fields["plan"]),
+        tuple(map(_load_table, fields["tables"])),
+        lsn(fields, "durable"),
+    )
+
+
+def _dump_table(table: TableProgress) -> dict[str, Any]:
+    return {
+        "id": table.id,
+        "oid": table.oid,
+        "schema": table.schema,
+        "table": table.name,
+        "where": table.where,
+        "plan": None if table.plan is None else SnapshotPlan((table.plan,)).to_json(),
+        "done": _runs(table.done),
+        "delivered": [[part, str(commit_lsn)] for part, commit_lsn in (table.delivered or {}).items()],
+        "status": table.status,
+        "error": table.error,
+    }
+
+
+def _load_table(fields: Mapping[str, Any]) -> TableProgress:
+    plan = None if fields["plan"] is None else SnapshotPlan.from_json(fields["plan"]).tables[0]
+    if fields["status"] not in _STATUSES:
+        raise ValueError("the status of a table is unknown")
+    delivered = {int(part): LSN.parse(commit_lsn) for part, commit_lsn in fields["delivered"]}
+    return TableProgress(
+        integer(fields, "id"),
+        integer(fields, "oid", _UINT32),
+        text(fields, "schema"),
+        text(fields, "table"),
+        None if fields["where"] is None else text(fields, "where"),
+        plan,
+        frozenset(part for first, end in fields["done"] for part in range(first, end)),
+        delivered or None,
+        fields["status"],
+        None if fields["error"] is None else text(fields, "error"),
+    )
+
+
+def _runs(numbers: frozenset[int]) -> list[list[int]]:
+    """Return numbers as ranges, each with its first number and the one after its last."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    return runs
+
+
+def initial_ledger(
+    source: Position,
+    plan: SnapshotPlan,
+    consistent_point: LSN,
+    *,
+    previous: LSN = ZERO,
+    truncate: bool = False,
+) -> ChunkLedger:
+    """Make the ledger of an initial snapshot.
+
+    :param source: the slot and its cluster.
+    :param previous: the journal's end; 0 if it is empty.
+    :param truncate: whether it begins with a truncate of all tables.
+    :raises ConfigurationError: there is no room for its positions after ``previous``.
+    """
+    base = plan.base(consistent_point)
+    start = LSN(base - 1) if truncate and plan.tables else base
+    if start <= previous:
+        raise ConfigurationError(
+            f"an initial snapshot of {len(plan)} chunks does not fit between {previous}, where the data ends that is there, "
+            f"and {consistent_point}, where the slot begins: set a larger chunk_bytes, or first move the server's WAL "
+            "(SELECT pg_switch_wal())"
+        )
+    return ChunkLedger(source.at(ZERO), InitialRange(previous, start, base, consistent_point), plan)

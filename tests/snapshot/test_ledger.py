@@ -1,0 +1,111 @@
+"""The chunk ledger: which chunks are done is a function of the ledger and of the consumers' positions."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+
+import pytest
+
+from aiorepl import LSN
+from aiorepl.errors import ConfigurationError, DamagedJournal, SlotError
+from aiorepl.position import Position
+from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan, block_ranges
+from aiorepl.snapshot.ledger import ChunkLedger, dump, initial_ledger, load
+from aiorepl.snapshot.ledger_file import LedgerFile
+
+POINT = LSN(0x2000000)
+SOURCE = Position("7", 1, "s", POINT)
+A = TablePlan(1, "public", "a", None, 100, block_ranges(3, 1))
+B = TablePlan(2, "public", "b", 5, 100, (KeyRange(None, ("5",)), KeyRange(("5",), None)), ("id",))
+PLAN = SnapshotPlan((A, B))
+BASE = PLAN.base(POINT)
+
+
+@pytest.fixture
+def ledger() -> ChunkLedger:
+    """The ledger of an initial snapshot of two tables in five chunks."""
+    return initial_ledger(SOURCE, PLAN, POINT)
+
+
+def test_chunks_of_an_initial_snapshot(ledger):
+    """Chunk n is done at the end of its transaction; all are where the stream begins."""
+    done = [ledger.chunks_done(LSN(BASE + n)) for n in range(7)]
+    assert [0, 1, 2, 3, 4, 5, 5] == done
+    assert 5 == ledger.chunks_done(POINT)
+    assert [False, True, True] == [ledger.complete(LSN(lsn)) for lsn in (BASE + 4, BASE + 5, POINT)]
+
+
+def test_positions_below_the_consistent_point(ledger):
+    """They are the beginning of the slot's stream; others are what they are, except where the consumer was before."""
+    assert POINT == ledger.stream_position(BASE)
+    assert POINT == ledger.stream_position(LSN(POINT - 1))
+    assert [BASE - 1, POINT, POINT + 1] == [
+        ledger.stream_position(LSN(lsn)) for lsn in (BASE - 1, POINT, POINT + 1)
+    ]
+    again = initial_ledger(SOURCE, PLAN, POINT, previous=LSN(100), truncate=True)
+    assert POINT == again.stream_position(LSN(100)) == again.stream_position(LSN(BASE - 1))
+    assert 99 == again.stream_position(LSN(99))
+    assert [0, 0, 1] == [again.chunks_done(LSN(lsn)) for lsn in (100, BASE, BASE + 1)]
+
+
+def test_there_is_no_room(ledger):
+    """The positions must come after those that are there already."""
+    initial_ledger(SOURCE, PLAN, POINT, previous=LSN(BASE - 1))
+    with pytest.raises(ConfigurationError, match="does not fit"):
+        initial_ledger(SOURCE, PLAN, POINT, previous=LSN(BASE - 1), truncate=True)
+
+
+def test_what_is_left_is_handed_over(ledger):
+    """The rest is read by table; positions of the stream then say nothing about it, only LSNs that it gets."""
+    handed = ledger.left_out(A, "no permission").hand_over(LSN(BASE + 4))
+    assert [("public.a", "failed", []), ("public.b", "reading", [2])] == [
+        (str(table), table.status, table.parts) for table in handed.tables
+    ]
+    b = handed.unfinished[0]
+    assert not handed.complete(LSN(POINT + 1000))
+    delivered = handed.with_progress(b.with_chunk(2, LSN(POINT + 500)))
+    assert [[], False, True] == [
+        delivered.unfinished[0].parts,
+        *(delivered.complete(LSN(POINT + after)) for after in (500, 501)),
+    ]
+    assert [2] == delivered.rewound(LSN(POINT + 500)).unfinished[0].parts
+    assert ["public.a"] == [str(table) for table in delivered.durable(LSN(POINT + 501)).tables]
+    # A consumer that is still in the initial snapshot has nothing of the stream.
+    assert delivered == delivered.durable(LSN(BASE + 4))
+    assert POINT == delivered.stream_position(LSN(BASE + 4))
+
+
+def test_a_table_is_read_again(ledger):
+    """On request, beside others; a new request replaces a failed table, and a new plan begins again."""
+    requested = ledger.left_out(A, "x").with_table(1, "public", "a", "id > 5").with_table(2, "public", "b")
+    assert [("id > 5", False), (None, False)] == [(table.where, table.complete) for table in requested.tables]
+    first, second = requested.tables
+    planned = first.planned(A).with_chunk(1, LSN(5)).durable(LSN(6)).with_chunk(3, LSN(9))
+    assert ([2], [1, 2, 3]) == (planned.parts, planned.planned(A).parts)
+    assert (second,) == requested.without(first).tables
+
+
+def test_the_file_says_the_same(ledger):
+    """Every field is kept; a file of rows' bounds is private, and a damaged one says what to do."""
+    handed = ledger.left_out(A, "x").hand_over(LSN(BASE + 4)).with_table(9, "public", "c", "x = 1")
+    b = handed.tables[1].with_chunk(2, LSN(POINT + 500))
+    handed = replace(handed.with_progress(b), durable_lsn=LSN(BASE + 3))
+    for each in (ledger, handed, ChunkLedger(SOURCE.at(LSN(0)))):
+        assert each == load(dump(each), "here")
+    with pytest.raises(DamagedJournal, match=r"here is damaged.*resnapshot"):
+        load(dump(ledger).replace(b'"base"', b'"bass"'), "here")
+
+
+async def test_it_is_kept_in_a_private_file(ledger, tmp_path):
+    """Written before it is used; another cluster's is refused."""
+    file = LedgerFile(tmp_path / "state", "s")
+    assert await file.read(SOURCE) is None
+    await file.write(ledger)
+    left_out = await file.update(lambda ledger: ledger.left_out(A, "x"))
+    again = LedgerFile(tmp_path / "state", "s")
+    assert left_out == await again.read(SOURCE)
+    (path,) = (tmp_path / "state").iterdir()
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    with pytest.raises(SlotError, match="cluster 7"):
+        await again.read(replace(SOURCE, system_identifier="8"))
