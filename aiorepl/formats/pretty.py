@@ -139,7 +139,7 @@ class PrettyFormat(Format):
 
 
 def _altered(change: SchemaChange) -> str:
-    parts = [f"+{column.name}" for column in change.added] if not change.first else []
+    parts = [f"+{column.name}" for column in change.added]
     parts += [f"-{column.name}" for column in change.dropped]
     parts += [f"{was.name}->{now.name}" for was, now in change.renamed]
     parts += [

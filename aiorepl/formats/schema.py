@@ -4,11 +4,13 @@
 
     {"kind":"schema","schema":"public","table":"orders","xid":741,"commit_lsn":"0/171B2A8","ordinal":0,
      "commit_time":"2026-11-21T08:00:00.123456Z","origin":null,"first":false,
-     "columns":[{"name":"id","type":"int4","modifier":-1,"key":true},…],"replica_identity":"d",
+     "columns":[{"name":"id","type":"int4","modifier":-1,"key":true},
+                {"name":"note","type":"text","modifier":-1,"key":false,"missing":"none"}],"replica_identity":"d",
      "added":["note"],"dropped":[],"retyped":[{"name":"id","from":"int4","to":"int8"}],
      "renamed":[{"from":"a","to":"b"}],"key":null,"was":null}
 
-``first`` is true without an earlier description to compare with, as after each start. ``key`` has the key columns before and
+``missing`` is the column's value in the rows that existed when it was added, as PostgreSQL's text or null. A column that is not
+new to the reader does not need it; a column without it has an unknown value there. ``first`` is true without an earlier description to compare with, as after each start. ``key`` has the key columns before and
 after, if they differ; ``was`` has the earlier schema and name, if one differs. The ordinal is that of the following row.
 """
 
@@ -28,7 +30,8 @@ def schema_event(change: SchemaChange) -> bytes:
     relation, transaction = change.relation, change.transaction
     assert transaction is not None
     key, renamed = change.key, change.table_renamed
-    prepared = transaction.prepared
+    prepared, missing = transaction.prepared, change.missing_values
+    added = {column.name for column in change.added}
     event: dict[str, Any] = {
         "kind": "schema",
         "schema": relation.schema,
@@ -45,6 +48,12 @@ def schema_event(change: SchemaChange) -> bytes:
                 "type": _type(change, column),
                 "modifier": column.type_modifier,
                 "key": index in relation.key,
+                **(
+                    {"missing": missing[column.name]}
+                    # Most columns of a first description were created with the table and never had one.
+                    if column.name in missing and (column.name in added or missing[column.name] is not None)
+                    else {}
+                ),
             }
             for index, column in enumerate(relation.columns)
         ],

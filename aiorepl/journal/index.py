@@ -19,7 +19,7 @@ from aiorepl.journal.metadata import PreparedTransaction, dump_prepared, load_pr
 from aiorepl.journal.segment_format import MAGIC
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Position
 from aiorepl.transactions.transaction import SnapshotChunk
 from aiorepl.values.types import TypeInfo
@@ -68,10 +68,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The layout of a table's rows: raw Relation and Type messages, protocol version 1."""
+    """The layout of a table's rows: raw Relation and Type messages, protocol version 1.
+
+    :param attributes: what the source's catalog had of the columns, as far as it was certain.
+    """
 
     relation: bytes
     types: tuple[bytes, ...] = ()
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ class SegmentIndex:
         """
         return tuple(_relation(description) for description in self.descriptions)
 
+    def attributes_of(self, relation: Relation) -> Mapping[str, Attribute]:
+        """Return the attributes of a relation that a block describes."""
+        found = (each.attributes for each in self.descriptions if each.relation == relation.payload)
+        return next(found, {})
+
 
 def _relation(description: Description) -> Relation:
     decoder = Decoder()
@@ -120,6 +129,7 @@ def _relation(description: Description) -> Relation:
         raise JournalError(f"a table's description cannot be read: {error}") from None
     if not isinstance(relation, Relation):
         raise JournalError("a table's description is not a Relation message")
+    relation.attributes.update(description.attributes)
     return relation
 
 
@@ -133,10 +143,7 @@ def dump(index: SegmentIndex) -> bytes:
             "prepared": [dump_prepared(each) for each in index.prepared],
             "size": index.size,
             "binary": index.binary,
-            "descriptions": [
-                {"relation": _text(item.relation), "types": [_text(payload) for payload in item.types]}
-                for item in index.descriptions
-            ],
+            "descriptions": [_dump_description(item) for item in index.descriptions],
             "types": [dump_type(info) for info in index.types],
             "blocks": [_dump_block(block) for block in index.blocks],
             "chunk": None if index.chunk is None else _dump_chunk(index.chunk),
@@ -161,10 +168,7 @@ def _index(fields: Mapping[str, Any]) -> SegmentIndex:
         prepared=tuple(map(load_prepared, fields["prepared"])),
         size=integer(fields, "size"),
         binary=boolean(fields, "binary"),
-        descriptions=tuple(
-            Description(_bytes(item["relation"]), tuple(_bytes(payload) for payload in item["types"]))
-            for item in fields["descriptions"]
-        ),
+        descriptions=tuple(map(_load_description, fields["descriptions"])),
         types=tuple(map(load_type, fields["types"])),
         blocks=tuple(map(_load_block, fields["blocks"])),
         # Segments of earlier versions have no chunk.
@@ -211,6 +215,31 @@ def _load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
         last_of_table=boolean(fields, "last_of_table"),
         last=boolean(fields, "last"),
         partial=boolean(fields, "partial"),
+    )
+
+
+def _dump_description(description: Description) -> dict[str, Any]:
+    """An attribute is a list: name and number, and the missing value if it is known."""
+    fields: dict[str, Any] = {
+        "relation": _text(description.relation),
+        "types": [_text(payload) for payload in description.types],
+    }
+    if description.attributes:
+        fields["attributes"] = [
+            [name, found.number, found.missing] if found.missing_known else [name, found.number]
+            for name, found in description.attributes.items()
+        ]
+    return fields
+
+
+def _load_description(fields: Mapping[str, Any]) -> Description:
+    attributes = {}
+    for name, number, *missing in fields.get("attributes", ()):
+        if len(missing) > 1 or not all(isinstance(text, str) for text in (name, *filter(None, missing))):
+            raise TypeError("an attribute is not a name, a number and a text")
+        attributes[name] = Attribute(_count(number), missing[0] if missing else None, bool(missing))
+    return Description(
+        _bytes(fields["relation"]), tuple(_bytes(payload) for payload in fields["types"]), attributes
     )
 
 

@@ -24,6 +24,7 @@ from aiorepl.journal.store import Store, open_store, reading
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
@@ -190,10 +191,15 @@ class JournalReader:
 
         :raises JournalError: the block is damaged or was pruned; the message names segment and block.
         """
-        decode, data = block_decoder(self.index(segment), block).decode, self.read(segment, block)
+        index = self.index(segment)
+        decode, data = block_decoder(index, block).decode, self.read(segment, block)
         try:
             for payload in frames(data):
-                yield decode(payload)
+                message = decode(payload)
+                if type(message) is Relation:
+                    # Described within the block; only the index has the attributes.
+                    message.attributes.update(index.attributes_of(message))
+                yield message
         except (ProtocolError, JournalError) as error:
             raise self.damaged(segment, block, error) from None
 

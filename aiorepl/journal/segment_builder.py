@@ -19,7 +19,7 @@ from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex
 from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.slices import Slice
@@ -114,7 +114,7 @@ class SegmentBuilder:
             prepared=prepared,
             size=self.size,
             binary=self._binary,
-            descriptions=tuple(self._descriptions.all),
+            descriptions=self._descriptions.with_attributes(),
             types=tuple(self._descriptions.types.values()),
             blocks=tuple(self._blocks),
             chunk=self._chunk,
@@ -261,7 +261,8 @@ class _Descriptions:
     def __init__(self) -> None:
         self.all: list[Description] = []
         self.types: dict[int, TypeInfo] = {}
-        self._numbers: dict[Description, int] = {}
+        self._attributes: list[dict[str, Attribute]] = []
+        self._numbers: dict[tuple[bytes, tuple[bytes, ...]], int] = {}
         self._known: dict[Relation, int] = {}
         self._typed: set[Relation] = set()
         self._last: Types | None = None
@@ -281,11 +282,24 @@ class _Descriptions:
             without_xid(relation.payload, relation.xid),
             tuple(without_xid(described.payload, described.xid) for described in relation.types),
         )
-        number = self._numbers.get(description)
-        if number is None:
-            number = self._numbers[description] = len(self.all)
+        number = self._numbers.setdefault((description.relation, description.types), len(self.all))
+        if number == len(self.all):
             self.all.append(description)
+            self._attributes.append(dict(relation.attributes))
+        elif relation.attributes != self._attributes[number]:
+            # A column was dropped and created again. Readers find a description by its bytes, so only what agrees is kept.
+            known = self._attributes[number]
+            self._attributes[number] = {
+                name: found for name, found in relation.attributes.items() if known.get(name) == found
+            }
         return number
+
+    def with_attributes(self) -> tuple[Description, ...]:
+        """Return the descriptions, in the order of their numbers."""
+        return tuple(
+            Description(each.relation, each.types, attributes)
+            for each, attributes in zip(self.all, self._attributes, strict=True)
+        )
 
     def redefined(self, types: Types) -> bool:
         """Whether a registered type differs from the one in ``types``."""

@@ -12,7 +12,7 @@ Source: "Logical Replication Message Formats", Relation and Type; ``logicalrep_w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from aiorepl.errors import DataError, ProtocolError
@@ -26,6 +26,20 @@ class Column:
     name: str
     type_oid: int
     type_modifier: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """What the source's catalog has of a column, and pgoutput does not send.
+
+    :param number: ``attnum``, which a rename keeps.
+    :param missing: the value of the column in the rows that existed when it was added, as PostgreSQL's text; ``None``: NULL.
+    :param missing_known: whether ``missing`` is known. A rewrite of the table removes it from the catalog.
+    """
+
+    number: int
+    missing: str | None = None
+    missing_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,8 @@ class Type:
 class Relation:
     """``R``: the layout of the rows that follow of a table. Compared by identity: each message is another relation.
 
-    ``replica_identity`` is ``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index).
+    ``replica_identity`` is ``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index). ``attributes`` has those of the
+    columns by name, once they were looked up and as far as they are certain.
     """
 
     oid: int
@@ -54,6 +69,7 @@ class Relation:
     types: tuple[Type, ...] = ()
     payload: bytes = b""
     xid: int | None = None
+    attributes: dict[str, Attribute] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

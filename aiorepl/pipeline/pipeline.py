@@ -27,7 +27,7 @@ from aiorepl.pipeline.fan_out import FanOut, first_of
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.capture import Capture
-from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
@@ -108,8 +108,13 @@ class Pipeline:
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
+        announces = journal is not None or any(delivery.schema_changes for delivery in deliveries.values())
         self._capture = Capture(
-            source, retry=reconnect, until=until, tables=_table_lookups(source, deliveries)
+            source,
+            retry=reconnect,
+            until=until,
+            tables=_table_lookups(source, deliveries),
+            columns=ColumnLookups(source) if announces and source.has_catalog else None,
         )
         gaps = GapPolicy(accept=accept_gap)
         self._fan_out: FanOut

@@ -17,7 +17,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolErr
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.retry import RetryPolicy, may_pass
-from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import Claim, Continuity, refutation, require_history
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult, preflight
@@ -45,6 +45,7 @@ class Capture:
     :param retry: how to reconnect; ``None``: never.
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
     :param tables: look-ups of tables in the catalog; ``None`` if no sink needs them.
+    :param columns: look-ups of described columns; ``None`` if neither a sink nor a journal needs them.
     :raises ConfigurationError: ``until`` is not an LSN.
     """
 
@@ -55,10 +56,12 @@ class Capture:
         retry: RetryPolicy | None,
         until: LSN | str | None = None,
         tables: TableLookups | None = None,
+        columns: ColumnLookups | None = None,
     ) -> None:
         self.source = source
         self.types = Types()
         self.tables = tables
+        self._columns = columns
         self.reconnects = 0
         self.last_error: str | None = None
         self.ledger: Ledger | None = None
@@ -285,6 +288,7 @@ class Capture:
             ledger,
             resume=self._progress.resume(continuity.since(self._progress.after)),
             tables=self.tables,
+            columns=self._columns,
             until=self._until if isinstance(self._until, LSN) else None,
             spool=self._spool,
         )

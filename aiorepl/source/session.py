@@ -12,7 +12,8 @@ from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolErr
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.catalog.types import TypeWatch
 from aiorepl.source.feedback.status_updates import StatusUpdates
 from aiorepl.source.heartbeat import is_heartbeat
@@ -55,6 +56,7 @@ class Session:
     :param ledger: records what is received, and has the LSN to confirm.
     :param resume: filters out the part of the stream that was received before.
     :param tables: look-ups of described tables, made before their rows are returned; ``None`` if no sink needs them.
+    :param columns: look-ups of described columns, made before their rows are returned; ``None`` if nothing needs them.
     :param until: stop before the first transaction that commits at or after this LSN.
     :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
     """
@@ -68,6 +70,7 @@ class Session:
         *,
         resume: ReplayFilter,
         tables: TableLookups | None = None,
+        columns: ColumnLookups | None = None,
         until: LSN | None = None,
         spool: Spool | None = None,
     ) -> None:
@@ -77,6 +80,7 @@ class Session:
         self._types = types
         self._type_watch = TypeWatch(source)
         self._tables = tables
+        self._columns = columns
         self._ledger = ledger
         self._until = until
         self._resume = resume
@@ -96,7 +100,7 @@ class Session:
         # Assembled slices whose types and tables are not looked up yet; a failed or cancelled look-up must not lose them.
         self._assembled: list[Slice] | None = None
         self._missing_types: set[int] = set()
-        self._described_tables: set[int] = set()
+        self._described: list[tuple[Relation, int]] = []
 
     async def start(self, result: PreflightResult) -> None:
         """Send START_REPLICATION and start the status updates.
@@ -142,16 +146,18 @@ class Session:
                     "the server ended the stream: it is shutting down, or its walsender was terminated"
                 )
             self._assembled = self._assemble(received)
-            relations = self._assembler.take_relations()
-            type_oids = {column.type_oid for relation in relations for column in relation.columns}
+            self._described = self._assembler.take_relations()
+            type_oids = {column.type_oid for relation, _ in self._described for column in relation.columns}
             self._missing_types = set().union(*map(self._types.missing, type_oids))
-            self._described_tables = {relation.oid for relation in relations}
         if self._missing_types:
             await self._look_up_types(self._missing_types)
             self._missing_types = set()
-        if self._described_tables and self._tables is not None:
-            await self._tables.refresh(self._described_tables)
-            self._described_tables = set()
+        if self._described:
+            if self._tables is not None:
+                await self._tables.refresh({relation.oid for relation, _ in self._described})
+            if self._columns is not None:
+                await self._columns.describe(self._described)
+            self._described = []
         self._assembled = await self._type_watch.settle(self._assembler, self._assembled)
         self._types = self._assembler.layouts.types
         slices, self._assembled = self._assembled, None

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Final
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.secret import Secret
+from aiorepl.source.catalog import attributes
+from aiorepl.source.catalog.attributes import CatalogColumns
 from aiorepl.source.catalog.tables import CatalogTable, of_oids, parse, published
 from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES
 from aiorepl.values import catalog
@@ -171,6 +173,14 @@ class Source:
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         return parse(await self._fetch(of_oids(oids)))
+
+    async def look_up_columns(self, oids: Sequence[int]) -> dict[int, CatalogColumns]:
+        """Look the columns of tables up in the catalog, by oid; tables that were dropped are left out.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
+        """
+        query = attributes.query(oids, self.options().publications)
+        return attributes.parse(await self._fetch(query))
 
     def _revealed(self) -> tuple[str | None, dict[str, Any]]:
         dsn = None if self.dsn is None else Secret.of(self.dsn).reveal()

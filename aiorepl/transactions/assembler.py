@@ -74,7 +74,7 @@ class Assembler:
         self._user_messages = messages
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
-        self._relations: list[Relation] = []
+        self._relations: list[tuple[Relation, int]] = []
         self._slices: list[Slice] = []
         # The plain transaction that is being received.
         self._begin: m.Begin | None = None
@@ -121,8 +121,8 @@ class Assembler:
         before, self.layouts = self.layouts, Layouts(types, binary=self.layouts.binary)
         return before
 
-    def take_relations(self) -> list[Relation]:
-        """Return the relations described since the last call."""
+    def take_relations(self) -> list[tuple[Relation, int]]:
+        """Return the relations described since the last call, with the xids of the transactions that they precede rows of."""
         relations, self._relations = self._relations, []
         return relations
 
@@ -354,7 +354,9 @@ class Assembler:
         self._slices.append(Slice(None, (), True, end_lsn, 0, two_phase))
 
     def _describe_relation(self, relation: Relation) -> None:
-        self._relations.append(relation)
+        begin = self._begin
+        xid = self._pending.xid if self._pending is not None else begin.xid if begin is not None else 0
+        self._relations.append((relation, xid))
         self._describe(relation)
 
     def _describe(self, described: Relation | Type) -> None:

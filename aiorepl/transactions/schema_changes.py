@@ -2,8 +2,10 @@
 
 PostgreSQL does not send DDL. It describes a table before its first row, and again after it was altered; this module compares
 the two descriptions. So a change is known when the next row arrives, and several changes are found as one. A column that was
-dropped and created again with the same definition is no change. A rename is a guess: one column is missing, and a new one of
-the same type is at its index.
+dropped and created again with the same definition is no change.
+
+Two columns are the same if they have the same attribute number in the source's catalog; where a number is not known, if they
+have the same name. So a rename without known numbers is a dropped and an added column.
 """
 
 from __future__ import annotations
@@ -66,32 +68,44 @@ class SchemaChange(Change):
 
     @property
     def renamed(self) -> tuple[Pair, ...]:
-        """Columns that were probably renamed."""
-        missing, new = self._missing(), self._new()
-        # With several candidates, a wrong guess would mix the values of two columns.
-        if self.before is None or len(missing) != 1 or len(new) != 1 or _type(missing[0]) != _type(new[0]):
-            return ()
-        same_index = self.before.names.index(missing[0].name) == self.relation.names.index(new[0].name)
-        return ((missing[0], new[0]),) if same_index else ()
+        """Columns with another name under the same attribute number."""
+        return tuple(pair for pair in self._same() if pair[0].name != pair[1].name)
 
     @property
     def added(self) -> tuple[Column, ...]:
         """Columns that are new, or newly published."""
-        return () if self.renamed else self._new()
+        if self.before is None:
+            return ()
+        same = {now.name for _, now in self._same()}
+        return tuple(column for column in self.relation.columns if column.name not in same)
 
     @property
     def dropped(self) -> tuple[Column, ...]:
         """Columns that were dropped, or are no longer published."""
-        return () if self.renamed else self._missing()
+        if self.before is None:
+            return ()
+        same = {was.name for was, _ in self._same()}
+        return tuple(column for column in self.before.columns if column.name not in same)
+
+    @property
+    def missing_values(self) -> dict[str, str | None]:
+        """The values of columns in the rows that existed when they were added, as PostgreSQL's text; ``None`` for NULL.
+
+        ALTER TABLE … ADD COLUMN gives such rows the column's default without writing them, so the stream does not have them. A
+        consumer that adds a column sets it to this value in all rows that it has. A column that is not in the mapping has an
+        unknown value there: its default was volatile, the table was rewritten since, or the column was not published before.
+        Then only a new snapshot has the value.
+        """
+        return {
+            name: found.missing
+            for name in self.relation.names
+            if (found := self.relation.attributes.get(name)) is not None and found.missing_known
+        }
 
     @property
     def retyped(self) -> tuple[Pair, ...]:
-        """Columns with another type, length or precision under the same name."""
-        if self.before is None:
-            return ()
-        known = {column.name: column for column in self.before.columns}
-        both = ((known[column.name], column) for column in self.relation.columns if column.name in known)
-        return tuple(pair for pair in both if _type(pair[0]) != _type(pair[1]))
+        """Columns with another type, length or precision."""
+        return tuple(pair for pair in self._same() if _type(pair[0]) != _type(pair[1]))
 
     @property
     def replica_identity(self) -> tuple[str, str] | None:
@@ -127,14 +141,26 @@ class SchemaChange(Change):
         differences = (self.added, self.dropped, self.retyped, self.renamed)
         return self.first or any(differences) or any((self.replica_identity, self.key, self.table_renamed))
 
-    def _missing(self) -> tuple[Column, ...]:
-        columns = () if self.before is None else self.before.columns
-        return tuple(column for column in columns if column.name not in self.relation.names)
-
-    def _new(self) -> tuple[Column, ...]:
+    def _same(self) -> list[Pair]:
+        """The columns of both descriptions, old and new."""
         if self.before is None:
-            return ()
-        return tuple(column for column in self.relation.columns if column.name not in self.before.names)
+            return []
+        was, now = self.before, self.relation
+        named = {column.name: column for column in was.columns}
+        numbered = {
+            was.attributes[name].number: column for name, column in named.items() if name in was.attributes
+        }
+        found: dict[str, Column] = {}
+        for name, attribute in now.attributes.items():
+            if attribute.number in numbered:
+                found[name] = numbered[attribute.number]
+        taken = {column.name for column in found.values()}
+        for name in now.names:
+            # Two known numbers that differ are two columns, even under one name.
+            known = name in now.attributes and name in was.attributes
+            if name in named and not known and name not in taken and name not in found:
+                found[name] = named[name]
+        return [(found[column.name], column) for column in now.columns if column.name in found]
 
     def __repr__(self) -> str:
         return f"<SchemaChange of {self.relation}{', first' if self.first else ''}>"
@@ -148,17 +174,22 @@ class SchemaTracker:
     """
 
     def __init__(self) -> None:
+        self._last: dict[int, Relation] = {}
+        # The descriptions to compare with: the last ones, or equal ones before them with known attributes.
         self._known: dict[int, Relation] = {}
 
     def observe(self, change: RowChange) -> SchemaChange | None:
         """Return what changed since the table's previous row; ``None`` if nothing did."""
         relation = change.layout.relation
-        known = self._known.get(relation.oid)
-        if known is relation:
+        if self._last.get(relation.oid) is relation:
             return None
-        self._known[relation.oid] = relation
+        self._last[relation.oid] = relation
+        known = self._known.get(relation.oid)
         found = SchemaChange(change.transaction, change.ordinal, change.layout, known)
-        return found if found.says_something else None
+        says_something = found.says_something
+        if says_something or relation.attributes:
+            self._known[relation.oid] = relation
+        return found if says_something else None
 
     def announced(self, part: Slice) -> Slice:
         """Return the slice with schema changes before the rows that have them."""

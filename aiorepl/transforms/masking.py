@@ -9,10 +9,11 @@ from __future__ import annotations
 import hmac
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
@@ -109,4 +110,10 @@ def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
         for column, action in zip(relation.columns, actions, strict=True)
         if action is not ColumnAction.DROPPED
     ]
-    return redescribed(relation, columns)
+    kept = {
+        # The missing value of a masked column is not masked, so it is left out.
+        name: Attribute(found.number) if action is ColumnAction.MASKED else found
+        for name, action in zip(relation.names, actions, strict=True)
+        if action is not ColumnAction.DROPPED and (found := relation.attributes.get(name)) is not None
+    }
+    return replace(redescribed(relation, columns), attributes=kept)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from aiorepl import LSN, SchemaChange
-from aiorepl.pgoutput.relations import Column, Relation
+from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -22,10 +24,20 @@ ID, A, B = column("id", INT4, key=True), column("a"), column("b")
 
 
 def relation(
-    *columns: Column, schema: str = "public", name: str = "t", identity: str = "d", oid: int = 7
+    *columns: Column,
+    schema: str = "public",
+    name: str = "t",
+    identity: str = "d",
+    oid: int = 7,
+    numbers: Sequence[int | None] = (),
 ) -> Relation:
-    """Return a Relation message."""
-    return Relation(oid, schema, name, identity, columns)
+    """Return a Relation message; ``numbers`` are the columns' attribute numbers, as far as they are known."""
+    known = {
+        column.name: Attribute(number)
+        for column, number in zip(columns, numbers, strict=False)
+        if number is not None
+    }
+    return Relation(oid, schema, name, identity, columns, attributes=known)
 
 
 TOLD = ("added", "dropped", "retyped", "renamed", "replica_identity", "key", "table_renamed")
@@ -61,12 +73,7 @@ FIRST = {"first": True}
             [column("a", VARCHAR, type_modifier=24)],
             {"retyped": ((column("a", VARCHAR, type_modifier=14), column("a", VARCHAR, type_modifier=24)),)},
         ),
-        ([ID, A], [ID, B], {"renamed": ((A, B),)}),
-        (
-            [ID, A, column("c")],
-            [ID, B, column("c", INT8)],
-            {"renamed": ((A, B),), "retyped": ((column("c"), column("c", INT8)),)},
-        ),
+        ([ID, A], [ID, B], {"dropped": (A,), "added": (B,)}),
         ([ID, A], [ID, column("b", VARCHAR)], {"dropped": (A,), "added": (column("b", VARCHAR),)}),
         ([ID, A, column("c")], [ID, column("c"), B], {"dropped": (A,), "added": (B,)}),
         ([ID, A], [ID, B, column("c")], {"dropped": (A,), "added": (B, column("c"))}),
@@ -76,13 +83,62 @@ FIRST = {"first": True}
         ([], [], None),
         ([ID, A], [column("id", INT4), column("a", key=True)], {"key": (("id",), ("a",))}),
         ([ID, A], [ID, column("a", key=True)], {"key": (("id",), ("id", "a"))}),
-        ([ID, A], [column("no", INT4, key=True), A], {"renamed": ((ID, column("no", INT4, key=True)),)}),
         ([ID, A], [A, ID], None),
     ],
 )
 def test_columns(before, after, changed):
-    """Added, dropped, retyped and renamed columns and a new key are reported; an ambiguous rename is not."""
+    """Added, dropped and retyped columns and a new key are reported; without numbers no column counts as renamed."""
     assert [FIRST, changed] == told(relation(*before), relation(*after))
+
+
+NO = column("no", INT4, key=True)
+C, C8 = column("c"), column("c", INT8)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        (([ID, A], [1, 2]), ([ID, B], [1, 2]), {"renamed": ((A, B),)}),
+        (([ID, A], [1, 2]), ([ID, B], [1, 3]), {"dropped": (A,), "added": (B,)}),
+        (([ID, A], [1, 2]), ([ID, C8], [1, 2]), {"renamed": ((A, C8),), "retyped": ((A, C8),)}),
+        (([ID, A, B], [1, 2, 3]), ([ID, B, A], [1, 2, 3]), {"renamed": ((A, B), (B, A))}),
+        (([ID, A], [1, 2]), ([ID, A], [1, 3]), {"dropped": (A,), "added": (A,)}),
+        (
+            ([ID, A, B], [1, 2, 3]),
+            ([ID, C, A], [1, 3, 4]),
+            {"renamed": ((B, C),), "dropped": (A,), "added": (A,)},
+        ),
+        (([ID, A], [1, 2]), ([NO, A], [1, 2]), {"renamed": ((ID, NO),)}),
+        # A number that is known for one of the two says nothing of a column under the same name.
+        (([ID, A], [1, None]), ([ID, A], [1, 3]), None),
+        (([ID, A], [1, 2]), ([ID, A], [1, None]), None),
+        (([ID, A], [1, None]), ([ID, B], [1, 2]), {"dropped": (A,), "added": (B,)}),
+        (([ID, A], [1, 2]), ([ID, A, B], [1, None, 2]), {"renamed": ((A, B),), "added": (A,)}),
+    ],
+)
+def test_numbers(before, after, changed):
+    """A column with the same attribute number is the same column, under whatever name and type."""
+    (was, numbers), (now, later) = before, after
+    assert [FIRST, changed] == told(relation(*was, numbers=numbers), relation(*now, numbers=later))
+
+
+def test_an_equal_description_without_numbers():
+    """A description without numbers, such as a snapshot's, does not hide a rename after it."""
+    assert [FIRST, None, {"renamed": ((A, B),)}] == told(
+        relation(ID, A, numbers=[1, 2]), relation(ID, A), relation(ID, B, numbers=[1, 2])
+    )
+
+
+def test_missing_values():
+    """NULL is distinguished from a value that is not known."""
+    known = {
+        "id": Attribute(1),
+        "a": Attribute(2, "x", missing_known=True),
+        "b": Attribute(3, None, missing_known=True),
+    }
+    table = Relation(7, "public", "t", "d", (ID, A, B), attributes=known)
+    row = Insert(Transaction(1, LSN(1), 0), 0, Layout(table, Types()), None)
+    assert {"a": "x", "b": None} == SchemaTracker().observe(row).missing_values
 
 
 @pytest.mark.parametrize(

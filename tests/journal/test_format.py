@@ -18,6 +18,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.framing import frame_length
 from aiorepl.pgoutput.messages import without_xid
+from aiorepl.pgoutput.relations import Attribute
 from aiorepl.position import Position
 from aiorepl.testing import messages as build
 from aiorepl.values.types import TypeInfo
@@ -64,6 +65,12 @@ types = st.builds(
     delimiter=st.sampled_from(",;"),
     fields=st.lists(st.tuples(names, st.integers(1, 2**32 - 1)), max_size=3).map(tuple),
 )
+attributes = st.dictionaries(
+    names,
+    st.builds(Attribute, st.integers(1, 1600))
+    | st.builds(Attribute, st.integers(1, 1600), st.none() | names, missing_known=st.just(True)),
+    max_size=2,
+)
 described = build.relation(oid=7, namespace="public", name="t", columns=[build.column("id", 23, key=True)])
 
 
@@ -86,7 +93,7 @@ def indexes(draw: st.DrawFn) -> SegmentIndex:
         prepared=draw(st.lists(prepared, max_size=2).map(tuple)),
         size=offset,
         binary=draw(st.booleans()),
-        descriptions=(Description(described),) * descriptions,
+        descriptions=tuple(Description(described, (), draw(attributes)) for _ in range(descriptions)),
         types=draw(st.lists(types, max_size=3).map(tuple)),
         blocks=tuple(made),
     )

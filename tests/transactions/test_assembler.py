@@ -95,11 +95,11 @@ def test_open(int_wire):
 
 def test_fresh_relations(int_wire):
     """Relations are given out once each, for whoever looks their types up, even those that no row follows."""
-    assert ["public.orders"] == [str(relation) for relation in int_wire.assembler.take_relations()]
+    assert ["public.orders"] == [str(relation) for relation, _ in int_wire.assembler.take_relations()]
     int_wire.feed(BEGIN, build.relation(oid=8, name="items", columns=[]))
     int_wire.feed(build.relation(oid=9, name="customers", columns=[]), COMMIT)
     assert ["public.items", "public.customers"] == [
-        str(relation) for relation in int_wire.assembler.take_relations()
+        str(relation) for relation, _ in int_wire.assembler.take_relations()
     ]
     assert [] == int_wire.assembler.take_relations()
 

@@ -110,7 +110,7 @@ def test_types_are_common_after_commit(wire, say):
 
     wire.feed(say.plain(8, 0x20, say.table(build.column("id", key=True), mood)))
 
-    relation = wire.assembler.take_relations()[-1]
+    relation, _ = wire.assembler.take_relations()[-1]
     assert ["mood"] == [named.name for named in relation.types]
 
 

@@ -101,7 +101,7 @@ def test_what_is_dropped_still_describes(int_wired):
     )
 
     assert [{"sku": "x"}] == [change.new for change in part.changes]
-    assert "public.items" in [str(relation) for relation in int_wire.assembler.take_relations()]
+    assert "public.items" in [str(relation) for relation, _ in int_wire.assembler.take_relations()]
 
 
 def test_open_while_dropping(int_wired):

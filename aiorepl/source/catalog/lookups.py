@@ -1,16 +1,22 @@
-"""Look-ups of the source's tables in its catalog: at the start, and when the stream describes a table."""
+"""Look-ups of the source's tables and columns in its catalog: at the start, and when the stream describes a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.errors import ServerError
+from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.retry import RetryPolicy
+from aiorepl.source.catalog.attributes import CatalogColumns, attributes
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import RowChange, Truncate
 from aiorepl.transactions.slices import Slice
+
+_log = logging.getLogger("aiorepl.session")
 
 _UNLIMITED: Final = RetryPolicy(timeout=None)
 
@@ -55,6 +61,92 @@ class TableLookups:
             async for attempt in _UNLIMITED.connection():
                 with attempt:
                     await self.refresh(missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A table's last description, and what was found for it."""
+
+    columns: tuple[Column, ...]
+    attributes: dict[str, Attribute]
+    table: CatalogColumns | None
+
+
+class ColumnLookups:
+    """Looks the columns of described tables up in the catalog, and sets ``Relation.attributes``.
+
+    A table is looked up when it is described first, and when it is described with other columns than before.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._known: dict[int, _Described] = {}
+
+    async def describe(self, described: Sequence[tuple[Relation, int]]) -> None:
+        """Set the attributes of relations; each comes with the xid of the transaction in which it was described.
+
+        :raises ConnectionFailed, ConnectionLost: the query failed. A query that the server refuses leaves attributes unknown.
+        """
+        new = {relation.oid for relation, _ in described if self._differs(relation)}
+        tables: dict[int, CatalogColumns] = {}
+        if new:
+            try:
+                tables = await self._source.look_up_columns(sorted(new))
+            except ServerError as error:
+                _log.warning("columns cannot be looked up, so renames and defaults are unknown: %s", error)
+        # Several descriptions of a table in one read are compared with the look-up before all of them.
+        previous = {oid: known.table for oid, known in self._known.items() if oid in new}
+        for relation, xid in described:
+            if self._differs(relation):
+                self._add(relation, xid, tables.get(relation.oid), previous.get(relation.oid))
+            else:
+                relation.attributes.update(self._known[relation.oid].attributes)
+
+    def _differs(self, relation: Relation) -> bool:
+        known = self._known.get(relation.oid)
+        return known is None or known.columns != relation.columns
+
+    def _add(
+        self, relation: Relation, xid: int, table: CatalogColumns | None, previous: CatalogColumns | None
+    ) -> None:
+        if table is not None:
+            relation.attributes.update(attributes(relation, xid, table, previous))
+        before = self._known.get(relation.oid)
+        if before is not None:
+            rewritten = table is not None and previous is not None and table.file != previous.file
+            _warn(relation, before, rewritten=rewritten)
+        # Of the table's columns only the last one's number is needed later.
+        kept = None if table is None else replace(table, columns=table.columns[-1:])
+        self._known[relation.oid] = _Described(relation.columns, relation.attributes, kept)
+
+
+def _warn(relation: Relation, before: _Described, *, rewritten: bool) -> None:
+    """Log which columns have values in existing rows that neither the stream nor the catalog has."""
+    known = {column.name: column for column in before.columns}
+    numbers = {attribute.number for attribute in before.attributes.values()}
+    unknown = [
+        name
+        for name in relation.names
+        if name not in known
+        and (
+            (found := relation.attributes.get(name)) is None
+            or not (found.missing_known or found.number in numbers)
+        )
+    ]
+    if rewritten:
+        unknown += [
+            column.name
+            for column in relation.columns
+            if column.name in known and known[column.name].type_oid != column.type_oid
+        ]
+    if unknown:
+        _log.warning(
+            "%s was altered, and the values of these columns in its existing rows are not in the stream: %s. ALTER TABLE rewrote "
+            "the table, which writes no changes of rows, or the columns were not published before. If the rows are wanted with "
+            "these values, read the table again with a new snapshot",
+            relation,
+            ", ".join(unknown),
+        )
 
 
 def _oids(part: Slice) -> set[int]:

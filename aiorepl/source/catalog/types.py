@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.source.catalog.attributes import precedes
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
@@ -51,7 +52,7 @@ class Snapshot:
 
     def sees(self, xid: int) -> bool:
         """Whether a committed transaction had committed by then."""
-        return _precedes(xid, self.xmax) and xid not in self._in_progress
+        return precedes(xid, self.xmax) and xid not in self._in_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class _Alteration:
         for those that use the type at that time.
         """
         return (self.before is not None and self.before.sees(xid)) or (
-            self.xid is not None and _precedes(xid, self.xid)
+            self.xid is not None and precedes(xid, self.xid)
         )
 
 
@@ -179,8 +180,3 @@ def _first_unseen(before: Snapshot | None, xids: Iterable[int], now: Snapshot) -
     if not ages:
         return None
     return ages[min(ages) if before is None else max(ages)]
-
-
-def _precedes(xid: int, other: int) -> bool:
-    """Whether ``xid`` was assigned before ``other``. Xids wrap around, as in ``TransactionIdPrecedes``."""
-    return 0 < (other - xid & _XID_MASK) < 1 << 31
