@@ -222,6 +222,17 @@ cdef inline int put_part(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t
     return 0
 
 
+cdef inline int put_range(bytearray out, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1:
+    memcpy(more(out, end - start), data + start, end - start)
+    return 0
+
+
+cdef inline void copy_into(
+    unsigned char* target, Py_ssize_t at, const unsigned char* data, Py_ssize_t start, Py_ssize_t end
+) noexcept nogil:
+    memcpy(target + at, data + start, end - start)
+
+
 cdef inline int put_framed(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
     cdef Py_ssize_t rest = PyBytes_GET_SIZE(data) - end, left = start + rest
     cdef char* place = more(out, 4 + left)

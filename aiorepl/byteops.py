@@ -193,6 +193,16 @@ def put_part(out: bytearray, data: bytes, start: int, end: int) -> None:
     out += data[start:end]
 
 
+def put_range(out: bytearray, data: Buffer, start: int, end: int) -> None:
+    """Append ``data[start:end]``, for any buffer."""
+    out += data[start:end]
+
+
+def copy_into(target: bytearray, at: int, data: Buffer, start: int, end: int) -> None:
+    """Overwrite ``target`` from ``at`` on with ``data[start:end]``."""
+    target[at : at + end - start] = data[start:end]
+
+
 def put_framed(out: bytearray, data: bytes, start: int, end: int) -> None:
     """Append ``data`` without ``data[start:end]``, preceded by its length in four bytes, big-endian; all or nothing."""
     left = data[:start] + data[end:] if end else data

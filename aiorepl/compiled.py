@@ -22,6 +22,7 @@ from typing import Final
 
 MODULES: Final = (
     "wire.frames",
+    "wire.copy_frames",
     "pgoutput.tuples",
     "pgoutput.rows",
     "pgoutput.decoder",
@@ -50,6 +51,7 @@ MODULES: Final = (
     "transactions.assembler",
     "formats.native_rows",
     "journal.segment_builder",
+    "snapshot.copy_rows",
 )
 VOCABULARY: Final = ("byteops", "values/calendar", "values/delimiters", "values/objects")
 """Modules that compiled modules use as inline C, from the ``.pxd`` file of the same name."""

@@ -22,8 +22,8 @@ from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.lazy_changes import LazyChanges, TableRows
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
@@ -69,8 +69,11 @@ class SegmentBuilder:
         elif self._open is None and part.end_lsn is not None:
             # A message between transactions. The end of a message within one is that of its Commit.
             self._end(part.end_lsn)
-        for change in part.changes:
-            self._change(change)
+        if isinstance(part.changes, TableRows):
+            self._rows(part.changes)
+        else:
+            for change in part.changes:
+                self._change(change)
         if header is not None and part.end_lsn is not None:
             self._block.append(
                 segment_format.commit(header.commit_lsn, part.end_lsn, header.commit_timestamp)
@@ -82,7 +85,7 @@ class SegmentBuilder:
 
     def redefines(self, part: Slice) -> bool:
         """Whether a type differs from the one of the same oid in this segment, which can describe only one of them."""
-        if isinstance(part.changes, SpooledChanges) and len(part.changes):
+        if isinstance(part.changes, LazyChanges) and len(part.changes):
             changes: Sequence[Change] = (part.changes[0],)
         else:
             changes = part.changes
@@ -125,7 +128,7 @@ class SegmentBuilder:
         is_new = before is None or before.commit_lsn != header.commit_lsn
         expected = 0 if is_new else self._ordinal
         if (is_new and not (part.first and before is None)) or (
-            part.changes and part.changes[0].ordinal != expected
+            part.changes and _first_ordinal(part.changes) != expected
         ):
             raise PermanentError(
                 f"changes of the transaction at {header.commit_lsn} are missing: a journal needs whole transactions, so "
@@ -170,6 +173,20 @@ class SegmentBuilder:
         if len(block.data) >= self._block_bytes:
             self._close_block()
 
+    def _rows(self, rows: TableRows) -> None:
+        """Append the rows of one table without making changes of them."""
+        start, layout = 0, rows.layout
+        while start < len(rows):
+            if layout.relation is not self._block.relation:
+                self._switch(layout.relation, layout.types)
+                self._binary = self._binary or layout.binary
+            end = rows.put_messages(self._block.data, start, self._block_bytes)
+            self._block.run += end - start
+            self._ordinal += end - start
+            start = end
+            if len(self._block.data) >= self._block_bytes:
+                self._close_block()
+
     def _switch(self, relation: Relation, types: Types | None) -> None:
         """Prepare the block for rows of ``relation``."""
         block = self._block
@@ -204,6 +221,10 @@ class SegmentBuilder:
             self._block.continuation = Continuation(
                 header.xid, header.commit_lsn, header.commit_timestamp, header.origin, self._ordinal
             )
+
+
+def _first_ordinal(changes: Sequence[Change]) -> int:
+    return changes.first_ordinal if isinstance(changes, LazyChanges) else changes[0].ordinal
 
 
 class _OpenBlock:

@@ -33,7 +33,8 @@ from aiorepl.pipeline.progress import CursorProgress, LedgerProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
-from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.snapshot.chunks import SnapshotPlan
+from aiorepl.snapshot.initial import InitialSnapshot
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
@@ -70,6 +71,7 @@ class JournaledFanOut(FanOut):
         self._resnapshot = resnapshot
         # Whether this start begins with an initial load; a partly loaded journal counts as empty.
         self._loads = False
+        self._plan = SnapshotPlan(())
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[JournalFollower] = []
@@ -108,7 +110,7 @@ class JournaledFanOut(FanOut):
         after = begin.lsn if stored is None or load is not None else stored.lsn
         self._journal_end = after
         # The load ends where the slot begins, and is durable only once the journal has it.
-        start = after if load is None else LSN(after - 1)
+        start = after if load is None else LSN(self._plan.base(after) - 1)
         ledger = await self._capture.begin(
             after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
         )
@@ -203,7 +205,9 @@ class JournaledFanOut(FanOut):
         if len(self._failed) == len(self._sinks):
             self.ending.set()
 
-    async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker, load: InitialLoad | None) -> None:
+    async def _fill_journal(
+        self, buffer: SliceBuffer, worker: SinkWorker, load: InitialSnapshot | None
+    ) -> None:
         # No rewind: the journal never loses accepted data, and an initial load can be read only once.
         await self._run_workers(buffer, partial(self._load_and_read, buffer, load), [worker])
         self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
@@ -312,7 +316,7 @@ class JournaledFanOut(FanOut):
 
     async def _initial_load(
         self, preflight_result: PreflightResult, stored: Position | None, cleanup: contextlib.AsyncExitStack
-    ) -> InitialLoad | None:
+    ) -> InitialSnapshot | None:
         if not self._snapshot or (stored is not None and not self._resnapshot):
             return None
         if preflight_result.created is None or preflight_result.created.snapshot_name is None:
@@ -323,20 +327,18 @@ class JournaledFanOut(FanOut):
                 "and start again"
             )
         source = self._capture.source
-        connection = await source.connect_sql()
-        cleanup.push_async_callback(_close, connection)
-        # With the TRUNCATE, rows that were deleted in the meantime disappear from mirrors too.
-        load = InitialLoad(
-            connection,
+        load = InitialSnapshot(
+            source.connect_sql,
             self._capture.types,
             source.options().publications,
             preflight_result.position.lsn,
-            truncate=self._resnapshot,
         )
+        cleanup.push_async_callback(load.close)
         await load.begin(preflight_result.created.snapshot_name, self._capture)
+        self._plan = await load.plan()
         return load
 
-    async def _load_and_read(self, buffer: SliceBuffer, load: InitialLoad | None) -> None:
+    async def _load_and_read(self, buffer: SliceBuffer, load: InitialSnapshot | None) -> None:
         if load is not None:
 
             async def emit(slices: list[Slice]) -> None:
@@ -344,9 +346,7 @@ class JournaledFanOut(FanOut):
                 if buffer.backpressured:
                     await self._wait_for_room(buffer)
 
-            await load.run(emit)
+            # With the TRUNCATE, rows that were deleted in the meantime disappear from mirrors too.
+            await load.run(emit, self._plan, truncate=self._resnapshot)
+            await load.close()
         await self._read(buffer)
-
-
-async def _close(connection: object) -> None:
-    await connection.close()  # type: ignore[attr-defined]

@@ -1,1 +1,5 @@
-"""The initial load: the rows that the published tables had when the slot was created."""
+"""Snapshots: the rows that the published tables have already."""
+
+from aiorepl import compiled
+
+__path__ = compiled.path_of(__name__, __path__)

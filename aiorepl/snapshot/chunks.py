@@ -92,11 +92,14 @@ class Chunk:
         """Whether it is the last chunk of its table."""
         return self.part == len(self.table.ranges)
 
-    def header(self, snapshot_lsn: LSN) -> SnapshotChunk:
-        """Return what the chunk's transaction says about it."""
-        table = self.table
+    def header(self, snapshot_lsn: LSN, *, complete: bool = True) -> SnapshotChunk:
+        """Return what the chunk's transaction says about it.
+
+        :param complete: whether all chunks before it were delivered.
+        """
+        table, last = self.table, self.last and complete
         return SnapshotChunk(
-            snapshot_lsn, table.oid, table.schema, table.name, self.part, self.last_of_table, self.last
+            snapshot_lsn, table.oid, table.schema, table.name, self.part, self.last_of_table, last
         )
 
 

@@ -1,12 +1,10 @@
-"""Reads the rows of the published tables at the slot's consistent point, as one transaction.
+"""The initial snapshot: the rows that the published tables had at the slot's consistent point.
 
 CREATE_REPLICATION_SLOT exports a snapshot of the consistent point, so rows that are read under it and the stream that follows
-have neither gap nor overlap. The rows become inserts of one transaction that ends at the consistent point, so later stages
-handle one kind of rows. The transaction's commit LSN is one byte before the consistent point, where no real commit record can
-start. Its xid is 0.
+have neither gap nor overlap. Each chunk becomes a transaction with xid 0, whose commit LSN is below the consistent point, where
+no transaction of the slot commits; so later stages handle one kind of rows.
 
-A snapshot locks nothing. So all tables are locked with ACCESS SHARE before the first one is read, as in pg_dump, and compared
-with their state under the snapshot. During the load they can be written, but not altered or truncated.
+Several connections read chunks; they are delivered in the order of the plan.
 
 A load into a journal with a gap starts with a truncate of all its tables, because rows that were deleted in the gap would stay
 in a mirror.
@@ -14,219 +12,279 @@ in a mirror.
 
 from __future__ import annotations
 
-import contextlib
-import re
+import asyncio
+import logging
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
-import asyncpg
-
-from aiorepl.errors import SlotError
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.lsn import LSN
-from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.relations import Relation
-from aiorepl.snapshot.altered import Queried, altered, require_unaltered
-from aiorepl.snapshot.privileges import require_readable
-from aiorepl.snapshot.tables import PublishedTable, published_tables
-from aiorepl.transactions.assembler import Assembler
+from aiorepl.pgoutput.messages import Truncate as TruncateMessage
+from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot.altered import Queried
+from aiorepl.snapshot.chunk_reader import ChunkReader, Connect, RateLimit
+from aiorepl.snapshot.chunks import Chunk, SnapshotPlan, TablePlan
+from aiorepl.snapshot.copy_rows import CopiedRows
+from aiorepl.snapshot.described import DescribedTable, require_same_types
+from aiorepl.snapshot.exported import ExportedSnapshot, SnapshotGone, translating
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.ordering import ChunkOrder
+from aiorepl.transactions.changes import Truncate
+from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.transaction import from_datetime
-from aiorepl.values import catalog
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
-from aiorepl.values.types import BUILTIN, TypeInfo
-from aiorepl.wire.opening import is_sql_ascii, translated
+
+_log = logging.getLogger("aiorepl.snapshot")
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
+Skip = Callable[[TablePlan, AioreplError], Awaitable[None]]
 
-# Row-level security is an error, not a filter: a load must copy all rows, and policies may run untrusted code.
-# A role's timeouts are too short for a long load.
-_SETTINGS: Final = """
-SET LOCAL row_security = off;
-SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
-"""
-_TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
-
-_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
-_ESCAPES: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
-_INSERT: Final = struct.Struct(">cIcH").pack
-_LENGTH: Final = struct.Struct(">cI").pack
 _TRUNCATE: Final = struct.Struct(">cIB").pack
 _OID: Final = struct.Struct(">I").pack
-_NEW_AT: Final = 6
+# For connections that are lost while a chunk is read. The next one goes on where the last one broke off.
+_RETRY: Final = RetryPolicy(attempts=5, timeout=60.0, wait_max=10.0)
 
 
-class InitialLoad:
-    """Reads the tables under an exported snapshot. Call ``begin``, then ``run``.
+class SnapshotFailed(SlotError):
+    """Some tables could not be read; all others were delivered."""
 
-    :param connection: an asyncpg connection of its own, with the settings for text values.
+
+class InitialSnapshot:
+    """Reads the tables under an exported snapshot. Call ``begin``, ``plan``, ``run``; at last ``close``.
+
+    :param connect: opens a connection with the settings for text values.
     :param types: the known types; those of the tables are added.
-    :param publications: the publications whose tables are loaded.
+    :param publications: the publications whose tables are read.
     :param consistent_point: the slot's first position.
-    :param truncate: whether to start with a truncate of all tables.
     """
 
     def __init__(
         self,
-        connection: Any,
+        connect: Connect,
         types: Types,
         publications: tuple[str, ...],
         consistent_point: LSN,
-        *,
-        truncate: bool = False,
+        options: SnapshotOptions | None = None,
     ) -> None:
-        self._connection = connection
+        self._connect = connect
         self._types = types
         self._publications = publications
         self._consistent_point = consistent_point
-        self._truncate = truncate
-        self._decoder = Decoder()
-        self._assembler = Assembler(types)
-        self._tables: list[PublishedTable] = []
-        self._looked_up: list[TypeInfo] = []
-        self._emit: Emit | None = None
+        self._options = options or SnapshotOptions()
+        self._exported: ExportedSnapshot | None = None
+        self._tables: dict[int, DescribedTable] = {}
+        # Whether the chunk that is delivered has begun and not ended.
+        self._broken = False
+        # A connection without the snapshot, for the types as they are now.
+        self._now: Any = None
 
     async def begin(self, snapshot: str, exporter: Queried) -> None:
         """Import the snapshot and lock the tables. Afterwards the exporting connection may be used again.
 
         :param snapshot: the snapshot's name.
         :param exporter: the connection that exported it.
-        :raises ConfigurationError: the role cannot read all rows of a table.
-        :raises SlotError: a table was altered after the snapshot was taken.
+        :raises ConfigurationError: the role cannot read all rows of some tables; the message names each.
+        :raises SlotError: a table was altered after the snapshot was taken, or cannot be locked.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+        """
+        exported = ExportedSnapshot(await self._connect(), self._publications, self._options)
+        self._exported = exported
+        await exported.begin(snapshot, exporter)
+        self._tables = await exported.describe(self._types)
+
+    async def plan(self) -> SnapshotPlan:
+        """Cut the tables into chunks.
+
         :raises ConnectionLost, ServerError: the server failed.
         """
-        with _translate_errors(), _translate_missing_tables():
-            await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            await self._connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
-            await self._connection.execute(_SETTINGS)
-            if self._connection.get_server_version() >= (17,):
-                await self._connection.execute(_TRANSACTION_TIMEOUT)
-            self._tables = await published_tables(self._connection, self._publications)
-            role = await self._connection.fetchval("SELECT current_user::text")
-            for table in self._tables:
-                await self._lock(table, role)
-            names = {table.oid: str(table) for table in self._tables}
-            await require_unaltered(self._connection, exporter, self._publications, names)
-            # The catalog function lists the tables that are published now, not under the snapshot. A publication that was altered
-            # and altered back would escape the comparison above.
-            if self._tables != await published_tables(self._connection, self._publications):
-                raise altered("a published table was altered")
+        return await self._begun().plan()
 
-    async def _lock(self, table: PublishedTable, role: str) -> None:
-        try:
-            await require_readable(self._connection, table, role)
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
-            raise altered(f"table {table} was altered") from None
+    @property
+    def name(self) -> str:
+        """The exported snapshot, which other connections can import until ``close``."""
+        return self._begun().name
 
-    async def run(self, emit: Emit) -> int:
-        """Load every published table.
+    async def run(
+        self,
+        emit: Emit,
+        plan: SnapshotPlan,
+        *,
+        base: LSN | None = None,
+        from_chunk: int = 0,
+        truncate: bool = False,
+        skip: Skip | None = None,
+    ) -> int:
+        """Deliver the chunks, and at last a slice that ends at the consistent point.
 
         :param emit: called with the slices; returns once there is room for more.
+        :param base: the position before the first chunk; by default ``plan.base``.
+        :param from_chunk: the number of the first chunk that is delivered.
+        :param truncate: whether to start with a truncate of all tables, in a transaction of its own.
+        :param skip: called before the rest of a table is left out because it cannot be read. The caller must remember it:
+            later positions say nothing about this table. Without it, the first such table ends the run.
         :returns: the number of rows.
-        :raises SlotError: a type was altered during the load; the transaction has no end.
-        :raises ConnectionLost, ServerError: the server failed.
+        :raises SnapshotFailed: some tables were left out; the message names each. The snapshot is not complete.
+        :raises SnapshotGone: the exported snapshot is lost; what was delivered stands.
+        :raises SlotError: a type was altered during the load.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
-        self._emit = emit
+        base = plan.base(self._consistent_point) if base is None else base
+        if truncate and self._tables:
+            await emit([self._truncate(base)])
+        order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
+        numbers = iter(range(from_chunk, len(plan)))
+        limit = RateLimit(self._options.max_rows_per_second)
+        readers = [
+            asyncio.create_task(self._read(plan, numbers, order, limit), name=f"aiorepl snapshot {number}")
+            for number in range(min(self._options.connections, len(plan) - from_chunk))
+        ]
+        delivery = asyncio.create_task(
+            self._deliver(emit, plan, base, from_chunk, order, skip), name="aiorepl snapshot"
+        )
+        try:
+            pending: set[asyncio.Task[Any]] = {delivery, *readers}
+            while not delivery.done():
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            rows, failed = delivery.result()
+        finally:
+            await cancel_and_wait(delivery, *readers)
+        if failed:
+            raise SnapshotFailed("; ".join(f"table {table} was not read: {error}" for table, error in failed))
+        await emit([Slice(None, (), True, self._consistent_point, 0)])
+        return rows
+
+    async def close(self) -> None:
+        """End the snapshot, and release the locks."""
+        if self._exported is not None:
+            await self._exported.close()
+        if self._now is not None:
+            self._now.terminate()
+            self._now = None
+
+    async def _read(self, plan: SnapshotPlan, numbers: Any, order: ChunkOrder, limit: RateLimit) -> None:
+        """Read chunks over one connection until there are no more."""
+        reader = ChunkReader(self._connect, self.name, self._options.statement_timeout)
+        try:
+            for number in numbers:
+                chunk = plan.chunk(number)
+                if not order.wanted(number):
+                    continue
+                try:
+                    await self._read_chunk(reader, chunk, order, limit)
+                except (SnapshotGone, ConnectionFailed, ConnectionLost):
+                    raise
+                except AioreplError as error:
+                    await order.end(number, error)
+                else:
+                    await order.end(number)
+        finally:
+            reader.abort()
+
+    async def _read_chunk(
+        self, reader: ChunkReader, chunk: Chunk, order: ChunkOrder, limit: RateLimit
+    ) -> None:
+        described = self._tables[chunk.table.oid]
+        statement = described.copy_statement(chunk.range, chunk.table.key)
+        number = chunk.number
+        async for attempt in _RETRY.connection():
+            with attempt:
+                skip = order.received(number)
+                if skip and described.table.partitioned:
+                    # The rows of a partitioned table may come in another order this time.
+                    if order.begun(number):
+                        raise SlotError("its reading broke off in the middle of a chunk")
+                    await order.restart(number)
+                    skip = 0
+                async with aclosing(reader.read(statement, len(described.kinds), skip)) as parts:
+                    async for part in parts:
+                        await limit.wait(part[1])
+                        await order.add(number, part)
+                        if not order.wanted(number):
+                            return
+
+    async def _deliver(
+        self,
+        emit: Emit,
+        plan: SnapshotPlan,
+        base: LSN,
+        from_chunk: int,
+        order: ChunkOrder,
+        skip: Skip | None,
+    ) -> tuple[int, list[tuple[TablePlan, AioreplError]]]:
+        """Deliver the chunks in order. Return the number of rows, and the tables that were left out."""
         rows = 0
-        with _translate_errors():
-            now = from_datetime(await self._connection.fetchval("SELECT now()"))
-            commit_lsn = self._consistent_point - 1
-            await self._feed([m.Begin(commit_lsn, now, 0)])
-            relations = await self._describe()
-            if self._truncate and self._tables:
-                # One truncate for all tables, because they may refer to each other.
-                oids = b"".join(_OID(table.oid) for table in self._tables)
-                truncate = _TRUNCATE(b"T", len(self._tables), 0) + oids
-                await self._feed([self._decoder.decode(truncate)])
-            for table, relation in zip(self._tables, relations, strict=True):
-                rows += await self._load(table, relation)
-            await self._connection.execute("COMMIT")
-            await self._require_same_types(relations)
-        await self._feed([m.Commit(commit_lsn, self._consistent_point, now)])
-        return rows
+        failed: dict[int, tuple[TablePlan, AioreplError]] = {}
+        for chunk in plan.chunks(from_chunk):
+            if chunk.table.oid not in failed:
+                self._broken = False
+                try:
+                    rows += await self._deliver_chunk(emit, chunk, base, order, complete=not failed)
+                except (SnapshotGone, ConnectionFailed, ConnectionLost):
+                    raise
+                except AioreplError as error:
+                    if skip is None or self._broken:
+                        raise SnapshotFailed(f"table {chunk.table} was not read: {error}") from None
+                    await skip(chunk.table, error)
+                    _log.error("table %s is left out of the snapshot: %s", chunk.table, error)
+                    failed[chunk.table.oid] = chunk.table, error
+            await order.pass_by(chunk.number)
+        return rows, list(failed.values())
 
-    async def _describe(self) -> list[Relation]:
-        relations = []
-        for table in self._tables:
-            relation = self._decoder.decode(table.relation)
-            assert isinstance(relation, Relation)
-            relations.append(relation)
-        self._looked_up = await self._look_up(relations)
-        for info in self._looked_up:
-            self._types.add(info)
-        await self._feed(relations)
-        return relations
+    async def _deliver_chunk(
+        self, emit: Emit, chunk: Chunk, base: LSN, order: ChunkOrder, *, complete: bool
+    ) -> int:
+        """Deliver a chunk as a transaction. Return its number of rows.
 
-    async def _look_up(self, relations: Iterable[Relation]) -> list[TypeInfo]:
-        oids = {column.type_oid for relation in relations for column in relation.columns}
-        rows = await self._connection.fetch(catalog.QUERY, sorted(oids - BUILTIN.keys()))
-        return catalog.parse(rows)
-
-    async def _require_same_types(self, relations: Iterable[Relation]) -> None:
-        """Check that no type was altered during the load. Types cannot be locked, and values are decoded with the current ones."""
-        now = {info.oid: info for info in await self._look_up(relations)}
-        for info in self._looked_up:
-            if now.get(info.oid) != info:
-                raise SlotError(
-                    f"type {info} was altered during the initial load, which cannot be used: start again, with resnapshot=True "
-                    "(--resnapshot) if the slot still exists"
+        :param complete: whether all tables so far are complete.
+        """
+        exported, described = self._begun(), self._tables[chunk.table.oid]
+        commit_lsn = LSN(base + chunk.number)
+        header = chunk.header(self._consistent_point, complete=complete)
+        transaction = Transaction(0, commit_lsn, exported.time, snapshot=header)
+        rows, first = 0, True
+        last: Slice | None = None
+        async with aclosing(order.release(chunk.number)) as parts:
+            async for data, count in parts:
+                if last is not None:
+                    self._broken = True
+                    await emit([last])
+                changes = CopiedRows(transaction, described.layout, described.kinds, data, count, rows)
+                last = Slice(
+                    transaction, changes, first, None, len(data) + count * OVERHEAD + changes.expansion
                 )
-
-    async def _load(self, table: PublishedTable, relation: Relation) -> int:
-        rows, rest = 0, b""
-
-        async def take(data: bytes) -> None:
-            nonlocal rows, rest
-            *lines, rest = (rest + data).split(b"\n")
-            rows += len(lines)
-            await self._feed(_insert(relation, line) for line in lines)
-
-        # asyncpg encodes the query as UTF-8, so names must be ASCII.
-        raw = is_sql_ascii(self._connection) and table.query.isascii()
-        if raw:
-            await self._connection.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
-        await self._connection.copy_from_query(table.query, output=take, format="text")
-        if raw:
-            await self._connection.execute("SET LOCAL client_encoding = 'UTF8'")
+                rows, first = rows + count, False
+        # The chunk ends only after it is certain that its rows were read from the table as the snapshot knows it.
+        await exported.verify()
+        if described.types:
+            await self._require_same_types(described)
+        end = LSN(commit_lsn + 1)
+        if last is None:
+            await emit([Slice(transaction, (), True, end, 0)])
+        else:
+            await emit([Slice(transaction, last.changes, last.first, end, last.size)])
         return rows
 
-    async def _feed(self, messages: Iterable[m.AnyMessage]) -> None:
-        if (slices := self._assembler.feed(messages)) and self._emit is not None:
-            await self._emit(slices)
+    async def _require_same_types(self, described: DescribedTable) -> None:
+        if self._now is None or self._now.is_closed():
+            self._now = await self._connect()
+        with translating():
+            await require_same_types(self._now, described)
 
+    def _truncate(self, base: LSN) -> Slice:
+        # One truncate for all tables, because they may refer to each other.
+        relations = tuple(described.layout.relation for described in self._tables.values())
+        payload = _TRUNCATE(b"T", len(relations), 0) + b"".join(_OID(relation.oid) for relation in relations)
+        transaction = Transaction(0, LSN(base - 1), self._begun().time)
+        change = Truncate(transaction, 0, TruncateMessage(relations, False, False, payload, None))
+        return Slice(transaction, (change,), True, base, len(payload) + OVERHEAD)
 
-def _insert(relation: Relation, line: bytes) -> m.Insert:
-    """Convert a line of COPY's text format to an Insert message."""
-    # A line of a table without columns has no field, instead of an empty one.
-    fields = line.split(b"\t") if relation.columns else []
-    parts = [_INSERT(b"I", relation.oid, b"N", len(fields))]
-    for field in fields:
-        if field == b"\\N":
-            parts.append(b"n")
-        else:
-            value = _ESCAPED.sub(_unescape, field) if b"\\" in field else field
-            parts += (_LENGTH(b"t", len(value)), value)
-    return m.Insert(relation, _NEW_AT, b"".join(parts), None)
-
-
-def _unescape(match: re.Match[bytes]) -> bytes:
-    return _ESCAPES.get(match[1], match[1])
-
-
-@contextlib.contextmanager
-def _translate_missing_tables() -> Iterator[None]:
-    """Translate the server's error about a table that the snapshot has and that was dropped."""
-    try:
-        yield
-    except asyncpg.InternalServerError as error:
-        raise altered(f"a published table was altered ({error.args[0]})") from None
-
-
-@contextlib.contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Translate asyncpg's errors."""
-    try:
-        yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError) as error:
-        raise translated(error) from None
+    def _begun(self) -> ExportedSnapshot:
+        if self._exported is None:
+            raise RuntimeError("call begin first")
+        return self._exported

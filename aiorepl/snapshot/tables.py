@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Final
 
 from aiorepl.wire.commands import identifier
@@ -31,26 +33,86 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedColumn:
+    """A published column.
+
+    :param key: whether it is part of the replica identity; under FULL every column is.
+    """
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table, the query for its published rows, and the Relation message that describes them.
+    """A table, and what of it is published.
 
-    :param query: a SELECT.
-    :param relation: the payload of the Relation message.
-
+    :param columns: the published columns, in the table's order.
+    :param filters: conditions in SQL; a row is published if one of them holds. ``None``: all rows.
+    :param identity: the replica identity, as in a Relation message.
+    :param partitioned: whether the rows are in partitions.
     :param secured: whether row-level security applies to the connection's role.
     """
 
     oid: int
     schema: str
     name: str
-    query: str
-    relation: bytes
+    columns: tuple[PublishedColumn, ...]
+    filters: tuple[str, ...] | None
+    identity: str
+    partitioned: bool
     secured: bool
 
     @property
     def identifier(self) -> str:
         """The table's qualified name in SQL."""
         return f"{identifier(self.schema)}.{identifier(self.name)}"
+
+    @property
+    def key(self) -> tuple[PublishedColumn, ...]:
+        """The published columns of the replica identity's index; empty without one."""
+        return tuple(column for column in self.columns if column.key) if self.identity in "di" else ()
+
+    @property
+    def origin(self) -> str:
+        """The FROM clause.
+
+        A partitioned table has the rows of its partitions; the children of an inheritance parent are published themselves.
+        """
+        return f"{'' if self.partitioned else 'ONLY '}{self.identifier}"
+
+    @property
+    def query(self) -> str:
+        """The SELECT of all published rows."""
+        return self.select([identifier(column.name) for column in self.columns])
+
+    def select(self, expressions: Iterable[str], *conditions: str) -> str:
+        """Return a SELECT of published rows.
+
+        :param expressions: the columns, in SQL.
+        :param conditions: which of the published rows, in SQL.
+        """
+        wanted = list(conditions)
+        if self.filters is not None:
+            wanted.append(" OR ".join(f"({condition})" for condition in self.filters))
+        query = f"SELECT {', '.join(expressions)} FROM {self.origin}"
+        return f"{query} WHERE {' AND '.join(f'({each})' for each in wanted)}" if wanted else query
+
+    @property
+    def relation(self) -> bytes:
+        """The Relation message that pgoutput would send."""
+        namespace = "" if self.schema == "pg_catalog" else self.schema
+        parts = [
+            b"R" + struct.pack(">I", self.oid),
+            namespace.encode() + b"\0" + self.name.encode() + b"\0",
+            self.identity.encode() + struct.pack(">H", len(self.columns)),
+        ]
+        for column in self.columns:
+            parts.append(bytes([column.key]) + column.name.encode() + b"\0")
+            parts.append(struct.pack(">Ii", column.type_oid, column.type_modifier))
+        return b"".join(parts)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -79,25 +141,15 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
 
 
 def _table(row: Any) -> PublishedTable:
-    columns = ", ".join(identifier(name) for name in row["names"])
-    # A partitioned table has the rows of its partitions; the children of an inheritance parent are published themselves.
-    only = "" if row["relkind"] == "p" else "ONLY "
-    query = f"SELECT {columns} FROM {only}{identifier(row['nspname'])}.{identifier(row['relname'])}"
-    if row["filters"]:
-        query += " WHERE " + " OR ".join(f"({condition})" for condition in row["filters"])
-    return PublishedTable(row["oid"], row["nspname"], row["relname"], query, _relation(row), row["secured"])
-
-
-def _relation(row: Any) -> bytes:
-    namespace = "" if row["nspname"] == "pg_catalog" else row["nspname"]
-    parts = [
-        b"R" + struct.pack(">I", row["oid"]),
-        namespace.encode() + b"\0" + row["relname"].encode() + b"\0",
-        row["relreplident"].encode() + struct.pack(">H", len(row["names"])),
-    ]
     # For a table without columns, names is empty and the other arrays have one NULL.
-    for name, oid, modifier, key in zip(
-        row["names"], row["types"], row["modifiers"], row["keys"], strict=False
-    ):
-        parts.append(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", oid, modifier))
-    return b"".join(parts)
+    columns = zip(row["names"], row["types"], row["modifiers"], row["keys"], strict=False)
+    return PublishedTable(
+        row["oid"],
+        row["nspname"],
+        row["relname"],
+        tuple(starmap(PublishedColumn, columns)),
+        None if row["filters"] is None else tuple(row["filters"]),
+        row["relreplident"],
+        row["relkind"] == "p",
+        row["secured"],
+    )

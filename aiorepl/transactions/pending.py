@@ -16,8 +16,9 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
+from aiorepl.transactions.lazy_changes import LayoutOf
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.spooled_changes import Chunk, LayoutOf, SpooledChanges, descriptions
+from aiorepl.transactions.spooled_changes import Chunk, SpooledChanges, descriptions
 from aiorepl.transactions.transaction import Transaction
 
 # The default size of a slice, and of a chunk in the spool.

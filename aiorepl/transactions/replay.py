@@ -15,8 +15,8 @@ from operator import attrgetter
 
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.transactions.changes import Change
+from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.spooled_changes import SpooledChanges
 
 _ordinal = attrgetter("ordinal")
 
@@ -89,13 +89,13 @@ class ReplayFilter:
 
 
 def _count_before(changes: Sequence[Change], ordinal: int) -> int:
-    """How many of the changes have a lower ordinal; spooled ones are not read."""
-    if isinstance(changes, SpooledChanges):
+    """How many of the changes have a lower ordinal; lazy ones are not made."""
+    if isinstance(changes, LazyChanges):
         return min(max(0, ordinal - changes.first_ordinal), len(changes))
     return bisect_left(changes, ordinal, key=_ordinal)
 
 
 def _next_ordinal(changes: Sequence[Change]) -> int:
-    if isinstance(changes, SpooledChanges):
+    if isinstance(changes, LazyChanges):
         return changes.first_ordinal + len(changes)
     return changes[-1].ordinal + 1 if changes else 0

@@ -11,18 +11,18 @@ from dataclasses import replace
 
 from aiorepl.errors import DataError
 from aiorepl.transactions.changes import Change, RowChange, row_change
+from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.spooled_changes import SpooledChanges
 
 
 def reread(part: Slice, likely: Layouts, other: Layouts) -> Slice:
     """Return the slice with rows of composites laid out by the likely types, or by the other types if only those fit.
 
-    Spooled changes are always laid out by the likely types.
+    Lazy changes are always laid out by the likely types.
     """
     changes = part.changes
-    if isinstance(changes, SpooledChanges):
+    if isinstance(changes, LazyChanges):
         return replace(part, changes=changes.by(likely))
     return replace(part, changes=[_reread(change, likely, other) for change in changes])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
@@ -16,11 +16,10 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
+from aiorepl.transactions.lazy_changes import LayoutOf, LazyChanges
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.spool import Extent
 from aiorepl.transactions.transaction import Transaction
-
-LayoutOf = Callable[[Relation], Layout]
 
 _XID_BYTES: Final = slice(1, 5)
 _CONTENT: Final = frozenset(b"IUDTM")
@@ -78,7 +77,7 @@ class Chunk:
         return None
 
 
-class SpooledChanges(Sequence[c.Change]):
+class SpooledChanges(LazyChanges):
     """Changes that are read from the spool each time they are iterated; none is kept."""
 
     __slots__ = ("_chunk", "_layout_of", "_skip", "_transaction")

@@ -164,6 +164,26 @@ class Types:
         """Return a copy in which ``infos`` replace the same oids. Earlier rows keep using this object."""
         return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
+    def binary(self, oid: int) -> bool:
+        """Return whether the binary form of this type and of its components is known."""
+        if not self.readable(oid):
+            return False
+        pending = [oid]
+        seen: set[int] = set()
+        while pending:
+            part = pending.pop()
+            info = self.info(part)
+            if info is None:
+                return False
+            if part in seen:
+                continue
+            seen.add(part)
+            if info.element or info.kind in (ENUM, COMPOSITE):
+                pending += [info.element] if info.element else [field for _, field in info.fields]
+            elif info.name not in (_BUILTIN_CODECS if part in BUILTIN else extensions.CODECS):
+                return False
+        return True
+
     def known(self, oid: int) -> bool:
         """Return whether this type and its components are known; if not, ``missing`` lists the oids to look up."""
         return oid in BUILTIN or not self.missing(oid)

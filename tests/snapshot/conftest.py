@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from aiorepl import LSN, Pipeline, Source
 from aiorepl.formats.native import NativeFormat
-from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.snapshot.initial import InitialSnapshot
+from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 from aiorepl.values.registry import Types
 from aiorepl.wire.connection import ReplicationConnection
@@ -34,13 +36,15 @@ class Loaded:
         *publications: str,
         meanwhile: str | None = None,
         during: Callable[[], Awaitable[Any]] | None = None,
+        options: SnapshotOptions | None = None,
+        **how: Any,
     ) -> list[Any]:
         """The slices of a load under a slot's snapshot; ``meanwhile`` is run once the slot is there, ``during`` when the
         load has begun and no table is read yet.
         """
         exporter = await ReplicationConnection.open(self.reader)
-        reader = await connect_sql(self.reader)
         slices: list[Any] = []
+        load: InitialSnapshot | None = None
 
         async def emit(parts):
             slices.extend(parts)
@@ -49,14 +53,18 @@ class Loaded:
             created = await exporter.create_slot(self.slot, temporary=True, snapshot="export")
             if meanwhile is not None:
                 await self.connection.execute(meanwhile)
-            load = InitialLoad(reader, Types(), publications or ("p",), LSN(created.consistent_point))
+            self.consistent_point = LSN(created.consistent_point)
+            load = self.snapshot = InitialSnapshot(
+                partial(connect_sql, self.reader), Types(), publications or ("p",), self.consistent_point, options
+            )
             await load.begin(created.snapshot_name, exporter)
+            self.plan = await load.plan()
             if during is not None:
                 await during()
-            self.rows = await load.run(emit)
-            self.consistent_point = created.consistent_point
+            self.rows = await load.run(emit, self.plan, **how)
         finally:
-            await reader.close()
+            if load is not None:
+                await load.close()
             await exporter.close()
         return slices
 

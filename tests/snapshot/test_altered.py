@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from aiorepl.errors import SlotError
-from aiorepl.snapshot import initial
+from aiorepl.snapshot import exported
 from aiorepl.snapshot.tables import published_tables
 
 TABLES = (
@@ -110,7 +110,7 @@ async def test_a_table_that_is_away_while_tables_are_listed(loaded, monkeypatch,
         finally:
             await loaded.connection.execute(back)
 
-    monkeypatch.setattr(initial, "published_tables", listed)
+    monkeypatch.setattr(exported, "published_tables", listed)
     with pytest.raises(SlotError, match=r"was altered, .*start again"):
         await loaded.load("rooted")
 
@@ -122,7 +122,7 @@ async def test_a_table_that_disappears_while_tables_are_listed(loaded, monkeypat
     async def listed(*_):
         raise asyncpg.InternalServerError("could not open relation with OID 1")
 
-    monkeypatch.setattr(initial, "published_tables", listed)
+    monkeypatch.setattr(exported, "published_tables", listed)
     with pytest.raises(SlotError, match=r"altered \(could not open relation with OID 1\), .*start again"):
         await loaded.load("chosen")
 

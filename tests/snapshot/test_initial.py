@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from aiorepl import LSN
+
 AWKWARD = [
     "tab\there",
     "new\nline",
@@ -19,22 +21,41 @@ AWKWARD = [
 ]
 
 
-async def test_it_is_one_transaction_that_ends_where_the_slot_begins(loaded):
-    """First and last are marked once, ordinals count on over tables, and the identity is no real commit's."""
+async def test_each_chunk_is_a_transaction_below_the_slot(loaded):
+    """Chunks end one after the other below the consistent point, each says what is complete with it, and the last slice ends at
+    the point.
+    """
     await loaded.connection.execute(
-        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); "
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE c (id int); "
         "INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (3)"
     )
-    slices = await loaded.load()
+    *slices, end = await loaded.load()
     assert 3 == loaded.rows
-    assert [True] + [False] * (len(slices) - 1) == [part.first for part in slices]
-    assert [None] * (len(slices) - 1) + [loaded.consistent_point] == [part.end_lsn for part in slices]
-    assert {(0, loaded.consistent_point - 1)} == {
-        (part.transaction.xid, part.transaction.commit_lsn) for part in slices
-    }
-    assert [("a", 1, 0), ("a", 2, 1), ("b", 3, 2)] == [
-        (change.table, change.key["id"], change.ordinal) for part in slices for change in part.changes
+    base = loaded.plan.base(loaded.consistent_point)
+    assert [(True, LSN(base + number + 1)) for number in range(3)] == [
+        (part.first, part.end_lsn) for part in slices
     ]
+    assert [
+        (0, LSN(base + number), loaded.consistent_point, table, 1, True, table == "c")
+        for number, table in enumerate("abc")
+    ] == [
+        (
+            part.transaction.xid,
+            part.transaction.commit_lsn,
+            part.transaction.snapshot.snapshot_lsn,
+            part.transaction.snapshot.table,
+            part.transaction.snapshot.number,
+            part.transaction.snapshot.last_of_table,
+            part.transaction.snapshot.last,
+        )
+        for part in slices
+    ]
+    assert [("read", "a", 1, 0), ("read", "a", 2, 1), ("read", "b", 3, 0)] == [
+        (change.kind, change.table, change.key["id"], change.ordinal)
+        for part in slices
+        for change in part.changes
+    ]
+    assert (None, loaded.consistent_point) == (end.transaction, end.end_lsn)
 
 
 async def test_what_is_committed_after_the_slot_is_not_in_it(loaded):
@@ -43,11 +64,15 @@ async def test_what_is_committed_after_the_slot_is_not_in_it(loaded):
     assert {"public.a": [{"id": 1}]} == await loaded.tables(meanwhile="INSERT INTO a VALUES (2)")
 
 
-async def test_empty_tables_bring_an_empty_transaction(loaded):
-    """Nothing but its end."""
+async def test_an_empty_table_is_an_empty_chunk(loaded):
+    """It is told to be complete like any other."""
     await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    (part,) = await loaded.load()
-    assert ([], loaded.consistent_point) == (list(part.changes), part.end_lsn)
+    part, _ = await loaded.load()
+    assert ([], "a", True) == (
+        list(part.changes),
+        part.transaction.snapshot.table,
+        part.transaction.snapshot.last_of_table,
+    )
 
 
 async def test_text_that_copy_escapes(loaded):

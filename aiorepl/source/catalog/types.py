@@ -20,10 +20,10 @@ from aiorepl.source.catalog.attributes import precedes
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
+from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.retyping import reread
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.wire.opening import ANSWER_SECONDS, translated
@@ -164,7 +164,7 @@ def _composites(types: Types, slices: Iterable[Slice]) -> set[int]:
     if not types.any_composites:
         return found
     for part in slices:
-        if isinstance(part.changes, SpooledChanges):
+        if isinstance(part.changes, LazyChanges):
             relations: Iterable[Relation] = part.changes.relations
         else:
             rows = (change for change in part.changes if isinstance(change, RowChange))

@@ -1,0 +1,87 @@
+"""The SQL that reads chunks, and that finds the bounds of key ranges. Pure.
+
+A column is selected as it is, in binary, or by the output function of its type, as text. ``format`` calls that function; a
+cast to text may be another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from aiorepl.pgoutput.tuples import BINARY, TEXT
+from aiorepl.snapshot.chunks import BlockRange, KeyRange, Range
+from aiorepl.snapshot.tables import PublishedColumn, PublishedTable
+from aiorepl.values.registry import Types
+from aiorepl.wire.commands import identifier
+
+# How many blocks are read to find the bounds of a chunk.
+_SAMPLED_BLOCKS: Final = 20
+
+
+def column_kinds(table: PublishedTable, types: Types, without_send: Collection[int]) -> bytes:
+    """Return the kind of each column: binary if that form is known here and to the server, else text.
+
+    :param without_send: the types that have no binary form on the server, or a component that has none.
+    """
+    return bytes(
+        BINARY if types.binary(column.type_oid) and column.type_oid not in without_send else TEXT
+        for column in table.columns
+    )
+
+
+def copy_statement(table: PublishedTable, kinds: bytes, rows: Range, key: Iterable[str] = ()) -> str:
+    """Return the COPY command of a chunk.
+
+    :param kinds: the kind of each column.
+    :param key: the columns that a KeyRange is of.
+    """
+    expressions = [
+        identifier(column.name) if kind == BINARY else _as_text(identifier(column.name))
+        for column, kind in zip(table.columns, kinds, strict=True)
+    ]
+    return f"COPY ({table.select(expressions, *_conditions(rows, key))}) TO STDOUT (FORMAT binary)"
+
+
+def bounds_query(table: PublishedTable, key: Iterable[PublishedColumn], parts: int, blocks: int) -> str:
+    """Return the query for the keys at which a table is cut, from a sample of its blocks.
+
+    :param parts: how many ranges there should be, at least two.
+    :param blocks: how many blocks a range has.
+    """
+    names = [identifier(column.name) for column in key]
+    listed = ", ".join(names)
+    texts = ", ".join(f"pg_catalog.format('%s', k{number})" for number in range(len(names)))
+    keys = ", ".join(f"{name} AS k{number}" for number, name in enumerate(names))
+    percent = min(100.0, max(100 * _SAMPLED_BLOCKS / blocks, 0.01))
+    return (
+        f"SELECT ARRAY[{texts}] FROM (SELECT {keys}, row_number() OVER (ORDER BY {listed}) AS number, "
+        f"count(*) OVER () AS total FROM {table.identifier} TABLESAMPLE SYSTEM ({percent:.4f}) REPEATABLE (0)) sample "
+        f"WHERE number < total AND number % greatest(total / {parts}, 1) = 0 ORDER BY number"
+    )
+
+
+def _conditions(rows: Range, key: Iterable[str]) -> list[str]:
+    match rows:
+        case BlockRange(first, end):
+            lower = [f"ctid >= '({first},0)'"] if first else []
+            return lower if end is None else [*lower, f"ctid < '({end},0)'"]
+        case KeyRange(after, until):
+            names = f"ROW({', '.join(identifier(name) for name in key)})"
+            lower = [] if after is None else [f"{names} > {_row(after)}"]
+            return lower if until is None else [*lower, f"{names} <= {_row(until)}"]
+    return []
+
+
+def _as_text(name: str) -> str:
+    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE pg_catalog.format('%s', {name}) END"
+
+
+def _row(values: Iterable[str]) -> str:
+    return f"ROW({', '.join(map(_literal, values))})"
+
+
+def _literal(value: str) -> str:
+    # Independent of standard_conforming_strings.
+    escaped = value.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"

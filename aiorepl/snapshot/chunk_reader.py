@@ -1,0 +1,123 @@
+"""One connection that reads chunks under an exported snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final
+
+from aiorepl.errors import ServerError
+from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
+from aiorepl.snapshot.exported import import_snapshot, translating
+from aiorepl.wire.copy_out import copy_out
+from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
+
+Connect = Callable[[], Awaitable[Any]]
+"""Opens a connection of ``connect_sql``."""
+
+# The rows of a part; with the changes that are made of them, about the size of a batch.
+_PART_BYTES: Final = 256 * 1024
+
+
+class RateLimit:
+    """A limit on rows per second, of several readers together.
+
+    :param rows_per_second: ``None``: no limit.
+    """
+
+    def __init__(self, rows_per_second: int | None) -> None:
+        self._rows_per_second = rows_per_second
+        self._free_at = 0.0
+
+    async def wait(self, rows: int) -> None:
+        """Wait until so many more rows may be read."""
+        if self._rows_per_second is None:
+            return
+        now = asyncio.get_running_loop().time()
+        begin = max(self._free_at, now)
+        self._free_at = begin + rows / self._rows_per_second
+        await asyncio.sleep(begin - now)
+
+
+class ChunkReader:
+    """Reads one chunk at a time. The connection is opened by the first call, and again after an error.
+
+    :param connect: opens a connection.
+    :param snapshot: the name of the exported snapshot.
+    :param timeout: the most seconds to wait for the server's data of one chunk; ``None``: no limit.
+    """
+
+    def __init__(self, connect: Connect, snapshot: str, timeout: float | None) -> None:
+        self._connect = connect
+        self._snapshot = snapshot
+        self._timeout = timeout
+        self._connection: Any = None
+
+    async def open(self) -> None:
+        """Connect, unless there is a connection.
+
+        :raises SnapshotGone: the snapshot cannot be imported any more.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+        """
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        self._connection = None
+        connection = await self._connect()
+        try:
+            with translating():
+                await import_snapshot(connection, self._snapshot)
+                if is_sql_ascii(connection):
+                    await connection.execute(NO_CONVERSION)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._connection = connection
+
+    async def read(self, statement: str, columns: int, skip: int = 0) -> AsyncGenerator[tuple[bytes, int]]:
+        """Run a COPY command, and yield its rows: their bytes, and how many.
+
+        While the caller does not ask for more, the server is held back.
+
+        :param columns: the number of columns.
+        :param skip: drop so many rows at the beginning.
+        :raises ServerError: the command failed, or took too long.
+        :raises ConnectionLost, ProtocolError: the connection is lost.
+        """
+        await self.open()
+        splitter = RowSplitter(columns)
+        left = self._timeout
+        try:
+            async with copy_out(self._connection, statement) as copy:
+                while True:
+                    began = asyncio.get_running_loop().time()
+                    async with asyncio.timeout(left):
+                        data = await copy.read(max(_PART_BYTES, splitter.missing))
+                    if left is not None:
+                        left -= asyncio.get_running_loop().time() - began
+                    rows, count = splitter.take(data)
+                    if skip:
+                        dropped = min(skip, count)
+                        rows, count = rows[skip_rows(rows, 0, dropped) :], count - dropped
+                        skip -= dropped
+                    if count:
+                        yield rows, count
+                    if copy.ended:
+                        break
+                splitter.finish()
+        except TimeoutError:
+            raise ServerError(
+                {
+                    "C": "57014",
+                    "M": f"the server took longer than the statement_timeout of {self._timeout:g} s",
+                }
+            ) from None
+        except ServerError:
+            # The transaction has failed, and with it the import.
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None

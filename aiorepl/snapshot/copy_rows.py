@@ -1,0 +1,325 @@
+"""Rows of COPY's binary format: finds their boundaries, and makes changes of them when they are iterated. Pure.
+
+The fields are the same as in pgoutput's binary tuples, without the kind of each column, which the query decides: a column is
+text if it was selected as text, else binary.
+
+Source: "COPY", Binary Format, in the PostgreSQL documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, overload
+
+from aiorepl import byteops
+from aiorepl.errors import ProtocolError
+from aiorepl.pgoutput.rows import Insert
+from aiorepl.transactions.changes import Change, RowChange, row_change
+from aiorepl.transactions.lazy_changes import LayoutOf, TableRows
+from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.transaction import Transaction
+
+SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
+_HEADER_BYTES: Final = len(SIGNATURE) + 8
+# C numbers in the compiled form.
+_NULL, _NEW, _INSERT = ord("n"), ord("N"), ord("I")
+_MINUS_ONE_16, _MINUS_ONE_32 = 0xFFFF, 0xFFFF_FFFF
+_LARGEST = 0x3FFF_FFFF
+# What precedes the columns in an Insert message: its letter, the oid, N and the number of columns.
+_NEW_AT, _COLUMNS_AT = 6, 8
+
+
+class RowSplitter:
+    """Finds the rows in the data of one COPY, which arrives in pieces with arbitrary boundaries.
+
+    :param columns: the number of columns.
+    :ivar missing: how many bytes there must be at least before ``take`` can return another row.
+    :ivar ended: whether the trailer was read.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.missing = _HEADER_BYTES
+        self.ended = False
+        self._columns = columns
+        self._begun = False
+        self._count = 0
+
+    def take(self, data: bytearray) -> tuple[bytes, int]:
+        """Remove all complete rows from the beginning of ``data``.
+
+        :returns: the rows, and their number.
+        :raises ProtocolError: the data is not COPY's binary format, or has another number of columns.
+        """
+        if not self._begun:
+            begins = _header_end(data)
+            if not begins:
+                return b"", 0
+            del data[:begins]
+            self._begun = True
+        end = self._scan(data)
+        rows = bytes(data) if end == len(data) else bytes(memoryview(data)[:end])
+        del data[:end]
+        if self.ended:
+            del data[:2]
+            if data:
+                raise ProtocolError(f"{len(data)} bytes follow the trailer", message="COPY")
+        return rows, self._count
+
+    def finish(self) -> None:
+        """Check that the data has ended.
+
+        :raises ProtocolError: the trailer is missing.
+        """
+        if not self.ended:
+            raise ProtocolError("ended without a trailer", message="COPY")
+
+    def _scan(self, data: bytearray) -> int:
+        """Return where the last complete row ends."""
+        octets: Any = data  # a pointer in the compiled form
+        at, row, size, columns = 0, 0, len(data), self._columns
+        count = 0
+        needed = 2
+        while not self.ended:
+            if row + 2 > size:
+                needed = row + 2
+                break
+            fields = byteops.uint16(octets, row)
+            if fields != columns:
+                if fields != _MINUS_ONE_16:
+                    raise ProtocolError(
+                        f"has {fields} columns where the query has {columns}", message="COPY", field="columns"
+                    )
+                self.ended = True
+                break
+            at = row + 2
+            for column in range(columns):
+                if at + 4 > size:
+                    # Each of the columns that are missing has a length.
+                    needed = at + 4 * (columns - column)
+                    at = -1
+                    break
+                length = byteops.uint32(octets, at)
+                at += 4
+                if length != _MINUS_ONE_32:
+                    if length > _LARGEST:
+                        raise ProtocolError(f"claims {length} bytes", message="COPY", field="length")
+                    at += length
+                    if at > size:
+                        needed = at + 4 * (columns - column - 1)
+                        at = -1
+                        break
+            if at < 0:
+                break
+            count += 1
+            row = at
+        self._count = count
+        self.missing = needed - row
+        return row
+
+
+def _header_end(data: bytearray) -> int:
+    """Return the length of the header; 0 if it has not arrived.
+
+    :raises ProtocolError: it is not the header of the format.
+    """
+    if len(data) < _HEADER_BYTES:
+        return 0
+    if not data.startswith(SIGNATURE):
+        raise ProtocolError("does not begin with its signature", message="COPY", field="header")
+    flags, extension = int.from_bytes(data[11:15], "big"), int.from_bytes(data[15:19], "big")
+    if flags or extension:
+        raise ProtocolError(f"has unknown flags {flags:#x}", message="COPY", field="header")
+    return _HEADER_BYTES
+
+
+class CopiedRows(TableRows):
+    """Rows of one table as changes of a transaction; those with xid 0 are of the kind ``read``.
+
+    :param transaction: the transaction.
+    :param layout: the table's columns.
+    :param kinds: the kind of each column that is not NULL: ``t`` or ``b``.
+    :param data: whole rows, as ``RowSplitter`` returned them.
+    :param count: their number.
+    :param ordinal: the ordinal of the first one.
+    :param position: where it begins in ``data``.
+    """
+
+    __slots__ = ("_count", "_next", "_ordinal", "transaction")
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        layout: Layout,
+        kinds: bytes,
+        data: bytes,
+        count: int,
+        ordinal: int,
+        position: int = 0,
+    ) -> None:
+        super().__init__(layout, kinds, data, position)
+        self.transaction = transaction
+        self._count = count
+        self._ordinal = ordinal
+        # The number of a row and where it begins: where ``put_messages`` stopped.
+        self._next = (0, position)
+
+    @property
+    def first_ordinal(self) -> int:
+        return self._ordinal
+
+    @property
+    def expansion(self) -> int:
+        """By how many bytes the text of the rows is longer than their binary form, for the types that can be much longer."""
+        layout = self.layout
+        if not layout.expands():
+            return 0
+        rows = self._read(self.position, self._ordinal, self._count)
+        return sum(layout.expansion(row.message) for row in rows if isinstance(row, RowChange))
+
+    def by(self, layout_of: LayoutOf) -> CopiedRows:
+        layout = layout_of(self.layout.relation)
+        return CopiedRows(
+            self.transaction, layout, self.kinds, self.data, self._count, self._ordinal, self.position
+        )
+
+    def put_messages(self, out: bytearray, start: int, limit: int) -> int:
+        row, position = self._next if self._next[0] <= start else (0, self.position)
+        position = skip_rows(self.data, position, start - row)
+        number, position = put_inserts(
+            out, self.data, position, start, self._count, limit, self.layout.relation.oid, self.kinds
+        )
+        self._next = number, position
+        return number
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self._read(self.position, self._ordinal, self._count))
+
+    @overload
+    def __getitem__(self, index: int) -> Change: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Change]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._count)
+            if step == 1:
+                # These are made when they are iterated, too.
+                return CopiedRows(
+                    self.transaction,
+                    self.layout,
+                    self.kinds,
+                    self.data,
+                    max(stop - start, 0),
+                    self._ordinal + start,
+                    skip_rows(self.data, self.position, start),
+                )
+            return list(self)[index]
+        number = index + self._count if index < 0 else index
+        if not 0 <= number < self._count:
+            raise IndexError("a slice has fewer rows")
+        position = skip_rows(self.data, self.position, number)
+        return self._read(position, self._ordinal + number, 1)[0]
+
+    def _read(self, position: int, ordinal: int, count: int) -> list[Change]:
+        return read_rows(self.data, position, count, ordinal, self.transaction, self.layout, self.kinds)
+
+    def __repr__(self) -> str:
+        return f"<{self._count} rows of {self.layout.relation}>"
+
+
+def skip_rows(data: bytes, position: int, count: int) -> int:
+    """Return where the row begins that follows ``count`` rows from ``position`` on."""
+    octets: Any = data  # a pointer in the compiled form
+    for _ in range(count):
+        columns = byteops.uint16(octets, position)
+        position += 2
+        for _ in range(columns):
+            length = byteops.uint32(octets, position)
+            position += 4 if length == _MINUS_ONE_32 else 4 + length
+    return position
+
+
+def read_rows(
+    data: bytes,
+    position: int,
+    count: int,
+    ordinal: int,
+    transaction: Transaction,
+    layout: Layout,
+    kinds: bytes,
+) -> list[Change]:
+    """Make changes of ``count`` rows from ``position`` on. Returns a list, because a generator would double the cost."""
+    changes: list[Change] = []
+    relation = layout.relation
+    oid = relation.oid
+    octets: Any = data  # a pointer in the compiled form
+    for number in range(count):
+        size = insert_bytes(octets, position)
+        payload = byteops.blank(size)
+        position = fill_insert(payload, octets, position, oid, kinds)
+        message = Insert.__new__(Insert)
+        message.fill(relation, "", 0, _NEW_AT, byteops.done(payload), None)
+        changes.append(row_change(transaction, ordinal + number, layout, message))
+    return changes
+
+
+def put_inserts(
+    out: bytearray, data: bytes, position: int, row: int, count: int, limit: int, oid: int, kinds: bytes
+) -> tuple[int, int]:
+    """Append rows from number ``row`` on as Insert messages, until ``out`` has ``limit`` bytes or ``count`` is reached.
+
+    :param position: where row ``row`` begins.
+    :returns: the number of the next row, and where it begins.
+    """
+    octets: Any = data  # a pointer in the compiled form
+    while row < count and len(out) < limit:
+        size = insert_bytes(octets, position)
+        payload = byteops.blank(size)
+        position = fill_insert(payload, octets, position, oid, kinds)
+        byteops.put_framed(out, byteops.done(payload), 0, 0)
+        row += 1
+    return row, position
+
+
+def insert_bytes(octets: Any, position: int) -> int:
+    """Return the size of the Insert message of the row at ``position``."""
+    columns = byteops.uint16(octets, position)
+    position += 2
+    size = _COLUMNS_AT
+    for _ in range(columns):
+        length = byteops.uint32(octets, position)
+        position += 4
+        if length == _MINUS_ONE_32:
+            size += 1
+        else:
+            size += 5 + length
+            position += length
+    return size
+
+
+def fill_insert(payload: Any, octets: Any, position: int, oid: int, kinds: Any) -> int:
+    """Write the Insert message of the row at ``position``; return where the next row begins."""
+    target: Any = payload  # a pointer in the compiled form, as ``letters``
+    letters: Any = kinds
+    target[0] = _INSERT
+    target[1], target[2] = oid >> 24 & 255, oid >> 16 & 255
+    target[3], target[4] = oid >> 8 & 255, oid & 255
+    target[5] = _NEW
+    columns = byteops.uint16(octets, position)
+    byteops.copy_into(target, _NEW_AT, octets, position, position + 2)
+    position += 2
+    at = _COLUMNS_AT
+    for column in range(columns):
+        length = byteops.uint32(octets, position)
+        if length == _MINUS_ONE_32:
+            target[at] = _NULL
+            at += 1
+            position += 4
+        else:
+            target[at] = letters[column]
+            byteops.copy_into(target, at + 1, octets, position, position + 4 + length)
+            at += 5 + length
+            position += 4 + length
+    return position

@@ -1,0 +1,253 @@
+"""The connection that keeps a snapshot: it imports the snapshot of the slot, locks the tables, and exports it again.
+
+The snapshot that CREATE_REPLICATION_SLOT exports lasts until the next command of its connection. Exported by a transaction of
+its own, any number of connections can import it, at any time until that transaction ends.
+
+A snapshot locks nothing. So all tables are locked with ACCESS SHARE before the first one is read, as in pg_dump, and compared
+with their state under the snapshot. During the load they can be written, but not altered or truncated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import AioreplError, ConfigurationError, SlotError
+from aiorepl.snapshot.altered import Queried, altered, require_unaltered
+from aiorepl.snapshot.chunk_query import bounds_query
+from aiorepl.snapshot.chunks import KeyRange, Range, SnapshotPlan, TablePlan, block_ranges, key_ranges
+from aiorepl.snapshot.described import DescribedTable, describe
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.privileges import require_readable
+from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.transactions.transaction import from_datetime
+from aiorepl.values.registry import Types
+from aiorepl.wire.opening import translated
+
+# Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
+# timeouts are too short for a long load. The order of rows must be the same if a chunk is read again.
+_SETTINGS: Final = """
+SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;
+SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
+"""
+_TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
+# TID range scans exist since PostgreSQL 14; without them every range would read the whole table.
+_RANGE_SCANS: Final = 14
+# A table gets larger chunks instead of more.
+_MOST_CHUNKS: Final = 16384
+# How many tables are locked by one command.
+_LOCKED_TOGETHER: Final = 200
+_NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
+
+# The file sizes of tables with their partitions, and estimates of their rows, NULL if a part was never analyzed.
+_SIZES: Final = """
+WITH RECURSIVE tree(root, part) AS (
+  SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)
+   UNION
+  SELECT tree.root, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
+    JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
+SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::bigint AS size,
+       CASE WHEN bool_and(c.relkind <> 'r' OR c.reltuples > 0 OR pg_catalog.pg_relation_size(c.oid) = 0)
+            THEN sum(greatest(c.reltuples, 0) * (c.relkind = 'r')::int)::bigint END AS rows,
+       bool_or(c.relkind = 'f') AS has_foreign
+  FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
+"""
+
+
+class SnapshotGone(SlotError):
+    """The exported snapshot cannot be imported any more: the connection that kept it is lost."""
+
+
+class ExportedSnapshot:
+    """A snapshot of all published tables, which are locked. Call ``begin``; ``close`` ends it.
+
+    :param connection: an asyncpg connection of its own.
+    :param publications: the publications whose tables are read.
+    :ivar name: what other connections import.
+    :ivar tables: the published tables.
+    :ivar time: when it was begun, in microseconds since 2000-01-01 00:00 UTC.
+    """
+
+    def __init__(self, connection: Any, publications: tuple[str, ...], options: SnapshotOptions) -> None:
+        self._connection = connection
+        self._publications = publications
+        self._options = options
+        self.name = ""
+        self.tables: list[PublishedTable] = []
+        self.time = 0
+
+    async def begin(self, snapshot: str, exporter: Queried) -> None:
+        """Import the snapshot, lock the tables, and export it again. Afterwards the exporter may be used again.
+
+        :param snapshot: the snapshot's name.
+        :param exporter: the connection that exported it.
+        :raises ConfigurationError: the role cannot read all rows of some tables; the message names each.
+        :raises SlotError: a table was altered after the snapshot was taken.
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        connection, publications = self._connection, self._publications
+        with translating(), _translating_missing_tables():
+            await import_snapshot(connection, snapshot)
+            self.tables = await published_tables(connection, publications)
+            try:
+                await self._lock()
+            except asyncpg.OutOfMemoryError as error:
+                raise ConfigurationError(
+                    f"the server has no room for the locks of {len(self.tables)} tables ({error.args[0]}): set "
+                    f"max_locks_per_transaction to at least {len(self.tables) // 20 + 64}, and restart the server"
+                ) from None
+            names = {table.oid: str(table) for table in self.tables}
+            await require_unaltered(connection, exporter, publications, names)
+            # The catalog function lists the tables that are published now, not under the snapshot. A publication that was altered
+            # and altered back would escape the comparison above.
+            if self.tables != await published_tables(connection, publications):
+                raise altered("a published table was altered")
+            self.name = await connection.fetchval("SELECT pg_catalog.pg_export_snapshot()")
+            self.time = from_datetime(await connection.fetchval("SELECT now()"))
+
+    async def plan(self) -> SnapshotPlan:
+        """Cut the tables into chunks.
+
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        with translating():
+            sizes = await self._connection.fetch(_SIZES, [table.oid for table in self.tables])
+            by_oid = {row["oid"]: row for row in sizes}
+            block = int(await self._connection.fetchval("SELECT current_setting('block_size')"))
+            plans = []
+            for table in self.tables:
+                row = by_oid[table.oid]
+                blocks = -(-row["size"] // block)
+                step = max(self._options.chunk_bytes // block, -(-blocks // _MOST_CHUNKS), 1)
+                ranges = await self._ranges(table, blocks, step, has_foreign=row["has_foreign"])
+                key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
+                plans.append(
+                    TablePlan(table.oid, table.schema, table.name, row["rows"], row["size"], ranges, key)
+                )
+        return SnapshotPlan(tuple(plans))
+
+    async def describe(self, types: Types) -> dict[int, DescribedTable]:
+        """Look up the types of the tables, and return the tables by oid.
+
+        :param types: the known types; those of the tables are added.
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        with translating():
+            return await describe(self._connection, self.tables, types)
+
+    async def verify(self) -> None:
+        """Check that the tables have been locked up to now.
+
+        :raises SnapshotGone: the connection is lost.
+        """
+        try:
+            await self._connection.execute("SELECT 1")
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
+
+    async def close(self) -> None:
+        """End the snapshot, and release the locks."""
+        self._connection.terminate()
+
+    async def _ranges(
+        self, table: PublishedTable, blocks: int, step: int, *, has_foreign: bool
+    ) -> tuple[Range, ...]:
+        if blocks <= step or self._connection.get_server_version() < (_RANGE_SCANS,):
+            return (None,)
+        if not table.partitioned:
+            return block_ranges(blocks, step)
+        # A sample cannot be taken of foreign tables.
+        if not table.key or has_foreign:
+            return (None,)
+        query = bounds_query(table, table.key, -(-blocks // step), step)
+        rows = await self._connection.fetch(query)
+        bounds = dict.fromkeys(tuple(row[0]) for row in rows)
+        return key_ranges(list(bounds)) if bounds else (None,)
+
+    async def _lock(self) -> None:
+        """Lock all tables, many at a time; if that fails, one by one, to name each table that cannot be read."""
+        connection, tables = self._connection, self.tables
+        role = await connection.fetchval("SELECT current_user::text")
+        if self._options.lock_timeout is not None:
+            await connection.execute(f"SET LOCAL lock_timeout = {round(self._options.lock_timeout * 1000)}")
+        problems: list[AioreplError] = []
+        for start in range(0, len(tables), _LOCKED_TOGETHER):
+            some = tables[start : start + _LOCKED_TOGETHER]
+            if not any(table.secured for table in some) and not problems:
+                with contextlib.suppress(asyncpg.PostgresError):
+                    async with _savepoint(connection):
+                        await connection.execute("; ".join(f"{table.query} LIMIT 0" for table in some))
+                    continue
+            for table in some:
+                try:
+                    async with _savepoint(connection):
+                        await self._lock_one(table, role)
+                except (ConfigurationError, SlotError) as error:
+                    problems.append(error)
+        await connection.execute("SET LOCAL lock_timeout = 0")
+        if len(problems) > 1:
+            raise type(problems[0])("; ".join(map(str, problems)))
+        for problem in problems:
+            raise problem
+
+    async def _lock_one(self, table: PublishedTable, role: str) -> None:
+        try:
+            await require_readable(self._connection, table, role)
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
+            raise altered(f"table {table} was altered") from None
+        except asyncpg.LockNotAvailableError:
+            seconds = self._options.lock_timeout
+            raise SlotError(
+                f"table {table} could not be locked within {seconds:g} s, because another transaction alters it: end that "
+                "transaction, or set a longer lock_timeout, and start again"
+            ) from None
+
+
+async def import_snapshot(connection: Any, name: str) -> None:
+    """Begin a transaction under an exported snapshot, with the settings for reading whole tables.
+
+    :raises SnapshotGone: it cannot be imported any more.
+    """
+    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        await connection.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
+    except asyncpg.PostgresError as error:
+        if error.sqlstate in _NO_SUCH_SNAPSHOT:
+            raise SnapshotGone(f"the exported snapshot is gone: {error.args[0]}") from None
+        raise
+    await connection.execute(_SETTINGS)
+    if connection.get_server_version() >= (17,):
+        await connection.execute(_TRANSACTION_TIMEOUT)
+
+
+@contextlib.asynccontextmanager
+async def _savepoint(connection: Any) -> AsyncIterator[None]:
+    """Undo the block if it fails; the transaction goes on."""
+    await connection.execute("SAVEPOINT locking")
+    try:
+        yield
+    except (asyncpg.PostgresError, AioreplError):
+        await connection.execute("ROLLBACK TO SAVEPOINT locking")
+        raise
+    await connection.execute("RELEASE SAVEPOINT locking")
+
+
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    """Translate asyncpg's errors."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError) as error:
+        raise translated(error) from None
+
+
+@contextlib.contextmanager
+def _translating_missing_tables() -> Iterator[None]:
+    """Translate the server's error about a table that the snapshot has and that was dropped."""
+    try:
+        yield
+    except asyncpg.InternalServerError as error:
+        raise altered(f"a published table was altered ({error.args[0]})") from None

@@ -1,0 +1,67 @@
+"""Changes of a slice that are made from bytes each time they are iterated, so that a stage which only counts or stores them does
+not pay for objects.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.transactions.changes import Change
+from aiorepl.transactions.rows import Layout
+
+LayoutOf = Callable[[Relation], Layout]
+
+
+class LazyChanges(Sequence[Change]):
+    """Changes with consecutive ordinals; none is kept."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def first_ordinal(self) -> int:
+        """The ordinal of the first change; the others follow without a gap."""
+
+    @property
+    @abstractmethod
+    def relations(self) -> tuple[Relation, ...]:
+        """The tables whose rows there may be."""
+
+    @abstractmethod
+    def by(self, layout_of: LayoutOf) -> LazyChanges:
+        """Return the same changes with other layouts."""
+
+
+class TableRows(LazyChanges):
+    """New rows of one table, as in COPY's binary format.
+
+    ``position`` and ``data`` are for code that reads columns without making changes.
+
+    :ivar layout: the table's columns.
+    :ivar kinds: the kind of each column that is not NULL, as in a tuple of pgoutput.
+    :ivar data: rows: the number of columns in two bytes, then for each column its length in four, -1 for NULL, and its bytes.
+    :ivar position: where the first row begins in ``data``.
+    """
+
+    __slots__ = ("data", "kinds", "layout", "position")
+
+    def __init__(self, layout: Layout, kinds: bytes, data: bytes, position: int) -> None:
+        self.layout = layout
+        self.kinds = kinds
+        self.data = data
+        self.position = position
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The one table."""
+        return (self.layout.relation,)
+
+    @abstractmethod
+    def put_messages(self, out: bytearray, start: int, limit: int) -> int:
+        """Append rows as Insert messages, each after its length in four bytes, until ``out`` has ``limit`` bytes.
+
+        :param start: the number of the first row, from 0. Calls in order do not search for it.
+        :returns: the number of the next row.
+        """

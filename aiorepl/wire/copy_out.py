@@ -1,0 +1,167 @@
+"""Runs COPY … TO STDOUT on a connection of asyncpg's, with as little work per byte as possible.
+
+While the command runs, ``CopyOut`` takes the place of asyncpg's protocol. asyncpg would wake the caller for every send of the
+server, of 8 KiB, and would stop and restart reading for each.
+
+The data is bounded: while as many bytes wait as the caller wants, the transport does not read, and TCP holds the server back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from aiorepl.errors import ConnectionLost, ProtocolError, ServerError
+from aiorepl.wire import frames
+from aiorepl.wire.copy_frames import CopyFrames
+from aiorepl.wire.read_pacing import Timer
+
+# After a read of fewer bytes, reading pauses this long, in which the server makes some hundred rows. Otherwise each send of the
+# server would wake this process.
+_SMALL_READ: Final = 128 * 1024
+_PAUSE_SECONDS: Final = 0.0005
+
+
+class CopyOut(asyncio.BufferedProtocol):
+    """The protocol of one COPY."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._frames = CopyFrames()
+        self._wanted = 1
+        # Why reading is paused: the caller has enough, or the server shall gather more.
+        self._full = False
+        self._pacing = False
+        self._timer: Timer | None = None
+        self._error: ServerError | None = None
+        self._failure: Exception | None = None
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory that the transport reads into."""
+        return self._frames.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process ``nbytes`` that the transport has read."""
+        try:
+            for frame in self._frames.advance(nbytes):
+                self._handle(frame)
+        except Exception as error:  # noqa: BLE001 - from a callback; ``read`` raises it
+            self._fail(error)
+            self._transport.abort()
+            return
+        if self._ended:
+            self._wake()
+        elif len(self._frames.data) >= self._wanted:
+            self._full = True
+            if not self._pacing:
+                self._transport.pause_reading()
+            self._wake()
+        elif nbytes < _SMALL_READ and self._timer is not None and not self._transport.is_closing():
+            self._pacing = True
+            self._transport.pause_reading()
+            self._timer.set()
+
+    def eof_received(self) -> None:
+        """Do nothing: ``connection_lost`` follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the pending read."""
+        reason = f": {exc}" if exc is not None else ""
+        self._fail(self._error or ConnectionLost(f"the server closed the connection{reason}"))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has ended: no more data arrives."""
+        return self._ended
+
+    async def read(self, wanted: int) -> bytearray:
+        """Return the data that has arrived and was not removed.
+
+        :param wanted: wait for this many bytes, or for the end. The caller removes what it has used from the beginning.
+        :raises ServerError: the command failed.
+        :raises ProtocolError: a frame is malformed.
+        :raises ConnectionLost: the connection is gone.
+        """
+        data = self._frames.data
+        self._wanted = wanted
+        while len(data) < wanted and not self._ended:
+            if self._failure is not None:
+                raise self._failure
+            if self._full:
+                self._full = False
+                if not self._pacing:
+                    self._transport.resume_reading()
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._ended and self._error is not None:
+            raise self._error
+        return data
+
+    def start(self, sql: str) -> None:
+        """Send the command."""
+        with contextlib.suppress(AttributeError, NotImplementedError, OSError):  # not every system has one
+            self._timer = Timer(self._loop, _PAUSE_SECONDS, self._resume_after_pause)
+        self._transport.write(frames.query(sql))
+
+    def stop(self) -> bool:
+        """Release the timer. Return whether the command has ended, so that the connection can be used again."""
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        if self._ended and (self._full or self._pacing):
+            self._full = self._pacing = False
+            self._transport.resume_reading()
+        return self._ended
+
+    def _resume_after_pause(self) -> None:
+        self._pacing = False
+        if not self._full and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _handle(self, frame: frames.Frame) -> None:
+        match frame.kind:
+            case "E":
+                self._error = ServerError(frames.error_fields(frame.body))
+            case "Z":
+                self._ended = True
+            case "H" | "c" | "C" | "N" | "S" | "A":
+                pass
+            case _:
+                raise ProtocolError("unexpected while data is copied", message=f"frame {frame.kind}")
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+@contextlib.asynccontextmanager
+async def copy_out(connection: Any, sql: str) -> AsyncIterator[CopyOut]:
+    """Run ``sql``, a COPY … TO STDOUT, on a connection of ``connect_sql``. Use ``read`` until ``ended``.
+
+    If the block ends before that, the connection is dropped, because the server would not stop sending.
+    """
+    transport = connection.socket_transport
+    before = transport.get_protocol()
+    copy = CopyOut(transport, asyncio.get_running_loop())
+    transport.set_protocol(copy)
+    try:
+        copy.start(sql)
+        yield copy
+    finally:
+        usable = copy.stop()
+        transport.set_protocol(before)
+        if not usable:
+            connection.terminate()
