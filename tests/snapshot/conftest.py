@@ -55,7 +55,11 @@ class Loaded:
                 await self.connection.execute(meanwhile)
             self.consistent_point = LSN(created.consistent_point)
             load = self.snapshot = InitialSnapshot(
-                partial(connect_sql, self.reader), Types(), publications or ("p",), self.consistent_point, options
+                partial(connect_sql, self.reader),
+                Types(),
+                publications or ("p",),
+                self.consistent_point,
+                options,
             )
             await load.begin(created.snapshot_name, exporter)
             self.plan = await load.plan()
