@@ -43,6 +43,11 @@ it gets a slice without changes whose ``two_phase`` is the ``CommitPrepared`` or
 a sink must make prepared transactions durable in ``flush`` too: once a PREPARE is confirmed, the server never sends its
 rows again.
 
+**Snapshots.** Rows that existed before the stream are changes of the kind ``read``, a kind of insert. They arrive as
+transactions whose header has ``snapshot`` set, one for each chunk of a table. The target may have such a row already: replace
+it. The last slice of a chunk is delivered even without changes, because it may complete the table (``last_of_table``) or the
+snapshot (``last``).
+
 **Unchanged columns.** ``UNCHANGED`` in ``change.new`` is a large (TOASTed) value that PostgreSQL did not send because it
 did not change. It is not NULL. Keep the target's value, or document what the sink does instead.
 

@@ -26,6 +26,7 @@ from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.schema_changes import SchemaChange
+from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 from aiorepl.values.types import DOMAIN, ENUM
 
@@ -67,23 +68,30 @@ def stages(batch: Batch, concurrency: int, ordering_keys: KeyFunction) -> Iterat
     """Split a batch into stages of up to ``concurrency`` parts, with about the same number of changes in each part.
 
     A part has the slices of its changes; they keep the ``first`` and ``last`` of the batch. Slices without changes are left
-    out, except those of a snapshot's chunks, which say whether a table is complete.
+    out, except those that end a chunk of a snapshot: each is a stage of its own after the chunk's rows, because it may complete
+    their table.
     """
+    parts = [replace(part, end_lsn=None) if _ends_chunk(part) else part for part in batch.slices]
+    rows = replace(batch, slices=parts)
     stage = _Stage()
     for index, part in enumerate(batch.slices):
-        if not part.changes and part.transaction is not None and part.transaction.snapshot is not None:
-            yield from stage.parts(batch, concurrency)
-            yield [Batch((part,))]
-            stage = _Stage()
         for change in part.changes:
             keys = None if isinstance(change, SchemaChange) else ordering_keys(change)
             if keys is not None:
                 stage.add(index, change, keys)
                 continue
-            yield from stage.parts(batch, concurrency)
-            yield [Batch((replace(part, changes=(change,)),))]
+            yield from stage.parts(rows, concurrency)
+            yield [Batch((replace(parts[index], changes=(change,)),))]
             stage = _Stage()
-    yield from stage.parts(batch, concurrency)
+        if _ends_chunk(part):
+            yield from stage.parts(rows, concurrency)
+            yield [Batch((replace(part, changes=(), first=part.first and not part.changes, size=0),))]
+            stage = _Stage()
+    yield from stage.parts(rows, concurrency)
+
+
+def _ends_chunk(part: Slice) -> bool:
+    return part.last and part.transaction is not None and part.transaction.snapshot is not None
 
 
 class _Stage:

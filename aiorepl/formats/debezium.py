@@ -21,6 +21,7 @@ from aiorepl.formats import debezium_values as values
 from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.debezium_counts import Counts
 from aiorepl.formats.format import Format, by_table, commit_lsn, only_table
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
@@ -29,7 +30,7 @@ from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 
-_OPERATIONS = {"insert": b"c", "update": b"u", "delete": b"d"}
+_OPERATIONS = {"insert": b"c", "read": b"r", "update": b"u", "delete": b"d"}
 _MESSAGES = "LOGICAL_DECODING_MESSAGE"
 
 
@@ -124,10 +125,7 @@ class DebeziumFormat(Format):
             b"null" if isinstance(change, Delete) else _object(table.new(change)),
             change.schema,
             change.table,
-            # No transaction has the xid 0: it marks the rows of the initial load.
-            b"r"
-            if isinstance(change, Insert) and _is_snapshot(change.transaction)
-            else _OPERATIONS[change.kind],
+            _OPERATIONS[change.kind],
         )
 
     def _message(self, change: Message) -> bytes:
@@ -144,14 +142,16 @@ class DebeziumFormat(Format):
     def _rest(self, change: Change, schema: str, table: str, counted: str, operation: bytes) -> bytes:
         """Return the fields from ``source`` to the timestamps."""
         transaction = change.transaction
-        lsn = commit_lsn(change)
+        identity = commit_lsn(change)
+        lsn, snapshot = _position(change)
         ms, us, ns = _times(transaction)
         return b"".join(
             (
                 self._head,
-                b'%b,"snapshot":"%b","db":' % (ms, b"true" if _is_snapshot(transaction) else b"false"),
+                b'%b,"snapshot":"%b","db":' % (ms, snapshot),
                 self._database,
-                b',"sequence":"[\\"%d\\",\\"%d\\"]","ts_us":%b,"ts_ns":%b,' % (lsn, change.ordinal, us, ns),
+                b',"sequence":"[\\"%d\\",\\"%d\\"]","ts_us":%b,"ts_ns":%b,'
+                % (identity, change.ordinal, us, ns),
                 b'"schema":%b,"table":%b,' % (orjson.dumps(schema), orjson.dumps(table)),
                 b'"txId":%b,"lsn":%d,"xmin":null,' % (_xid(transaction), lsn),
                 b'"origin":%b,"origin_lsn":null},' % orjson.dumps(transaction and transaction.origin),
@@ -192,8 +192,19 @@ def _xid(transaction: Transaction | None) -> bytes:
     return b"%d" % transaction.xid if transaction is not None and transaction.xid else b"null"
 
 
-def _is_snapshot(transaction: Transaction | None) -> bool:
-    return transaction is not None and transaction.xid == 0
+def _position(change: Change) -> tuple[LSN, bytes]:
+    """Return ``source.lsn`` and ``source.snapshot``.
+
+    Rows of a snapshot have the LSN of the snapshot. The chunks of an initial snapshot precede it in the order of identities;
+    those of a table that is read while the stream runs follow it, and are Debezium's incremental snapshots.
+    """
+    lsn, transaction = commit_lsn(change), change.transaction
+    if transaction is None or transaction.xid:
+        return lsn, b"false"
+    chunk = transaction.snapshot
+    if chunk is None:  # in a journal that was written before snapshots had chunks
+        return lsn, b"true"
+    return chunk.snapshot_lsn, b"true" if lsn < chunk.snapshot_lsn else b"incremental"
 
 
 def _times(transaction: Transaction | None) -> tuple[bytes, bytes, bytes]:

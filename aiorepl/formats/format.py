@@ -154,9 +154,12 @@ def iso_time(timestamp: int) -> str:
 def is_empty(part: Slice) -> bool:
     """Whether the slice is a whole transaction without changes.
 
-    Some servers omit empty transactions, and batching may drop them, so they get no boundary events.
+    Some servers omit empty transactions, and batching may drop them, so they get no boundary events. A chunk of a snapshot is
+    always delivered, because it may complete its table.
     """
-    return part.first and part.last and part.two_phase is None and not part.changes
+    if part.changes or not (part.first and part.last) or part.two_phase is not None:
+        return False
+    return part.transaction is None or part.transaction.snapshot is None
 
 
 def decides(part: Slice) -> bool:

@@ -25,7 +25,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.transaction import Transaction
+from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 
 _TRUE_FALSE = {True: b"true", False: b"false"}
 
@@ -114,12 +114,24 @@ class NativeFormat(Format):
         return orjson.dumps(body)
 
 
+def _chunk(chunk: SnapshotChunk) -> dict[str, Any]:
+    return {
+        "lsn": str(chunk.snapshot_lsn),
+        "schema": chunk.schema,
+        "table": chunk.table,
+        "chunk": chunk.number,
+        "last_of_table": chunk.last_of_table,
+        "last": chunk.last,
+    }
+
+
 def _end(part: Slice, transaction: Transaction) -> dict[str, Any]:
     """Return the event for the end of a transaction."""
     end_lsn = str(part.end_lsn)
     message = part.two_phase
     if not transaction.prepared or message is None:
-        return {"kind": "commit", **transaction_fields(transaction), "end_lsn": end_lsn}
+        event = {"kind": "commit", **transaction_fields(transaction), "end_lsn": end_lsn}
+        return event if transaction.snapshot is None else event | {"snapshot": _chunk(transaction.snapshot)}
     named = {"gid": message.gid, "xid": message.xid}
     if isinstance(message, m.CommitPrepared):
         time = iso_time(message.commit_time)

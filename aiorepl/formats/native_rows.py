@@ -130,7 +130,7 @@ class _Table:
         schema, name = orjson.dumps(relation.schema), orjson.dumps(relation.name)
         self.heads = {
             kind: b'{"kind":"%b","schema":%b,"table":%b' % (kind.encode(), schema, name)
-            for kind in ("insert", "update", "delete")
+            for kind in ("insert", "read", "update", "delete")
         }
         labels = [orjson.dumps(column) + b":" for column in relation.names]
         self._first = [b"{" + label for label in labels]

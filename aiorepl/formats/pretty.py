@@ -24,6 +24,7 @@ from aiorepl.values.types import BUILTIN
 
 _COLOURS: Final = {
     "insert": "green",
+    "read": "blue",
     "update": "yellow",
     "delete": "red",
     "truncate": "red",

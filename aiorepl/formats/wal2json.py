@@ -27,7 +27,8 @@ from aiorepl.values.codec import Format as Wire
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN
 
-_ACTIONS = {"insert": "I", "update": "U", "delete": "D"}
+# wal2json has no snapshots: their rows are inserts.
+_ACTIONS = {"insert": "I", "read": "I", "update": "U", "delete": "D"}
 _NUMBERS = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric")
 _TIMESTAMP = Types().text(1184, Wire.BINARY)
 

@@ -25,7 +25,7 @@ from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
 from aiorepl.transactions.rows import Raw
 from aiorepl.values.registry import Types
 
-_OPS: Final = {m.Insert: "insert", m.Update: "update", m.Delete: "delete"}
+_OPS: Final = {m.Update: "update", m.Delete: "delete"}
 _MAPS: Final = ("key", "before", "after")
 
 # A map: column names, and their values as encoded text.
@@ -107,7 +107,8 @@ def _rows(
                     new = [was if raw is UNCHANGED else raw for raw, was in zip(new, old, strict=True)]
             after = _pairs(relation.names, new, None)
         key = _pairs(relation.names, old or new or [], relation.key) if relation.key else None
-        what = (_OPS[type(message)], relation.schema, relation.name)
+        op = header.new_row if isinstance(message, m.Insert) else _OPS[type(message)]
+        what = (op, relation.schema, relation.name)
         yield *what, *position, key, before, after, unchanged, None, None
 
 

@@ -130,7 +130,7 @@ class _Rows(Rows):
         split, before = self.layout.texts.split, self.layout.texts.printed
         kind = payload[0]
         if kind == _INSERT:
-            self.insert(ordinal, split(TupleData(payload, _TUPLE_AT)))
+            self.insert(header.new_row, ordinal, split(TupleData(payload, _TUPLE_AT)))
         elif kind == _UPDATE:
             if payload[_KIND_AT] == _NEW:
                 self.update(ordinal, split(TupleData(payload, _TUPLE_AT)))

@@ -56,6 +56,7 @@ def resolve(steps: Iterable[Step], columns: Sequence[str], *, truncated: bool) -
             deleted[step.position] = row_at(step.key)
             rows[step.key] = None
         else:
-            before = deleted.get(step.position) if step.op == "insert" else row_at(step.key)
+            # A row that is read in a snapshot is whole.
+            before = row_at(step.key) if step.op == "update" else deleted.get(step.position)
             rows[step.key] = {**(before or dict.fromkeys(columns)), **step.values}
     return {key: row for key, row in rows.items() if row is not None}

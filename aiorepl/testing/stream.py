@@ -12,6 +12,7 @@ LSNs and xids are assigned automatically. The bytes go through the decoder and t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
@@ -20,8 +21,10 @@ from aiorepl.position import Position, Timelines
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import Value
 from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.changes import RowChange, row_change
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
@@ -29,8 +32,9 @@ from aiorepl.values.types import TypeInfo
 class Table:
     """A table under its current description. ``stream.table`` returns one, and another one after DDL."""
 
-    def __init__(self, oid: int, name: str, columns: int) -> None:
+    def __init__(self, oid: int, namespace: str, name: str, columns: int) -> None:
         self.oid = oid
+        self.namespace = namespace
         self.name = name
         self._columns = columns
 
@@ -98,6 +102,8 @@ class Stream:
         self._pending_descriptions: list[bytes] = []
         self.units: list[tuple[LSN, list[bytes]]] = []
         """Transactions, and messages between them: end LSN and pgoutput messages of each."""
+        self.chunks: dict[LSN, SnapshotChunk] = {}
+        """The chunks of snapshots by commit LSN."""
         self._returned = 0
         self._prepared: dict[str, tuple[int, LSN]] = {}
         self._decoder, self._assembler = self._connection(LSN(0))
@@ -121,7 +127,7 @@ class Stream:
             oid=oid, namespace=namespace, name=name, replica_identity=replica_identity, columns=columns
         )
         self._pending_descriptions.append(described)
-        return Table(oid, name, len(columns))
+        return Table(oid, namespace, name, len(columns))
 
     def type_(self, oid: int, name: str, namespace: str = "public") -> None:
         """Describe a type, before the tables that use it."""
@@ -142,6 +148,22 @@ class Stream:
         unit += [*self._take_descriptions(), *contents]
         unit.append(build.commit(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=self._time))
         return self._append(end_lsn, unit)
+
+    def snapshot(
+        self, table: Table, *contents: bytes, number: int = 1, last_of_table: bool = True, last: bool = True
+    ) -> LSN:
+        """Deliver a chunk of a snapshot of ``table``, and return its end LSN. Its Insert messages become changes of kind read."""
+        self._time += 1_000_000
+        commit_lsn = LSN(self._lsn + 0x40)
+        unit = [build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=0), *self._take_descriptions()]
+        unit += [
+            *contents,
+            build.commit(commit_lsn=commit_lsn, end_lsn=commit_lsn + 1, commit_time=self._time),
+        ]
+        self.chunks[commit_lsn] = SnapshotChunk(
+            LSN(self._lsn), table.oid, table.namespace, table.name, number, last_of_table, last
+        )
+        return self._append(commit_lsn + 1, unit)
 
     def prepare(self, gid: str, *contents: bytes) -> LSN:
         """Prepare a transaction with these messages, and return the end LSN of the PREPARE."""
@@ -197,11 +219,11 @@ class Stream:
         :param at_once: messages per read, by default all. A transaction has a slice for each read.
         """
         fresh, self._returned = self.units[self._returned :], len(self.units)
-        return _slices(self._decoder, self._assembler, fresh, at_once)
+        return self._with_chunks(_slices(self._decoder, self._assembler, fresh, at_once))
 
     def again(self, at_once: int | None = None, *, after: int = 0) -> list[Slice]:
         """Return the slices of the whole stream, as on another connection that resumes after an LSN."""
-        return _slices(*self._connection(LSN(after)), self.units, at_once)
+        return self._with_chunks(_slices(*self._connection(LSN(after)), self.units, at_once))
 
     @property
     def lsn(self) -> LSN:
@@ -217,6 +239,23 @@ class Stream:
             if payload[:1] in (b"R", b"Y")
         }
         return list(described.values())
+
+    def _with_chunks(self, slices: list[Slice]) -> list[Slice]:
+        """Set the chunk of each transaction that is one, as the reader of a snapshot does."""
+        headers: dict[Transaction, Transaction] = {}
+        for index, part in enumerate(slices):
+            header = part.transaction
+            if header is None or header.commit_lsn not in self.chunks:
+                continue
+            known = headers.get(header)
+            if known is None:
+                known = headers[header] = replace(header, snapshot=self.chunks[header.commit_lsn])
+            changes = []
+            for change in part.changes:
+                assert isinstance(change, RowChange)
+                changes.append(row_change(known, change.ordinal, change.layout, change.message))
+            slices[index] = replace(part, transaction=known, changes=changes)
+        return slices
 
     def _connection(self, after: LSN) -> tuple[Decoder, Assembler]:
         return Decoder(), Assembler(

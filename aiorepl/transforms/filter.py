@@ -51,7 +51,7 @@ class StreamFilter:
         self._sink = sink
         self._catalog = TableCatalog() if catalog is None else catalog
         self._rules = rules = selection.rules
-        self._kinds = frozenset(selection.kinds or KINDS)
+        self._kinds = selection.selected_kinds
         self._secret = Secret.of(selection.secret or "").reveal().encode()
         # By oid, so that the memory does not grow when tables are described again.
         self._current: dict[int, _Table] = {}

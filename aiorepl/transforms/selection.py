@@ -11,7 +11,7 @@ from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transforms.patterns import Patterns, quote
 from aiorepl.transforms.rules import Rules, select_table
 
-KINDS: Final = ("insert", "update", "delete", "truncate", "message")
+KINDS: Final = ("insert", "read", "update", "delete", "truncate", "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,10 @@ class Selection:
     :param tables: patterns of tables: ``public.orders``, ``public.*``, ``*.audit_*``. A pattern that begins with ``!``
         excludes tables, wherever it is in the list. If all patterns exclude, all other tables are selected. Logical
         decoding messages belong to no table: see ``kinds``.
-    :param kinds: the kinds of change: insert, update, delete, truncate, message. Empty: all.
+    :param kinds: the kinds of change: insert, read, update, delete, truncate, message. Empty: all. ``read`` is a row of a
+        snapshot; ``insert`` selects it too, so that a sink of new rows does not lose those from before. A kind that begins
+        with ``!`` is excluded, wherever it is in the list: ``("insert", "!read")``. If all are excluded, all other kinds are
+        selected.
     :param drop: patterns of columns that are left out: ``public.customers.email``, ``*.*.password``.
     :param mask: patterns of columns that are replaced by text, the hexadecimal HMAC-SHA-256 of their value. Equal values
         have equal masks; NULL and ``UNCHANGED`` are kept. If a column matches ``drop`` as well, it is dropped.
@@ -67,8 +70,10 @@ class Selection:
         for option in ("tables", "kinds", "drop", "mask", "keep"):
             object.__setattr__(self, option, _strings(option, getattr(self, option)))
         for kind in self.kinds:
-            if kind not in KINDS:
-                raise ConfigurationError(f"kinds: {kind!r} is not one of {', '.join(KINDS)}")
+            if kind.removeprefix("!") not in KINDS:
+                raise ConfigurationError(
+                    f"kinds: {kind!r} is not one of {', '.join(KINDS)}, or one of these after !"
+                )
         secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
         if secret is not None and not isinstance(secret, str):
             raise ConfigurationError("secret must be a string: write it in quotes")
@@ -94,6 +99,15 @@ class Selection:
     def rules(self) -> Rules:
         """The parsed patterns."""
         return self._rules
+
+    @property
+    def selected_kinds(self) -> frozenset[str]:
+        """The kinds of change that are selected."""
+        excluded = {kind[1:] for kind in self.kinds if kind.startswith("!")}
+        selected = {kind for kind in self.kinds if not kind.startswith("!")} or set(KINDS)
+        if "insert" in selected:
+            selected.add("read")
+        return frozenset(selected - excluded)
 
     def unmatched(self, catalog: TableCatalog) -> list[str]:
         """Return an error for each pattern that matches none of these tables and columns."""

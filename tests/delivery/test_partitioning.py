@@ -94,6 +94,19 @@ def test_order_holds_where_it_can_be_seen(transactions, concurrency, by):
                 assert first[0] < second[0] or (first[:2] == second[:2] and first[2] < second[2])
 
 
+def test_the_end_of_a_chunk_comes_last():
+    """A sink learns that a table is complete after all of its rows, and is never told so by a part of them."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    stream.snapshot(table, *(table.insert(str(number)) for number in range(6)))
+    rows, ends = stages(Batch(tuple(stream.slices())), 4, order("key", None)(TableCatalog()))
+
+    assert 4 == len(rows)
+    assert all(part.end_lsn is None for part in rows)
+    assert [stream.lsn] == [part.end_lsn for part in ends]
+    assert [0] == [len(part) for part in ends]
+
+
 def test_a_routing_key_decides_when_asked():
     """Rows of one tenant are in one part, whatever their keys."""
     stream = Stream()

@@ -292,3 +292,20 @@ async def test_memory_sink_forgets_what_was_not_flushed():
     assert position == await sink.open(SinkContext("s", position))
     sink.crash()
     assert (position, []) == (sink.position, sink.batches)
+
+
+async def test_a_chunk_without_rows(harness):
+    """A sink without a position gets the end of a snapshot's chunk, but no other transaction without changes."""
+    sink = MemorySink()
+    harness = harness(sink)
+    harness.receive(harness.stream.snapshot(harness.table))
+    harness.commit()
+    await harness.finish()
+
+    chunks = [
+        part.transaction.snapshot
+        for batch in sink.batches
+        for part in batch.slices
+        if part.transaction.snapshot
+    ]
+    assert [("items", True)] == [(chunk.table, chunk.last) for chunk in chunks]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from aiorepl import UNCHANGED, ConfigurationError
+from aiorepl import LSN, UNCHANGED, ConfigurationError
 from aiorepl.formats.debezium import DebeziumFormat
-from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
-from aiorepl.transactions.assembler import Assembler
-from aiorepl.values.registry import Types
 
 INT4, BYTEA, TEXT_ARRAY, BYTEA_ARRAY, INT4_ARRAY, UUID_ARRAY = 23, 17, 1009, 1001, 1007, 2951
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -139,22 +137,23 @@ def test_messages(stream, items):
     assert (lsn, None, None) == tuple(alone["source"][name] for name in ("lsn", "txId", "ts_ms"))
 
 
-def test_rows_that_were_there_before():
-    """The initial load has no transaction of the server: its rows are read, not created."""
-    described = build.relation(oid=1, name="items", columns=[column("id", INT4, key=True)])
-    decoder, lines = Decoder(), []
-    for xid in (0, 701):
-        messages = [
-            build.begin(final_lsn=99 + xid, xid=xid),
-            described,
-            build.insert(relation=1, new=["1"]),
-            build.commit(commit_lsn=99 + xid, end_lsn=100 + xid),
-        ]
-        lines += DebeziumFormat().events(Assembler(Types()).feed(map(decoder.decode, messages)))
-    assert [("r", "true", None), ("c", "false", 701)] == [
-        (event["op"], event["source"]["snapshot"], event["source"]["txId"])
-        for event in map(json.loads, lines)
-    ]
+def test_rows_of_a_snapshot(stream, items):
+    """They are read, at the LSN of the snapshot, under identities of their own; without xid."""
+    end = stream.snapshot(items, items.insert("1", "a"))
+    stream.chunks[end - 1] = replace(stream.chunks[end - 1], snapshot_lsn=LSN(end))
+    (initial,) = events(stream)
+    stream.snapshot(items, items.insert("1", "a"))
+    stream.transaction(items.insert("2", "a"))
+    incremental, created = events(stream)
+
+    assert ("r", "true", None, end, f'["{end - 1}","0"]') == described(initial)
+    assert ("r", "incremental", None, end) == described(incremental)[:4]
+    assert ("c", "false") == described(created)[:2]
+
+
+def described(event):
+    """The operation, and what the source says about it."""
+    return event["op"], *(event["source"][name] for name in ("snapshot", "txId", "lsn", "sequence"))
 
 
 def test_keys(stream, items):

@@ -164,3 +164,20 @@ def test_other_values_are_refused():
     """A form that does not exist."""
     with pytest.raises(ConfigurationError, match="typed or text"):
         NativeFormat(values="yaml")
+
+
+def test_a_snapshot():
+    """Its rows have the kind read; with boundaries the end of a chunk says what is complete, even without rows."""
+    stream = Stream()
+    items = stream.table("items", column("id", INT4, key=True))
+    lsn = stream.snapshot(items, items.insert("1"), last_of_table=False, last=False)
+    stream.snapshot(items, number=2)
+    events = [json.loads(line) for line in NativeFormat(boundaries=True).events(stream.slices())]
+    complete = {"last_of_table": True, "last": True}
+
+    assert ["begin", "read", "commit", "begin", "commit"] == [event["kind"] for event in events]
+    assert (0, {"id": 1}) == (events[1]["xid"], events[1]["key"])
+    assert {"lsn": str(lsn), "schema": "public", "table": "items", "chunk": 2} | complete == events[4][
+        "snapshot"
+    ]
+    assert not any(events[2]["snapshot"][name] for name in complete)

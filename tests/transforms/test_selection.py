@@ -96,6 +96,7 @@ def test_what_is_selected(selection, expected):
         {"tables": ["*.*"]},
         {"tables": ["!other.*"]},
         {"kinds": ["message", "truncate", "delete", "update", "insert"]},
+        {"kinds": ["!read"]},
         {"drop": ["*.*.password"], "mask": ["other.*.*"], "secret": "s3cr3t"},
     ],
     ids=str,
@@ -105,6 +106,29 @@ def test_everything(selection):
     part = mixed()
 
     assert StreamFilter(Selection(**selection)).apply(part) is part
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([], ["read", "insert", "update"]),
+        (["insert"], ["read", "insert"]),
+        (["read"], ["read"]),
+        (["insert", "!read"], ["insert"]),
+        (["!read", "!update"], ["insert"]),
+        (["update"], ["update"]),
+    ],
+    ids=str,
+)
+def test_rows_of_a_snapshot(kinds, expected):
+    """Who selects inserts gets the rows from before too, unless they are excluded."""
+    stream = Stream()
+    orders = stream.table("orders", ID, column("note"))
+    stream.snapshot(orders, orders.insert("1", "a"))
+    stream.transaction(orders.insert("2", "a"), orders.update("2", "b"))
+    selection = StreamFilter(Selection(kinds=kinds))
+
+    assert expected == [change.kind for part in stream.slices() for change in selection.apply(part).changes]
 
 
 def test_untouched_changes_pass():
@@ -218,7 +242,7 @@ def test_a_truncation_by_its_bytes():
     [
         (
             {"kinds": ["upsert"]},
-            "kinds: 'upsert' is not one of insert, update, delete, truncate, message",
+            "kinds: 'upsert' is not one of insert, read, update, delete, truncate, message",
         ),
         ({"mask": ["*.*.email"]}, "mask needs a secret"),
         ({"mask": ["*.*.email"], "secret": ""}, "mask needs a secret"),

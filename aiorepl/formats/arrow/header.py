@@ -12,3 +12,8 @@ class Header:
     xid: int | None
     commit_lsn: int
     time: int | None
+
+    @property
+    def new_row(self) -> str:
+        """The operation of a new row: an insert, or a read in a snapshot, whose xid is 0."""
+        return "insert" if self.xid else "read"

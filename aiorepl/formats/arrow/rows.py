@@ -65,9 +65,12 @@ class Rows:
                 self._ends.append(len(self._rows))
             self._header = header
 
-    def insert(self, ordinal: int, new: list[Raw]) -> None:
-        """Add an inserted row."""
-        self._append("insert", ordinal, new)
+    def insert(self, op: str, ordinal: int, new: list[Raw]) -> None:
+        """Add a new row.
+
+        :param op: ``"insert"``, or ``"read"`` for a row of a snapshot.
+        """
+        self._append(op, ordinal, new)
 
     def update(
         self, ordinal: int, new: list[Raw], old: list[Raw] | None = None, *, whole: bool = False

@@ -89,9 +89,8 @@ class ArrowTable:
     def _add(self, rows: Rows, change: RowChange) -> None:
         of = self._texts.of
         if isinstance(change, Insert):
-            rows.insert(
-                change.ordinal, of(change.raw_new, change.new_kinds) if self._binary else change.raw_new
-            )
+            new = of(change.raw_new, change.new_kinds) if self._binary else change.raw_new
+            rows.insert(change.kind, change.ordinal, new)
             return
         old = None if change.raw_old is None else of(change.raw_old, change.old_kinds)
         if isinstance(change, Delete):

@@ -38,7 +38,7 @@ class Conformance:
     atomic: ClassVar[bool] = False
     """Whether consumers see a transaction whole or not at all, even if it arrives in slices."""
 
-    kinds: ClassVar[frozenset[str]] = frozenset({"insert", "update", "delete", "truncate", "message"})
+    kinds: ClassVar[frozenset[str]] = frozenset({"insert", "read", "update", "delete", "truncate", "message"})
     """The kinds of change that the target contains. The tests also write the others, which the sink may ignore."""
 
     tables: ClassVar[tuple[Table, ...]] = TABLES

@@ -61,6 +61,20 @@ class Batches(Conformance):
 
         self.live(life)
 
+    def test_rows_of_a_snapshot(self) -> None:
+        """Rows of a snapshot arrive, whether the target has them or not; so do chunks without rows."""
+        scenario = Scenario()
+        slices = scenario.snapshots()
+
+        async def life(at_once: int | None, limit: int) -> None:
+            async with self.opened(scenario) as (sink, held):
+                await self.write(sink, self.missing(scenario, held, at_once=at_once), limit)
+            await self.expect(slices, after="a snapshot")
+
+        self.live(lambda: life(1, IN_PARTS))
+        # The last confirmation did not reach the server.
+        self.live(lambda: life(None, ONE_BATCH))
+
     def test_a_sink_is_opened_and_closed(self) -> None:
         """A sink can be opened and closed repeatedly without a write."""
         scenario = Scenario()

@@ -19,7 +19,7 @@ from aiorepl.testing.conformance.replaying import Replays
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.samples import SAMPLES
 from aiorepl.testing.conformance.scenario import Table
-from aiorepl.transactions.changes import Change, Delete, Insert, RowChange, Truncate, Update
+from aiorepl.transactions.changes import Change, Delete, Insert, Read, RowChange, Truncate
 from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.slices import Slice
 
@@ -37,7 +37,7 @@ class MirrorConformance(
     The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one if the sink does not.
     """
 
-    kinds: ClassVar[frozenset[str]] = frozenset({"insert", "update", "delete", "truncate"})
+    kinds: ClassVar[frozenset[str]] = frozenset({"insert", "read", "update", "delete", "truncate"})
 
     def rows(
         self, table: Table
@@ -169,14 +169,15 @@ class _Mirror:
                 self._rows[relation.schema, relation.name] = []
         elif isinstance(change, RowChange):
             rows = self._rows.setdefault((change.schema, change.table), [])
-            index = None if isinstance(change, Insert) else self._find(rows, change)
+            # Only a row of a snapshot may exist already, and only a key shows that.
+            new = isinstance(change, Insert) and not (isinstance(change, Read) and change.relation.key)
+            index = None if new else self._find(rows, change)
             if isinstance(change, Delete):
                 if index is not None:
                     del rows[index]
             elif index is None:
                 rows.append(self._row(change, change.raw_new, change.new_kinds))
             else:
-                assert isinstance(change, Update)
                 rows[index] = {**rows[index], **self._row(change, change.raw_new, change.new_kinds)}
 
     def _apply_all(self, slices: Sequence[Slice]) -> None:

@@ -174,6 +174,29 @@ class Scenario:
             slices += self.commit(pairs.truncate(), pairs.insert(one, f"{SECRET} d", one))
         return slices + self.items(2)
 
+    def snapshots(self) -> list[Slice]:
+        """Deliver an initial snapshot, changes, and another snapshot of a table that the target then has."""
+        items, pairs = map(self.table, (ITEMS, PAIRS))
+        keys = [self.int(number) for number in range(2_000_001, 2_000_007)]
+        old, new = f"{SECRET} old", f"{SECRET} new"
+        self.stream.snapshot(
+            items, *(items.insert(key, old, LARGE) for key in keys[:3]), last_of_table=False, last=False
+        )
+        self.stream.snapshot(items, items.insert(keys[3], None, ""), number=2, last=False)
+        self.stream.snapshot(pairs)
+        self.stream.transaction(
+            items.update(keys[0], new, UNCHANGED),
+            items.delete(keys[1], None, None),
+            items.insert(keys[4], new, None),
+        )
+        # The first row was changed, the second was deleted, the third is the same, and the last is new.
+        rows = [items.insert(key, f"{SECRET} again", None) for key in (keys[0], keys[1])]
+        rows += [items.insert(keys[2], old, LARGE), items.insert(keys[5], "", LARGE)]
+        self.stream.snapshot(items, *rows, last_of_table=False, last=False)
+        self.stream.snapshot(items, number=2)
+        self.stream.transaction(items.update(keys[5], new, UNCHANGED), items.delete(keys[2], None, None))
+        return self.stream.slices()
+
 
 def batches(slices: Sequence[Slice], limit: int) -> list[Batch]:
     """Batch slices as the engine does with ``max_bytes=limit``."""

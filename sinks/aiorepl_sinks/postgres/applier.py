@@ -42,7 +42,8 @@ class Applier:
     """Applies steps on one connection.
 
     :param name: the sink's name.
-    :param strict: whether every insert must be of a new row, and every update and delete must find its row.
+    :param strict: whether every insert must be of a new row, and every update and delete must find its row. A row of a
+        snapshot may exist.
     """
 
     def __init__(self, connection: Any, name: str, *, strict: bool) -> None:
@@ -92,7 +93,7 @@ class Applier:
 
     async def _in_one_statement(self, step: Step) -> None:
         target = step.target
-        if step.kind == "insert":
+        if step.kind in ("insert", "read"):
             await self._insert(step)
             return
         keys = arrays(step.keys, len(target.written if step.by_whole_row else target.key or ()))
@@ -109,7 +110,11 @@ class Applier:
 
     async def _insert(self, step: Step) -> None:
         target = step.target
-        upsert = not self._strict and target.unique and target.key is not None
+        upsert = (step.kind == "read" or not self._strict) and target.unique and target.key is not None
+        if step.kind == "read" and target.key is not None and not target.unique:
+            # Without an index for ON CONFLICT. The rows that are replaced need not exist.
+            keys = [[row[index] for index in target.key] for row in step.rows]
+            await self._execute(statements.delete(target), arrays(keys, len(target.key)))
         if len(step) >= _MIN_COPY_ROWS and target.copies and target not in self._has_existing_rows:
             if not upsert:
                 await self._copy(step)

@@ -8,12 +8,11 @@ changes are collected. All steps are applied in one transaction of the target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from aiorepl import UNCHANGED, Delete, Insert, PermanentError, RowChange, Truncate, Update
+from aiorepl import UNCHANGED, Delete, Insert, PermanentError, Read, RowChange, Truncate, Update
 from aiorepl_sinks.postgres.identifiers import Name
 from aiorepl_sinks.postgres.rows import Row, complete, new_row, old_row
-from aiorepl_sinks.postgres.steps import AnyStep, Key, MessageStep, Step, TruncateStep
+from aiorepl_sinks.postgres.steps import AnyStep, Key, Kind, MessageStep, Step, TruncateStep
 from aiorepl_sinks.postgres.target import Target
 
 
@@ -56,8 +55,9 @@ class StepBuilder:
             if self._commutes(target):
                 self._states_of(target).put(_key(target, row), row)
             else:
-                # The source has one row with this key; a second one was inserted after a delete.
-                self._add("insert", target, (), None, row, () if target.key is None else (_key(target, row),))
+                # The source has one row with this key; a second one was inserted after a delete, or read again.
+                kind: Kind = "read" if isinstance(change, Read) else "insert"
+                self._add(kind, target, (), None, row, () if target.key is None else (_key(target, row),))
         elif isinstance(change, Update):
             self._update(target, change)
         elif isinstance(change, Delete):
@@ -119,7 +119,7 @@ class StepBuilder:
 
     def _add(
         self,
-        kind: Literal["insert", "update", "delete"],
+        kind: Kind,
         target: Target,
         columns: tuple[int, ...],
         key: Key | None,

@@ -13,9 +13,12 @@ Key = tuple[Value, ...]
 """The values of a row's key, or of all its columns if it has none."""
 
 
+Kind = Literal["insert", "read", "update", "delete"]
+
+
 @dataclass(slots=True)
 class Step:
-    """Insert, update or delete rows of one table.
+    """Insert, update or delete rows of one table. To read means to insert rows of a snapshot, or to replace the existing ones.
 
     :param columns: of an update, the indexes of the columns that are set.
     :param keys: of an update or delete, the rows' keys, or the whole old rows if there is no key.
@@ -23,7 +26,7 @@ class Step:
     :param ordered: whether the step may succeed row by row if it fails as one statement.
     """
 
-    kind: Literal["insert", "update", "delete"]
+    kind: Kind
     target: Target
     columns: tuple[int, ...] = ()
     keys: list[Key] = field(default_factory=list, repr=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import PermanentError
+from aiorepl import Batch, PermanentError, SinkContext
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text, price numeric)"
 
@@ -364,3 +366,24 @@ async def test_messages(pair, messages):
     )
     sent = [data[-7:] for (data,) in found if data[:1] == b"M"]
     assert sorted(sent) == ([b"\x06inside"[-7:], b"outside"] if messages else [])
+
+
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY"], ids=["no_index", "index"])
+async def test_strict_takes_rows_of_a_snapshot(pair, key):
+    """A row that is read replaces the target's, whole and in any mode; with and without an index on its key."""
+    await pair.target.execute(f"CREATE TABLE items (id int {key}, note text)")
+    await pair.target.execute("INSERT INTO items SELECT i, 'old' FROM generate_series(1, 30) i")
+    stream = Stream()
+    items = stream.table("items", column("id", 23, key=True), column("note"))
+    stream.snapshot(items, *(items.insert(str(number), None) for number in range(20, 50)))
+    stream.snapshot(items, items.insert("20", "again"))
+    sink = pair.sink(mode="strict")
+    try:
+        await sink.open(SinkContext("s", stream.position))
+        await sink.write(Batch(stream.slices()))
+    finally:
+        await sink.close()
+
+    rows = [("old" if number < 20 else None, number) for number in range(1, 50)]
+    rows[19] = ("again", 20)
+    assert rows == [(row["note"], row["id"]) for row in await pair.target.fetch("TABLE items ORDER BY id")]

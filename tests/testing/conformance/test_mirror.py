@@ -131,7 +131,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     [
         (
             MirrorNullForUnchanged,
-            f"test_an_unchanged_value {OPEN}",
+            f"test_an_unchanged_value test_rows_of_a_snapshot {OPEN}",
             "rows differ, in large (text)",
         ),
         (MirrorForgetsTheOldKey, f"test_an_unchanged_value {OPEN}", "rows, not"),
