@@ -277,11 +277,11 @@ class TransientError(SinkError):
 class PermanentError(SinkError):
     """Raised by a sink: this batch cannot succeed as it is. The sink's error policy decides what happens to it.
 
-    :param refused: the changes that the target rejects, if the sink knows; the target has then accepted all others.
+    :param rejected: the changes that the target rejects, if the sink knows; the target has then accepted all others.
     :param fatal: whether every other batch would fail as well. The sink then stops, whatever its error policy.
     """
 
-    def __init__(self, message: str, *, refused: Sequence[Any] = (), fatal: bool = False) -> None:
+    def __init__(self, message: str, *, rejected: Sequence[Any] = (), fatal: bool = False) -> None:
         super().__init__(message)
-        self.refused = tuple(refused)
+        self.rejected = tuple(rejected)
         self.fatal = fatal

@@ -65,14 +65,14 @@ that lagged. If the slot or the journal no longer has that data, the sink stops.
 
 **Rejected changes.** A batch that can never succeed stops the sink, unless the user has configured dead letters or skipping
 for it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. A
-sink that knows the changes in question raises ``PermanentError(text, refused=changes)``: the target rejects these changes,
+sink that knows the changes in question raises ``PermanentError(text, rejected=changes)``: the target rejects these changes,
 and has accepted all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the
 sink. A rejected change must not be partly written. A sink that can accept nothing more, for example because its receiver no longer
 exists, sets ``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
 
 **Positions and rejected changes.** A sink that returned a position from ``open`` must not move it past a change that it
 rejects. With ``on_error="halt"``, the next start would read from that position, and neither deliver nor report the change.
-So such a sink rejects the whole batch, without ``refused``, and leaves data and position unchanged. If it names changes
+So such a sink rejects the whole batch, without ``rejected``, and leaves data and position unchanged. If it names changes
 nevertheless, it must keep its position before the first transaction with a rejected change, and ignore the accepted changes
 when they are delivered again. After the rejected changes became dead letters or were skipped, the engine writes a batch
 without changes whose ``end_lsn`` moves the position past them.

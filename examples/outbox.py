@@ -49,7 +49,7 @@ class Outbox(aiorepl.Sink):
                 await handler(f"{change.transaction.commit_lsn}-{change.ordinal}", json.loads(change.content))
         if rejected:
             # Only at the end, because it means that all other changes are accepted.
-            raise aiorepl.PermanentError(f"{len(rejected)} messages have no handler", refused=rejected)
+            raise aiorepl.PermanentError(f"{len(rejected)} messages have no handler", rejected=rejected)
 
 
 async def order_placed(event_id: str, order: Any) -> None:

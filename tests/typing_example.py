@@ -12,6 +12,7 @@ from aiorepl import Sorce  # type: ignore[attr-defined]  # pyright: ignore[repor
 from aiorepl.transactions import rows
 
 Sorce()
+print(aiorepl.spark.local_sesion)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 print(aiorepl.conect)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 assert_type(aiorepl.__version__, str)
 

@@ -73,7 +73,7 @@ class SinkWriter:
             except TransformFailed as failure:
                 if self._delivery.on_error == "halt":
                     raise failure.error  # noqa: B904 - it has its own cause
-                await self._divert(self._select(batch, failure.refused), failure.error, "transform")
+                await self._divert(self._select(batch, failure.rejected), failure.error, "transform")
                 batch = failure.batch
         if self._delivery.concurrency == 1:
             await self._write(batch)
@@ -123,8 +123,8 @@ class SinkWriter:
             await self._handle_rejection(batch, error)
 
     async def _handle_rejection(self, batch: Batch, error: AioreplError) -> None:
-        if isinstance(error, PermanentError) and error.refused:
-            await self._divert(self._select(batch, error.refused), error, "write")
+        if isinstance(error, PermanentError) and error.rejected:
+            await self._divert(self._select(batch, error.rejected), error, "write")
             await self._move_position_past(batch)
             return
         transactions = list(batch.transactions())
@@ -166,18 +166,18 @@ class SinkWriter:
                 f"and cannot be diverted in parts: increase max_bytes and max_rows, or correct the cause: {error}"
             ) from error
 
-    def _select(self, batch: Batch, refused: Sequence[Change]) -> list[Slice]:
+    def _select(self, batch: Batch, rejected: Sequence[Change]) -> list[Slice]:
         """Return the slices reduced to the rejected changes; slices without any are left out.
 
         Changes are matched by event id, because spooled changes are new objects on each iteration.
 
         :raises SinkError: the sink named a change that is not in the batch, so a rejected change could be lost.
         """
-        if not all(isinstance(change, Change) for change in refused):
+        if not all(isinstance(change, Change) for change in rejected):
             raise SinkError(
-                f"sink {self._name} rejects an object that is not a change: put the batch's own changes in refused"
+                f"sink {self._name} rejects an object that is not a change: put the batch's own changes in rejected"
             )
-        wanted = set(map(event_id, refused))
+        wanted = set(map(event_id, rejected))
         found: set[str] = set()
         parts = []
         for part in batch.slices:
@@ -188,7 +188,7 @@ class SinkWriter:
         if missing := wanted - found:
             raise SinkError(
                 f"sink {self._name} rejects {len(missing)} changes that are not in its batch, such as {min(missing)}: put the "
-                "batch's own changes in refused"
+                "batch's own changes in rejected"
             )
         return parts
 

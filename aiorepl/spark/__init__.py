@@ -15,7 +15,7 @@ deltalake, and only when one of its functions is used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorepl.spark.mirror import apply_changes
@@ -29,18 +29,19 @@ _HOME_OF = {
 
 __all__ = ["apply_changes", "local_session", "register"]
 
+if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOME_OF[name]
-    except KeyError:
-        raise AttributeError(f"module 'aiorepl.spark' has no attribute {name!r}") from None
-    try:
-        return getattr(import_module(home), name)
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        if package not in ("pyspark", "pyarrow", "deltalake", "py4j"):
-            raise
-        raise ImportError(
-            f"aiorepl.spark needs {package}: pip install 'aiorepl[spark]'", name=missing.name
-        ) from missing
+    def __getattr__(name: str) -> object:
+        try:
+            home = _HOME_OF[name]
+        except KeyError:
+            raise AttributeError(f"module 'aiorepl.spark' has no attribute {name!r}") from None
+        try:
+            return getattr(import_module(home), name)
+        except ModuleNotFoundError as missing:
+            package = (missing.name or "").partition(".")[0]
+            if package not in ("pyspark", "pyarrow", "deltalake", "py4j"):
+                raise
+            raise ImportError(
+                f"aiorepl.spark needs {package}: pip install 'aiorepl[spark]'", name=missing.name
+            ) from missing

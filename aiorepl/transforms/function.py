@@ -38,13 +38,13 @@ class TransformFailed(Exception):
     """The transform failed for some changes of a batch.
 
     :ivar batch: the batch without these changes, transformed.
-    :ivar refused: these changes, untransformed.
+    :ivar rejected: these changes, untransformed.
     :ivar error: the error of the first one.
     """
 
-    def __init__(self, batch: Batch, refused: list[Change], error: SinkError) -> None:
+    def __init__(self, batch: Batch, rejected: list[Change], error: SinkError) -> None:
         self.batch = batch
-        self.refused = refused
+        self.rejected = rejected
         self.error = error
 
 
@@ -61,7 +61,7 @@ class Transformer:
 
         :raises TransformFailed: the function failed permanently for some changes.
         """
-        refused: list[Change] = []
+        rejected: list[Change] = []
         errors: list[SinkError] = []
         parts: list[Slice] = []
         for part in batch.slices:
@@ -71,14 +71,14 @@ class Transformer:
                     result = await self._retry(change)
                 except SinkError as error:
                     errors.append(error)
-                    refused.append(change)
+                    rejected.append(change)
                 else:
                     if result is not None:
                         kept.append(result)
             parts.append(replace(part, changes=kept))
         transformed = Batch(tuple(parts))
         if errors:
-            raise TransformFailed(transformed, refused, errors[0])
+            raise TransformFailed(transformed, rejected, errors[0])
         return transformed
 
     async def _retry(self, change: Change) -> Change | None:

@@ -154,7 +154,7 @@ class Refusing(Target):
     async def write(self, batch):
         await super().write(batch)
         if refused := [change for change in batch.changes if change.key["id"] % 5 == 0]:
-            raise PermanentError("every fifth", refused=refused)
+            raise PermanentError("every fifth", rejected=refused)
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])

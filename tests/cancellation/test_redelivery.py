@@ -16,7 +16,7 @@ class Refusing(MemorySink):
     """Rejects everything."""
 
     async def write(self, batch):
-        raise PermanentError("not this one", refused=list(batch.changes))
+        raise PermanentError("not this one", rejected=list(batch.changes))
 
 
 async def test_redelivering(tmp_path, watched, cancelling):

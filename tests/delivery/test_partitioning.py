@@ -316,7 +316,7 @@ async def test_one_refusal_of_several_writes(harness, ids):
         async def write(self, batch) -> None:
             poison = [change for change in batch.changes if change.new["id"] == 2]
             if poison:
-                raise PermanentError("no", refused=list(batch.changes))
+                raise PermanentError("no", rejected=list(batch.changes))
             await super().write(batch)
 
     letters, sink = MemorySink(), Half()
@@ -335,7 +335,7 @@ async def test_refusals_of_several_writes_come_one_at_a_time(harness):
         concurrent = True
 
         async def write(self, batch) -> None:
-            raise PermanentError("no", refused=list(batch.changes))
+            raise PermanentError("no", rejected=list(batch.changes))
 
     class Serial(MemorySink):
         calls = most = 0

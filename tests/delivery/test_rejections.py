@@ -11,17 +11,17 @@ from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 class Picky(MemorySink):
     """Rejects rows by their ids: it names them, or fails as a whole."""
 
-    def __init__(self, *refused: int, names: bool = True, keeps_position: bool = False) -> None:
+    def __init__(self, *rejected: int, names: bool = True, keeps_position: bool = False) -> None:
         super().__init__(keeps_position=keeps_position)
-        self.refused = set(refused)
+        self.rejected = set(rejected)
         self.names = names
         self.writes = 0
 
     async def write(self, batch) -> None:
         self.writes += 1
-        poison = [change for change in batch.changes if change.new["id"] in self.refused]
+        poison = [change for change in batch.changes if change.new["id"] in self.rejected]
         if poison and not self.names:
-            raise PermanentError("refused")
+            raise PermanentError("rejected")
         await super().write(batch)
         if poison:
             taken = self.batches.pop()
@@ -30,7 +30,7 @@ class Picky(MemorySink):
                     tuple(
                         type(part)(
                             part.transaction,
-                            [change for change in part.changes if change.new["id"] not in self.refused],
+                            [change for change in part.changes if change.new["id"] not in self.rejected],
                             part.first,
                             part.end_lsn,
                             part.size,
@@ -39,7 +39,7 @@ class Picky(MemorySink):
                     )
                 )
             )
-            raise PermanentError("refused", refused=poison)
+            raise PermanentError("rejected", rejected=poison)
 
 
 def flat(batches) -> list[int]:
@@ -67,7 +67,7 @@ async def test_named_changes_are_dead_letters(harness, ids):
     assert [1, 3] == flat(ids(sink))
     assert [2, 4] == flat(ids(letters))
     rejection = letters.batches[0].rejection
-    assert ("s", "PermanentError", "refused", "write") == (
+    assert ("s", "PermanentError", "rejected", "write") == (
         rejection.sink,
         rejection.kind,
         rejection.error,
@@ -98,7 +98,9 @@ async def test_what_is_not_in_the_batch_cannot_be_refused(harness, named):
             await super().write(batch)
             first.extend(batch.changes)
             if batch.end_lsn == end:
-                raise PermanentError("no", refused=[first[0] if named == "another's" else dict(first[0].new)])
+                raise PermanentError(
+                    "no", rejected=[first[0] if named == "another's" else dict(first[0].new)]
+                )
 
     harness = harness(Confused(), batches=BatchPolicy(max_bytes=1, flush_seconds=0.01), on_error="skip")
     before = harness.commit(1)
@@ -109,7 +111,7 @@ async def test_what_is_not_in_the_batch_cannot_be_refused(harness, named):
 
 
 async def test_a_position_passes_the_changes_that_were_named(harness):
-    """A sink that keeps its position before a refused change gets the end of that change's batch."""
+    """A sink that keeps its position before a rejected change gets the end of that change's batch."""
 
     class Keeping(Picky):
         async def write(self, batch) -> None:

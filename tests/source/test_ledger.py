@@ -177,6 +177,25 @@ def test_a_sink_that_lost_what_it_had():
     assert LSN(50) == ledger.confirm()
 
 
+def test_a_release_of_what_is_durable():
+    """A release whose end every sink has made durable moves ``flushed`` at once."""
+    ledger = Ledger(START, ["a"])
+    ledger.hold("gid", LSN(200))
+    ledger.complete(LSN(300))
+    ledger.durable("a", LSN(300))
+    assert START == ledger.flushed
+    ledger.release("gid", LSN(300))
+    assert LSN(300) == ledger.flushed
+
+
+def test_a_sink_that_was_reopened_at_a_later_position():
+    """``flushed`` follows a sink that was reopened further on."""
+    ledger = Ledger(START, ["a"])
+    ledger.complete(LSN(300))
+    assert ledger.reset("a", LSN(200))
+    assert LSN(200) == ledger.flushed
+
+
 @given(
     st.lists(
         st.tuples(

@@ -131,7 +131,7 @@ class Conformance:
         if flush:
             await sink.flush()
 
-    async def refuse(self, sink: Sink, batch: Batch, watch: Watch | None = None) -> SinkError | None:
+    async def try_write(self, sink: Sink, batch: Batch, watch: Watch | None = None) -> SinkError | None:
         """Write and flush a batch that may fail; return its error."""
         call = "write"
         try:

@@ -37,25 +37,25 @@ class Failures(Conformance):
 
         async def life() -> list[Slice]:
             async with self.opened(scenario) as (sink, _):
-                error = await self.refuse(sink, batch)
+                error = await self.try_write(sink, batch)
                 permanent = self._permanent(error)
-                if permanent.refused:
+                if permanent.rejected:
                     await sink.flush()
                     return self._without(poisoned, batch, permanent)
                 # As the engine does: each transaction by itself.
                 for part in batch.slices:
-                    error = await self.refuse(sink, Batch((part,)))
+                    error = await self.try_write(sink, Batch((part,)))
                     if part in poisoned:
                         self._permanent(error)
                     elif error is not None:
                         raise ContractBroken(
-                            f"after a refused batch a good transaction raised {type(error).__name__}",
+                            f"after a rejected batch a good transaction raised {type(error).__name__}",
                             "after an error a sink is as it was before the call",
                         )
                 return []
 
         rest = self.live(life)
-        self.live(lambda: self.expect([*good, *rest], after="a row was refused"))
+        self.live(lambda: self.expect([*good, *rest], after="a row was rejected"))
 
     def test_an_outage(self) -> None:
         """During an outage calls raise TransientError; repeated after it, they succeed."""
@@ -165,18 +165,18 @@ class Failures(Conformance):
         """Write, and cause the declared failures, while logs and errors are searched."""
         poison: list[Slice] = []
         if self.poison is not None:
-            refused = scenario.table(ITEMS).insert("2000000", self.poison, f"{SECRET} beside it")
-            poison = scenario.items(1) + scenario.commit(refused)
+            rejected = scenario.table(ITEMS).insert("2000000", self.poison, f"{SECRET} beside it")
+            poison = scenario.items(1) + scenario.commit(rejected)
 
         async def life() -> None:
             async with self.opened(scenario) as (sink, _):
                 await self.write(sink, slices)
                 watch.look(repr(sink), "repr(sink)")
                 if poison:
-                    await self.refuse(sink, Batch(tuple(poison)), watch)
+                    await self.try_write(sink, Batch(tuple(poison)), watch)
                 if (outage := self.outage()) is not None:
                     with outage:
-                        await self.refuse(sink, Batch(tuple(scenario.items(2))), watch)
+                        await self.try_write(sink, Batch(tuple(scenario.items(2))), watch)
 
         with watch.watching():
             self.live(life)
@@ -225,8 +225,8 @@ class Failures(Conformance):
         scenario = Scenario()
         good = scenario.items(2) + scenario.items(1)
         assert self.poison is not None
-        refused = scenario.table(ITEMS).insert("2000000", self.poison, None)
-        poisoned = scenario.commit(scenario.item(), refused, scenario.item())
+        rejected = scenario.table(ITEMS).insert("2000000", self.poison, None)
+        poisoned = scenario.commit(scenario.item(), rejected, scenario.item())
         return scenario, poisoned, good + scenario.items(2)
 
     def _permanent(self, error: SinkError | None) -> PermanentError:
@@ -242,11 +242,11 @@ class Failures(Conformance):
         """Return the rest of the transaction with the rejected row, which the sink has accepted."""
         (part,) = poisoned
         expected = {identity(part.changes[1])}
-        named = {identity(change) for change in error.refused}
+        named = {identity(change) for change in error.rejected}
         if named != expected:
             raise ContractBroken(
-                f"refused names {len(named)} changes, {len(named & expected)} of them the one that was refused",
-                "refused: these changes are rejected for good, and all others of the batch were accepted",
+                f"rejected names {len(named)} changes, {len(named & expected)} of them the one that was rejected",
+                "rejected: these changes are rejected for good, and all others of the batch were accepted",
             )
         taken = [change for change in part.changes if identity(change) not in named]
         return [Slice(part.transaction, taken, True, part.end_lsn, part.size)]

@@ -32,15 +32,15 @@ class Halting(Conformance):
     """For sinks with ``poison``."""
 
     @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
-    def test_a_refusal_halts_every_start(self, limit: int) -> None:
+    def test_a_rejection_halts_every_start(self, limit: int) -> None:
         """Under ``halt`` every start stops at the rejected change; once it is a dead letter, the next start passes it."""
         skip_without(self.poison, POISON)
         assert self.poison is not None
         scenario = Scenario()
-        refused = scenario.table(ITEMS).insert("2000000", self.poison, None)
+        rejected = scenario.table(ITEMS).insert("2000000", self.poison, None)
         scenario.items(2)
         scenario.items(1)
-        poisoned = scenario.commit(scenario.item(), refused, scenario.item())
+        poisoned = scenario.commit(scenario.item(), rejected, scenario.item())
         source = MemorySource(stream=scenario.stream, read_bytes=1 if limit == IN_PARTS else 64 * 1024)
         lost = {identity(poisoned[0].changes[1])}
 

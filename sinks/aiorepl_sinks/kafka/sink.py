@@ -290,10 +290,10 @@ class KafkaSink(Sink):
             return [key.encode() or None for key in self._routing_key(part)]
         return [self._events.format.key(part)]
 
-    def _rejection(self, too_large: Sequence[Change], refused: Sequence[Change] = ()) -> PermanentError:
+    def _rejection(self, too_large: Sequence[Change], rejected: Sequence[Change] = ()) -> PermanentError:
         first = f", the first {too_large[0]!r}" if too_large else ""
         return PermanentError(
             f"kafka: events are larger than max_event_bytes or than the topic accepts{first}: raise max_event_bytes, and the "
             "topic's max.message.bytes",
-            refused=refused,
+            rejected=rejected,
         )

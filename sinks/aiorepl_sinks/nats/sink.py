@@ -117,7 +117,7 @@ class NatsSink(Sink):
             raise PermanentError(
                 f"nats: {len(rejected)} events are larger than the server or the stream {self._stream.name!r} takes: raise "
                 "the server's max_payload and the stream's max_msg_size",
-                refused=rejected,
+                rejected=rejected,
             )
 
     async def close(self) -> None:

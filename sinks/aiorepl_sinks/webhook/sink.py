@@ -200,7 +200,7 @@ class WebhookSink(Sink):
             self._keep(delivery)
             raise
         if delivery.rejected:
-            raise PermanentError(delivery.problem, refused=delivery.rejected)
+            raise PermanentError(delivery.problem, rejected=delivery.rejected)
 
     async def close(self) -> None:
         """Close the connections."""

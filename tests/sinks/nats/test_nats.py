@@ -185,7 +185,7 @@ async def test_a_stream_that_takes_less_than_before(source, target, name):
         await ours.write(Batch(tuple(source.stream.slices())))
     await ours.close()
     await client.close()
-    assert [4, 5] == [change.new["id"] for change in told.value.refused]
+    assert [4, 5] == [change.new["id"] for change in told.value.rejected]
     assert [("c", 1), ("c", 2), ("c", 6)] == await operations(target, name)
 
 

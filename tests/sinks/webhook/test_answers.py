@@ -19,7 +19,7 @@ async def sink(receiver, source):
 
 def ids(error):
     """Return the ids of the rejected rows."""
-    return [change.new["id"] for change in error.refused]
+    return [change.new["id"] for change in error.rejected]
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])

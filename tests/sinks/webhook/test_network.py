@@ -54,7 +54,7 @@ async def test_http2_answers(tls_receiver, certificates, source):
     with pytest.raises(PermanentError) as refused:
         await sink.write(batch)
     await sink.close()
-    assert [2] == [change.new["id"] for change in refused.value.refused]
+    assert [2] == [change.new["id"] for change in refused.value.rejected]
     assert [1, 3] == tls_receiver.ids
 
 

@@ -214,7 +214,7 @@ async def test_a_change_of_several_events(receiver, source):
     ]
     first, second = (request.id for request in receiver.requests)
     assert f"{first}_1" == second
-    assert list(batch.changes) == list(failed.value.refused)
+    assert list(batch.changes) == list(failed.value.rejected)
 
 
 def test_options_of_formats():

@@ -152,7 +152,7 @@ class Refusing(Exact):
 
 
 class TestRefusing(TestExact):
-    """Exactly once, with a row that is refused."""
+    """Exactly once, with a row that is rejected."""
 
     sink = Refusing
     poison = "poison"
@@ -174,7 +174,7 @@ class Naming(Refusing):
         if poison:
             self.end = None
             await self.flush()
-            raise PermanentError("the target refuses a row", refused=poison)
+            raise PermanentError("the target refuses a row", rejected=poison)
 
     async def flush(self):
         there = {event.identity for event in self.target.events}
@@ -356,7 +356,7 @@ def case_of(sink: type, base: type) -> type:
         (
             PassesWhatItRefuses,
             TestNaming,
-            "test_a_refusal_halts_every_start",
+            "test_a_rejection_halts_every_start",
             "the next start did not stop at a change that the target rejects",
         ),
         (

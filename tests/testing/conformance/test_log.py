@@ -325,7 +325,7 @@ class QuotesTheRow(Log):
             await super().write(batch)
         except PermanentError as error:
             rows = [dict(change.new) for change in batch.changes]
-            raise PermanentError("refused") from ValueError(rows, error)
+            raise PermanentError("rejected") from ValueError(rows, error)
 
 
 class RaisesAnything(Log):
@@ -349,23 +349,23 @@ class ForgetsAfterAnError(Log):
 
 
 class RefusesTheWrongOnes(Log):
-    """Names all changes of the batch as refused."""
+    """Names all changes of the batch as rejected."""
 
     async def write(self, batch):
         try:
             await super().write(batch)
         except PermanentError:
-            raise PermanentError("refused", refused=list(batch.changes)) from None
+            raise PermanentError("rejected", rejected=list(batch.changes)) from None
 
 
 class HalfDone(Log):
-    """Keeps the rows before the one that was refused."""
+    """Keeps the rows before the one that was rejected."""
 
     async def write(self, batch):
         for change in batch.changes:
             event = self.target.event(change)
             if event.new and event.new.get("note") == "poison":
-                raise PermanentError("refused")
+                raise PermanentError("rejected")
             self.gathered.append(event)
             await asyncio.sleep(0)
 
@@ -401,10 +401,10 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         (QuotesTheRow, "test_rows_are_never_logged", "PermanentError raised by write"),
         (RaisesAnything, f"{OUTAGES} {LOST_ANSWERS}", "ConnectionError"),
         (ForgetsAfterAnError, OUTAGES, "changes that were flushed are not"),
-        (RefusesTheWrongOnes, "test_poison", "refused names 8 changes, 1 of them"),
+        (RefusesTheWrongOnes, "test_poison", "rejected names 8 changes, 1 of them"),
         (
             HalfDone,
-            "test_poison test_a_refusal_halts_every_start",
+            "test_poison test_a_rejection_halts_every_start",
             "the target has 1 events that were not written",
         ),
     ],
