@@ -1,4 +1,4 @@
-"""What the tests of the wire share: the frames a server sends, and a protocol to read them without a socket."""
+"""Shared by the tests of the wire: the frames of a server, and a protocol that reads them without a socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Backend:
 
     @staticmethod
     def frame(kind: str, body: bytes = b"") -> bytes:
-        """Any message."""
+        """Return a message of any kind."""
         return kind.encode() + struct.pack(">I", 4 + len(body)) + body
 
     @classmethod
@@ -66,7 +66,7 @@ def backend() -> type[Backend]:
 
 
 class Transport(asyncio.Transport):
-    """What a protocol does to its transport."""
+    """A transport that records the calls of its protocol."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Peer:
         self.transport.protocol = self.protocol
 
     def send(self, data: bytes) -> None:
-        """Have the transport read this."""
+        """Pass bytes to the protocol, as the transport does after a read."""
         while data:
             space = self.protocol.get_buffer(-1)
             count = min(len(space), len(data))
@@ -122,13 +122,13 @@ class Peer:
 
     @staticmethod
     async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Have it run as a task up to its first wait."""
+        """Start a task, and run it up to its first wait."""
         task = asyncio.create_task(work)
         await asyncio.sleep(0)
         return task
 
     async def answer(self, *parts: bytes, sql: str = "SELECT 1") -> list[dict[str, str | None]]:
-        """Run a query that is answered with these reads."""
+        """Run a query that is answered with these reads, and return its rows."""
         running = await self.start(self.protocol.query(sql))
         for part in parts:
             self.send(part)

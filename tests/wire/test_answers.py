@@ -1,4 +1,4 @@
-"""What a server answers besides data, and what we send: rows, errors, status updates."""
+"""The parts of a server's answers, and of our statuses: rows, errors, status updates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_field_of_an_error(backend):
 
 
 def test_no_field_is_promised(backend):
-    """An error without any field is an error all the same; each attribute is None."""
+    """Every field of an error may be missing; its attribute is None."""
     error = ServerError(frames.error_fields(backend.error()[5:]))
 
     assert {None} == {getattr(error, name) for name in FIELDS.values()}
@@ -36,7 +36,7 @@ def test_no_field_is_promised(backend):
 
 @pytest.mark.parametrize("letter", FIELDS)
 def test_one_field_alone(backend, letter):
-    """No field depends on another."""
+    """An error may have any one field alone."""
     notice = ServerNotice(frames.error_fields(backend.error("N", **{letter: "told"})[5:]))
 
     assert ["told"] == [
@@ -46,26 +46,26 @@ def test_one_field_alone(backend, letter):
 
 
 def test_unknown_fields(backend):
-    """A field that a future server adds is passed over, as the protocol asks; its bytes stay in reach."""
+    """An unknown field is ignored, as the protocol requires, and stays in ``fields``."""
     error = ServerError(frames.error_fields(backend.error(S="ERROR", z="new", M="told")[5:]))
 
     assert ("ERROR", "told", "new") == (error.severity_localized, error.message, error.fields["z"])
 
 
 def test_text_that_is_not_utf8():
-    """An error from before the encoding was agreed on can be in any; it is shown, not lost."""
+    """The text of an error may have any encoding, because none was negotiated yet; it is shown with escapes."""
     assert {"M": r"caf\xe9"} == frames.error_fields(b"Mcaf\xe9\0\0")
 
 
 def test_errors_travel(backend):
-    """An error crosses process borders with its fields, as Spark and multiprocessing need."""
+    """An error can be pickled with its fields, as Spark and multiprocessing do."""
     error = pickle.loads(pickle.dumps(ServerError(frames.error_fields(backend.error(**EVERY)[5:]))))
 
     assert ("text of C", EVERY) == (error.sqlstate, error.fields)
 
 
 def test_what_can_quote_rows_is_not_shown():
-    """Detail, context and internal query can hold values; the text and the repr leave them out."""
+    """``str`` and ``repr`` leave out detail, context and internal query, which can quote rows."""
     error = ServerError({"M": "duplicate key", "D": "Key (a)=(s3cr3t)", "W": "s3cr3t", "q": "s3cr3t"})
 
     assert "s3cr3t" not in f"{error} {error!r} {error.text}"
@@ -74,12 +74,12 @@ def test_what_can_quote_rows_is_not_shown():
 
 @given(st.binary(max_size=80))
 def test_error_fields_of_any_bytes(body):
-    """Arbitrary bytes are fields or none."""
+    """Any bytes are parsed to fields without an exception."""
     assert all(isinstance(text, str) for text in frames.error_fields(body).values())
 
 
 def rows_of(data: bytes) -> list[bytes]:
-    """The bodies of a RowDescription and of DataRows."""
+    """Return the bodies of a RowDescription and of DataRows."""
     bodies = []
     while data[:1] in (b"T", b"D"):
         length = 1 + int.from_bytes(data[1:5], "big")
@@ -89,7 +89,7 @@ def rows_of(data: bytes) -> list[bytes]:
 
 
 def test_rows(backend):
-    """Names and values as text; NULL is None, and not the empty string."""
+    """Names and values are text; NULL is None, not the empty string."""
     head, *rows = rows_of(backend.rows(["a", "Größe"], ["1", None], ["", "x" * 70_000]))
 
     assert ["a", "Größe"] == frames.row_description(head)
@@ -97,20 +97,20 @@ def test_rows(backend):
 
 
 def test_rows_without_columns(backend):
-    """SELECT of nothing has rows."""
+    """A SELECT without columns has rows."""
     head, row = rows_of(backend.rows([], []))
 
     assert ([], []) == (frames.row_description(head), frames.data_row(row))
 
 
 def test_rows_that_are_not_utf8():
-    """A database in SQL_ASCII converts nothing: such text stays readable, and is no error."""
+    """Bytes of an SQL_ASCII database that are not UTF-8 become escapes."""
     assert [r"caf\xe9"] == frames.data_row(b"\0\1\0\0\0\4caf\xe9")
 
 
 @pytest.mark.parametrize("trailing", [b"\0", b"more"])
 def test_rows_cut_short_or_too_long(backend, trailing):
-    """A row or its description that ends anywhere else than it says is refused by name."""
+    """A row or description whose length does not fit its content raises an error with its name."""
     head, row = rows_of(backend.rows(["a", "bc"], ["1", None]))
 
     for name, read, body in (
@@ -125,7 +125,7 @@ def test_rows_cut_short_or_too_long(backend, trailing):
 
 @given(st.binary(max_size=80))
 def test_rows_of_any_bytes(body):
-    """Arbitrary bytes are a row or ProtocolError."""
+    """Any bytes are a row or a ProtocolError."""
     for read in (frames.row_description, frames.data_row):
         with contextlib.suppress(ProtocolError):
             assert isinstance(read(body), list)
@@ -136,7 +136,7 @@ def test_rows_of_any_bytes(body):
 )
 @pytest.mark.parametrize("reply", [True, False])
 def test_status_update(values, reply):
-    """The bytes of a Standby Status Update, in its CopyData frame."""
+    """A Standby Status Update has these bytes, in its CopyData frame."""
     received, flushed, applied, now = values
 
     data = frames.status_update(received, flushed, applied, now, reply=reply)
@@ -147,5 +147,5 @@ def test_status_update(values, reply):
 
 
 def test_query():
-    """A simple query: its length counts bytes, not characters."""
+    """The length of a simple query counts bytes, not characters."""
     assert b"Q\0\0\0\x08\xc3\xa9a\0" == frames.query("éa")

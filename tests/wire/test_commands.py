@@ -1,4 +1,4 @@
-"""The replication commands as text: names that mean themselves, and the grammar of each server."""
+"""The text of replication commands: quoting, and the grammar of each server version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "quoted"), NAMES)
 def test_identifier(name, quoted):
-    """A name means exactly itself, whatever is in it."""
+    """Any name is quoted so that the server reads the same name."""
     assert quoted == commands.identifier(name)
 
 
@@ -29,13 +29,13 @@ def test_identifier(name, quoted):
     ("text", "quoted"), [("on", "'on'"), ("it's", "'it''s'"), ("a\\'b", "'a\\''b'"), ("", "''")]
 )
 def test_literal(text, quoted):
-    """The replication grammar knows no escape but the doubled quote."""
+    """A quote in a literal is doubled; the replication grammar has no other escape."""
     assert quoted == commands.literal(text)
 
 
 @pytest.mark.parametrize("quote", [commands.identifier, commands.literal])
 def test_nul(quote):
-    """A NUL byte would end the command in its midst."""
+    """A name with a NUL byte is rejected, because it would cut the command."""
     with pytest.raises(ConfigurationError, match="NUL"):
         quote("a\0b")
 
@@ -53,7 +53,7 @@ def test_nul(quote):
     ],
 )
 def test_create_slot_before_15(server, options, expected):
-    """Up to PostgreSQL 14 the options are words behind the plugin."""
+    """Up to PostgreSQL 14 the options of a slot are words after the plugin."""
     assert expected == commands.create_slot("s", server=server, **options)
 
 
@@ -70,13 +70,13 @@ def test_create_slot_before_15(server, options, expected):
     ],
 )
 def test_create_slot_from_15(server, options, expected):
-    """From PostgreSQL 15 on they stand in parentheses."""
+    """From PostgreSQL 15 on the options of a slot are in parentheses."""
     assert expected == commands.create_slot("s", server=server, **options)
 
 
 @pytest.mark.parametrize("server", [17, 18])
 def test_failover(server):
-    """A failover slot, from PostgreSQL 17 on."""
+    """A failover slot needs PostgreSQL 17."""
     command = commands.create_slot("s", server=server, failover=True)
 
     assert "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER true)" == command
@@ -91,20 +91,20 @@ def test_failover(server):
     ],
 )
 def test_refusals(server, options, expected):
-    """What the server would refuse is refused before it is asked, with the version that can."""
+    """An option that the server does not have is rejected with the version that has it."""
     with pytest.raises(ConfigurationError, match=expected):
         commands.create_slot("s", server=server, **options)
 
 
 @pytest.mark.parametrize(("name", "quoted"), NAMES)
 def test_drop_slot(name, quoted):
-    """DROP_REPLICATION_SLOT, at once or when nobody uses it."""
+    """DROP_REPLICATION_SLOT fails for a slot in use, or waits for it."""
     assert f"DROP_REPLICATION_SLOT {quoted}" == commands.drop_slot(name)
     assert f"DROP_REPLICATION_SLOT {quoted} WAIT" == commands.drop_slot(name, wait=True)
 
 
 def test_start_replication():
-    """Options keep their order; a publication's name goes through both quotings."""
+    """Options keep their order; the name of a publication is quoted as an identifier and as a literal."""
     options = Options(("it's", 'say "hi"'), binary=True).negotiate(16)
 
     command = commands.start_replication("s", LSN(0x16_0000_00FF), options)

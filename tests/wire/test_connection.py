@@ -43,7 +43,7 @@ FRAMES = [
 
 
 async def start(server: ScriptedWalsender) -> ReplicationConnection:
-    """A connection on which the stream runs."""
+    """Return a connection on which the stream runs."""
     connection = await ReplicationConnection.open(server.dsn)
     await connection.start_replication("orders", LSN(0x10), {"proto_version": "1"})
     return connection
@@ -67,7 +67,7 @@ EXPECTED = [b"first", 9, bytes(range(256)) * 300, b""]
 
 
 async def test_opening():
-    """The startup packet asks for a walsender of the database, under the text forms that values are read by."""
+    """The startup packet requests a walsender of the database, with the text formats that the values package reads."""
     async with ScriptedWalsender(version="16.4") as server:
         connection = await ReplicationConnection.open(server.dsn)
         await connection.close()
@@ -79,14 +79,14 @@ async def test_opening():
 
 
 async def test_a_server_too_old():
-    """PostgreSQL 9.6 is refused by its version."""
+    """PostgreSQL 9.6 is rejected by its version."""
     async with ScriptedWalsender(version="9.6.24") as server:
         with pytest.raises(ConfigurationError, match="PostgreSQL 9 is too old"):
             await ReplicationConnection.open(server.dsn)
 
 
 async def test_commands():
-    """The replication commands, and what they say."""
+    """Replication commands are sent in the grammar of the server, and their results are parsed."""
     async with ScriptedWalsender(confirmed_flush_lsn=0x16_B374D848, wal_end=0x16_B374D848) as server:
         connection = await ReplicationConnection.open(server.dsn)
         system = await connection.identify_system()
@@ -122,7 +122,7 @@ async def test_commands():
     ids=["whole", "pieces", "bytes", "around a notice"],
 )
 async def test_frames_split_anywhere(script):
-    """Whatever pieces the bytes come in, the frames are the same."""
+    """The frames are the same however the bytes are split into reads."""
     async with ScriptedWalsender(script) as server:
         connection = await start(server)
         frames = await read(connection, len(EXPECTED))
@@ -132,7 +132,7 @@ async def test_frames_split_anywhere(script):
 
 
 async def test_more_than_fits():
-    """A reader that is late loses nothing: the server is held back, and goes on when it reads."""
+    """A slow reader loses nothing: the server is held back, and continues when the reader does."""
     script = [Data(bytes([place]) * 300_000) for place in range(50)]
     async with ScriptedWalsender(script) as server:
         connection = await start(server)
@@ -143,7 +143,7 @@ async def test_more_than_fits():
 
 
 async def test_status():
-    """What is told to the server arrives as it was told, and a question is answered."""
+    """A status arrives with its three LSNs, and a requested reply comes back."""
     async with ScriptedWalsender([AwaitStatus(flushed=2), Data(b"seen")]) as server:
         connection = await start(server)
         connection.send_status(LSN(3), LSN(2), LSN(1))
@@ -160,7 +160,7 @@ async def test_status():
 
 
 async def test_a_reply_while_nobody_receives():
-    """A status that the server asks for goes out though the consumer is busy elsewhere."""
+    """A reply request is answered while no task receives."""
     async with ScriptedWalsender([Data(b"a"), Keepalive(7, reply=True)]) as server:
         connection = await ReplicationConnection.open(server.dsn)
         connection.on_reply_request(lambda: connection.send_status(LSN(7), LSN(5), LSN(5)))
@@ -173,7 +173,7 @@ async def test_a_reply_while_nobody_receives():
 
 
 async def test_our_end_of_the_stream():
-    """CopyDone both ways; what still comes is dropped, and the connection takes commands again."""
+    """After our CopyDone the rest of the stream is dropped, and the connection accepts commands again."""
     async with ScriptedWalsender([*FRAMES, Split([Data(bytes(5_000_000))], 100_000)]) as server:
         connection = await start(server)
         await read(connection, 1)
@@ -185,7 +185,7 @@ async def test_our_end_of_the_stream():
 
 
 async def test_the_servers_end_of_the_stream():
-    """After the server's CopyDone and all data before it there is no more; we answer in kind."""
+    """After the server's CopyDone ``receive`` returns an empty list, and ``stop`` completes the exchange."""
     async with ScriptedWalsender([*FRAMES, CopyDone()]) as server:
         connection = await start(server)
         assert EXPECTED == payloads(await read(connection, len(EXPECTED)))
@@ -201,7 +201,7 @@ EVERY = {letter: f"text of {letter}" for letter in FIELDS} | {"S": "ERROR", "C":
 
 
 async def test_an_error_in_the_stream():
-    """Data first, then the error with every field the server sent."""
+    """The frames before an error are received; then it is raised with every field."""
     async with ScriptedWalsender([*FRAMES, Error(**EVERY)]) as server:
         connection = await start(server)
         assert EXPECTED == payloads(await read(connection, len(EXPECTED)))
@@ -213,7 +213,7 @@ async def test_an_error_in_the_stream():
 
 
 async def test_an_error_in_a_query():
-    """All fields there, too, and the next query works."""
+    """The error of a query has every field, and the next query works."""
     async with ScriptedWalsender(answers={"SELECT broken": Error(**EVERY)}) as server:
         connection = await ReplicationConnection.open(server.dsn)
         with pytest.raises(ServerError) as caught:
@@ -225,7 +225,7 @@ async def test_an_error_in_a_query():
 
 
 async def test_notices(caplog):
-    """Notices go to the log, with what is safe to show of them."""
+    """Notices are logged without the fields that can quote rows."""
     caplog.set_level(logging.INFO, "aiorepl.wire")
     async with ScriptedWalsender([Notice(V="WARNING", M="look out", D="row (s3cr3t)"), Data(b"a")]) as server:
         connection = await start(server)
@@ -236,7 +236,7 @@ async def test_notices(caplog):
 
 
 async def test_a_notice_cannot_forge_the_log(caplog):
-    """Line breaks and control characters of the server's text are escaped."""
+    """Line breaks and control characters of a notice are escaped."""
     caplog.set_level(logging.INFO, "aiorepl.wire")
     nasty = Notice(V="WARNING\n", M="look out\nERROR: forged\x1b[2J")
     async with ScriptedWalsender([nasty, Data(b"a")]) as server:
@@ -257,7 +257,7 @@ async def test_a_notice_cannot_forge_the_log(caplog):
     ],
 )
 async def test_a_lost_connection(script, expected):
-    """What came before is received; then it is told where the stream broke off."""
+    """The frames before a loss are received; then the error says where the stream ended."""
     async with ScriptedWalsender(script) as server:
         connection = await start(server)
         assert EXPECTED == payloads(await read(connection, len(EXPECTED)))
@@ -267,7 +267,7 @@ async def test_a_lost_connection(script, expected):
 
 @pytest.mark.parametrize("bad", [b"d\0\0\0\5w", b"d\0\0\0\2", b"d\xff\xff\xff\xff", b"R\0\0\0\x08\0\0\0\0"])
 async def test_a_damaged_frame(bad):
-    """Data first, then ProtocolError that says where in the WAL it was."""
+    """The frames before an invalid one are received; then the error names the LSN."""
     script: list[Step] = [Data(b"good", start=0x16B3748), Raw(bad), *FRAMES]
     async with ScriptedWalsender(script) as server:
         connection = await start(server)
@@ -280,7 +280,7 @@ async def test_a_damaged_frame(bad):
 
 
 async def test_a_connection_lost_to_a_late_reader():
-    """All that the server sent before it hung up can be read, though reading had stopped in between."""
+    """Everything that the server sent before it closed the connection is received, although reading was paused."""
     script: list[Step] = [*(Data(bytes([place]) * 300_000) for place in range(20)), Cut()]
     async with ScriptedWalsender(script) as server:
         connection = await start(server)

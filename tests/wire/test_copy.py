@@ -26,14 +26,14 @@ async def test_receive(copying, backend):
 
 
 async def woken(waiting):
-    """Whether it is done without time having passed."""
+    """Return whether the task ends without time passing."""
     for _ in range(3):
         await asyncio.sleep(0)
     return waiting.done()
 
 
 async def test_after_a_pause_data_is_given_out_at_once(copying, backend):
-    """Who waited for a row that comes alone has it without delay."""
+    """A row after a pause wakes the consumer at once."""
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a"))
 
@@ -41,7 +41,7 @@ async def test_after_a_pause_data_is_given_out_at_once(copying, backend):
 
 
 class Clock:
-    """A loop's clock that stands still, and what it was asked to do later."""
+    """A clock that stands still, and records its timers."""
 
     def __init__(self) -> None:
         self.later = []
@@ -55,7 +55,7 @@ class Clock:
 
 
 async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
-    """Rows that come one by one are given out together, a moment later, or once they are many."""
+    """Rows in quick succession wake the consumer once, a moment later, or once they are many."""
     clock = copying.protocol._loop = Clock()
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a"))
@@ -72,7 +72,7 @@ async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
 
 
 async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
-    """Its last rows and its end wait for nothing."""
+    """The end of a busy stream wakes the consumer at once."""
     copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a") + backend.COPY_DONE)
@@ -82,7 +82,7 @@ async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
 
 
 async def test_a_cancelled_receive_loses_nothing(copying, backend):
-    """Whether a frame arrives before, with or after the cancellation, the next receive has it."""
+    """After a cancelled ``receive`` the next one returns the frames that arrived before and after it."""
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a"))
     waiting.cancel()
@@ -94,7 +94,7 @@ async def test_a_cancelled_receive_loses_nothing(copying, backend):
 
 
 async def test_backpressure(copying, backend):
-    """Past a megabyte that nobody takes the transport stops reading, until it is taken."""
+    """The transport stops reading at a megabyte that is not received, until it is."""
     quarter = backend.xlog(bytes(MIB // 4))
     for _ in range(3):
         copying.send(quarter)
@@ -107,7 +107,7 @@ async def test_backpressure(copying, backend):
 
 
 async def test_backpressure_by_small_frames(copying, backend):
-    """Frames of a few bytes are weighed with what they cost in memory, keepalives too."""
+    """Small frames and keepalives count with their memory, not only with their bytes."""
     for frame in (backend.xlog(b""), backend.keepalive(9)):
         count = 0
         while not copying.protocol.paused:
@@ -118,7 +118,7 @@ async def test_backpressure_by_small_frames(copying, backend):
 
 
 async def test_a_reply_request(copying, backend):
-    """The server's wish for a status is passed on from within the read, though nobody receives."""
+    """A reply request calls the callback within the read, even if no task receives."""
     asked = []
     copying.protocol.on_reply_request = lambda: asked.append(copying.protocol.send(b"status"))
 
@@ -129,7 +129,7 @@ async def test_a_reply_request(copying, backend):
 
 
 async def test_data_first_then_the_error(copying, backend):
-    """What came before the server gave up is received before the error is raised, which then stays."""
+    """The frames before the server's error are received; then every ``receive`` raises it."""
     copying.send(backend.xlog(b"a") + backend.error(C="58P01", M="WAL is gone") + backend.READY)
 
     assert [b"a"] == [frame.payload for frame in await copying.received()]
@@ -139,7 +139,7 @@ async def test_data_first_then_the_error(copying, backend):
 
 
 async def test_data_first_then_the_damage(copying, backend):
-    """What came before a damaged frame is received; then the error names the frame and the place in the WAL."""
+    """The frames before an invalid one are received; then the error names the frame and the LSN."""
     copying.send(backend.xlog(b"a", start=0x16B3748) + b"d\0\0\0\5w" + backend.xlog(b"lost"))
 
     assert [b"a"] == [frame.payload for frame in await copying.received()]
@@ -151,7 +151,7 @@ async def test_data_first_then_the_damage(copying, backend):
 
 @pytest.mark.parametrize("kind", "RGHVx1")
 async def test_a_message_that_has_no_place(copying, backend, kind):
-    """A message that means nothing here ends the connection, and is named."""
+    """A message that is not allowed in CopyBoth fails the connection, and the error names it."""
     copying.send(backend.frame(kind, b"\0\0\0\0"))
 
     with pytest.raises(ProtocolError, match=f"frame {kind}: unexpected in state copy"):
@@ -159,7 +159,7 @@ async def test_a_message_that_has_no_place(copying, backend, kind):
 
 
 async def test_the_servers_end(copying, backend):
-    """A CopyDone of the server ends the stream behind its data: an empty list, however often."""
+    """After the server's CopyDone and the data before it, every ``receive`` returns an empty list."""
     copying.send(backend.xlog(b"a") + backend.COPY_DONE)
 
     assert [b"a"] == [frame.payload for frame in await copying.received()]
@@ -167,7 +167,7 @@ async def test_the_servers_end(copying, backend):
 
 
 async def test_our_end(copying, backend):
-    """Our CopyDone ends the stream when the server has answered; what still comes is dropped, also while paused."""
+    """Our CopyDone ends the stream when the server has answered; frames until then are dropped, even while paused."""
     copying.send(backend.xlog(bytes(2 * MIB)))
     assert not copying.transport.reading
 
@@ -185,7 +185,7 @@ async def test_our_end(copying, backend):
 
 @pytest.mark.parametrize("size", [1, 4, 5, 40])
 async def test_a_loss_in_the_middle_of_a_frame(copying, backend, size):
-    """A connection that ends within a frame says so, after what was whole."""
+    """A connection that ends within a frame says so, after the complete frames."""
     copying.send(backend.xlog(b"a") + backend.xlog(bytes(100))[:size])
     copying.protocol.connection_lost(None)
 
@@ -195,7 +195,7 @@ async def test_a_loss_in_the_middle_of_a_frame(copying, backend, size):
 
 
 async def test_a_loss_between_frames(copying):
-    """The reason that the system gives is told; whoever waits is woken."""
+    """A lost connection wakes the waiting consumer with the system's reason."""
     waiting = await copying.start(copying.received())
     copying.protocol.connection_lost(ConnectionResetError("reset by peer"))
 
@@ -208,7 +208,7 @@ async def test_a_loss_between_frames(copying):
 
 @pytest.mark.parametrize("way", ["close", "abort"])
 async def test_our_close(copying, way):
-    """Closing wakes whoever still waits, says goodbye unless it is an abort, and may be done twice."""
+    """Closing wakes the waiting consumer, and can be repeated."""
     waiting = await copying.start(copying.received())
 
     copying.protocol.abort() if way == "abort" else await copying.protocol.close()

@@ -1,4 +1,4 @@
-"""Cutting the byte stream into frames: split anywhere, of any size, in memory that follows what has arrived."""
+"""The byte stream is cut into frames of any size, wherever reads end, in memory that follows what has arrived."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def feed(buffer: FrameBuffer, data: bytes) -> list:
 
 @pytest.fixture
 def recorded(backend) -> bytes:
-    """What a server sends from the answer to START_REPLICATION to its end."""
+    """A server's messages from the answer to START_REPLICATION to the end of the stream."""
     return b"".join(
         [
             backend.COPY_BOTH,
@@ -75,7 +75,7 @@ EXPECTED = [
 
 
 def test_in_one_read(recorded):
-    """A whole recording read at once gives every frame."""
+    """A recording that is read at once gives every frame."""
     buffer = FrameBuffer()
 
     assert EXPECTED == feed(buffer, recorded)
@@ -100,7 +100,7 @@ def test_inbox(recorded, size):
 
 
 def test_xlog_data_after_another_frame(backend):
-    """XLogData after a frame that has no place in the inbox is in a list of its own: the frame's index is before it."""
+    """XLogData after a notice begins a new list, so that the notice's index lies between them."""
     buffer, inbox = FrameBuffer(), []
     data = backend.xlog(b"a") + backend.error("N", M="m") + backend.xlog(b"b")
     buffer.space()[: len(data)] = data
@@ -110,14 +110,14 @@ def test_xlog_data_after_another_frame(backend):
 
 
 def test_one_byte_at_a_time(recorded):
-    """A frame is given out with its last byte, whatever the bytes came in."""
+    """A frame is returned with its last byte."""
     buffer = FrameBuffer()
 
     assert EXPECTED == [frame for byte in recorded for frame in feed(buffer, bytes([byte]))]
 
 
 def test_every_split(recorded):
-    """A recording in two reads, split at every place, gives the same frames."""
+    """A recording in two reads, split at any byte, gives the same frames."""
     for at in range(1, len(recorded)):
         buffer = FrameBuffer()
         frames = feed(buffer, recorded[:at])
@@ -126,7 +126,7 @@ def test_every_split(recorded):
 
 @given(st.lists(st.binary(max_size=300), max_size=30), st.lists(st.integers(0, 9000), max_size=20))
 def test_any_frames_in_any_reads(bodies, cuts):
-    """Any frames come out as they went in, wherever the reads fall."""
+    """Any frames in any reads are returned unchanged."""
     data = b"".join(b"d" + struct.pack(">I", 29 + len(body)) + b"w" + bytes(24) + body for body in bodies)
     hosts = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     buffer = FrameBuffer()
@@ -147,7 +147,7 @@ def test_payloads_are_their_own(backend):
 
 @pytest.mark.parametrize("size", [300_000, 5 * MIB])
 def test_a_huge_frame(backend, size):
-    """A frame larger than the buffer arrives whole, and so does what follows it."""
+    """A frame larger than the buffer is returned whole, and so is the next one."""
     payload = bytes(range(256)) * (size // 256)
     buffer = FrameBuffer()
 
@@ -157,7 +157,7 @@ def test_a_huge_frame(backend, size):
 
 
 def test_room_stays_while_frames_are_large(backend):
-    """Memory that one large frame needed is there for the next, and is given back with the first small ones."""
+    """The buffer keeps the size that a large frame needed until small ones follow."""
     buffer = FrameBuffer()
     usual = len(buffer.space())
     large = backend.xlog(bytes(MIB))
@@ -170,7 +170,7 @@ def test_room_stays_while_frames_are_large(backend):
 
 
 def test_room_for_the_largest_does_not_stay(backend):
-    """Past some megabytes memory is given back at once, however large the frames are that follow."""
+    """Above a few megabytes the buffer shrinks at once."""
     buffer = FrameBuffer()
     usual = len(buffer.space())
 
@@ -180,7 +180,7 @@ def test_room_for_the_largest_does_not_stay(backend):
 
 
 def test_memory_follows_what_arrived():
-    """A frame that claims a gigabyte costs what came of it, not what it claims."""
+    """A frame that claims a gigabyte uses memory for the bytes that have arrived."""
     buffer = FrameBuffer()
     tracemalloc.start()
     try:
@@ -196,7 +196,7 @@ def test_memory_follows_what_arrived():
 @pytest.mark.parametrize("kind", ["E", "N"])
 @pytest.mark.parametrize("read", [1_000, 65_536, 50 * MIB])
 def test_an_error_of_any_size(backend, kind, read):
-    """Of a message that a server words as it likes the beginning is kept, and what comes behind it is whole."""
+    """An error or notice is cut at its limit, and the frame after it is whole."""
     data = (
         backend.xlog(b"before")
         + backend.error(kind, C="XX000", M="m" * (50 * MIB if read > 1_000 else MIB))
@@ -221,7 +221,7 @@ def test_an_error_of_any_size(backend, kind, read):
 
 @pytest.mark.parametrize("kind", [b"T", b"D", b"S", b"\x7f"])
 def test_an_answer_has_a_limit(backend, kind):
-    """Nothing that is no row of the stream is waited for as long as a row: none is that large."""
+    """A frame that is not CopyData has a lower limit than a row."""
     buffer = FrameBuffer()
     feed(buffer, backend.xlog(b"good") + kind + struct.pack(">I", LARGEST_ANSWER + 1) + b"more")
     assert f"claims {LARGEST_ANSWER + 1} bytes" in str(buffer.damage)
@@ -232,14 +232,14 @@ def test_an_answer_has_a_limit(backend, kind):
 
 
 def test_a_keepalive_is_not_waited_for(backend):
-    """What cannot be a keepalive, by its length, is damage before it has arrived."""
+    """A keepalive of the wrong length is an error before all of it has arrived."""
     buffer = FrameBuffer()
     feed(buffer, b"d" + struct.pack(">I", 1000) + b"k")
     assert "Keepalive: has 996 bytes, not 18" == str(buffer.damage)
 
 
 def test_memory_is_given_back(backend):
-    """After a huge frame the buffer is as small as before, also if the next frame's head came with its tail."""
+    """After a huge frame the buffer is as small as before, even if the beginning of the next frame came with its end."""
     alone, followed = FrameBuffer(), FrameBuffer()
     usual = len(alone.space())
     huge, small = backend.xlog(bytes(8 * MIB)), backend.xlog(bytes(100))
@@ -254,7 +254,7 @@ def test_memory_is_given_back(backend):
 
 
 def test_there_is_always_room(backend):
-    """A transport is never given an empty buffer, however full it is, and never a copy of it."""
+    """``space`` never returns an empty buffer or a copy, however full the buffer is."""
     buffer = FrameBuffer(size=1)
     data = backend.xlog(bytes(3 * MIB))
     for at in range(0, len(data), 65_537):
@@ -283,7 +283,7 @@ def test_there_is_always_room(backend):
     ],
 )
 def test_damage(backend, bad, expected):
-    """What makes no sense is named, what came before it is given out, and nothing after it is."""
+    """An invalid frame is reported with its problem; earlier frames are returned, later ones are not."""
     buffer = FrameBuffer()
     assert buffer.damage is None
 
@@ -297,7 +297,7 @@ def test_damage(backend, bad, expected):
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
 def test_any_bytes(reads):
-    """Arbitrary bytes give frames or damage, and no exception."""
+    """Any bytes give frames or damage, and no exception."""
     buffer = FrameBuffer()
 
     for read in reads:
@@ -305,7 +305,7 @@ def test_any_bytes(reads):
 
 
 def test_no_frame_shows_what_it_contains(backend):
-    """The repr of a frame tells its kind and length."""
+    """The repr of a frame has its kind and length only."""
     frames = feed(FrameBuffer(), backend.xlog(b"s3cr3t") + backend.frame("D", b"s3cr3t"))
 
     assert ["<XLogData of 6 bytes>", "<Frame 'D' of 6 bytes>"] == [repr(frame) for frame in frames]

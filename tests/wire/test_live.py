@@ -1,4 +1,4 @@
-"""A real server's refusals: the right class of error, and one line that says what to do."""
+"""A real server's rejections raise the right class of error, with one line that says what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def execute(dsn: str, *statements: str) -> None:
 
 
 async def refused(dsn: str, *, slot: str = "missing", publication: str = "everything") -> AioreplError:
-    """What a pipeline that cannot start says."""
+    """Return the error of a pipeline that cannot start."""
     with pytest.raises(AioreplError) as caught:
         await Pipeline(Source(dsn, slot=slot, publication=publication), [MemorySink()], reconnect=None).run()
     assert 1 == len(str(caught.value).splitlines())
@@ -39,7 +39,7 @@ async def refused(dsn: str, *, slot: str = "missing", publication: str = "everyt
 
 
 def as_user(dsn: str, user: str, password: str) -> str:
-    """The same DSN for another user."""
+    """Return the DSN for another user."""
     parts = urlsplit(dsn)
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=f"{quote(user)}:{quote(password)}@{host}").geturl()
@@ -47,7 +47,7 @@ def as_user(dsn: str, user: str, password: str) -> str:
 
 @asynccontextmanager
 async def walsender(dsn: str) -> AsyncIterator[ReplicationConnection]:
-    """A replication connection."""
+    """Open a replication connection."""
     connection = await ReplicationConnection.open(dsn)
     try:
         yield connection
@@ -71,7 +71,7 @@ async def role(database, slot_name) -> AsyncIterator[str]:
 
 
 async def test_wrong_password(database, role):
-    """The password is what has to be checked; trying again with it is pointless."""
+    """The error names the password, and is not retried."""
     await execute(database, f"ALTER ROLE {role} REPLICATION")
     error = await refused(as_user(database, role, "wr0ng-s3cr3t"))
     if "AIOREPL_TEST_DSN" in os.environ and not isinstance(error, ConnectionFailed):
@@ -82,7 +82,7 @@ async def test_wrong_password(database, role):
 
 
 async def test_no_such_database(server):
-    """The database's name is what has to be checked."""
+    """The error names the database."""
     error = await refused(server.dsn_for("no_such_database"))
 
     assert (ConnectionFailed, True) == (type(error), error.permanent)
@@ -91,7 +91,7 @@ async def test_no_such_database(server):
 
 
 async def test_no_replication_privilege(database, role):
-    """The role lacks an attribute, and the statement that gives it is told."""
+    """The error has the statement that grants the missing attribute."""
     error = await refused(as_user(database, role, "right"))
 
     assert (ConnectionFailed, True) == (type(error), error.permanent)
@@ -99,7 +99,7 @@ async def test_no_replication_privilege(database, role):
 
 
 async def test_publication_missing(database):
-    """Told before the stream begins; the server itself would find out at the first change."""
+    """A missing publication is an error before the stream begins, not at its first change."""
     error = await refused(database, publication='no "such" one')
 
     assert ConfigurationError is type(error)
@@ -108,7 +108,7 @@ async def test_publication_missing(database):
 
 
 async def test_slot_missing(dsn):
-    """A slot that is not there, and how it is created."""
+    """The error names the missing slot and the way to create it."""
     error = await refused(dsn)
 
     assert (SlotError, False) == (type(error), error.busy)
@@ -118,7 +118,7 @@ async def test_slot_missing(dsn):
 
 
 async def test_a_physical_slot(dsn, slot_name):
-    """A slot that is not for logical decoding is named for what it is."""
+    """The error says that the slot is physical."""
     await execute(dsn, f"SELECT pg_create_physical_replication_slot('{slot_name}')")
     error = await refused(dsn, slot=slot_name)
     await execute(dsn, f"SELECT pg_drop_replication_slot('{slot_name}')")
@@ -128,7 +128,7 @@ async def test_a_physical_slot(dsn, slot_name):
 
 
 async def test_a_slot_of_another_database(server, dsn, slot_name):
-    """A slot belongs to one database; both are named."""
+    """The error names both databases."""
     await execute(server.dsn, f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')")
     error = await refused(dsn, slot=slot_name)
     await execute(server.dsn, f"SELECT pg_drop_replication_slot('{slot_name}')")
@@ -139,7 +139,7 @@ async def test_a_slot_of_another_database(server, dsn, slot_name):
 
 
 async def test_slot_in_use(dsn, slot_name):
-    """A slot that another consumer holds: which process, and that waiting may help."""
+    """The error names the process that uses the slot, and is busy, so that a start can wait."""
     async with walsender(dsn) as connection:
         await connection.create_slot(slot_name)
         await connection.start_replication(slot_name, LSN(0), Options(("everything",)).negotiate(18))
@@ -151,7 +151,7 @@ async def test_slot_in_use(dsn, slot_name):
 
 
 async def test_wal_level():
-    """A server that does not log enough is told by its setting, and how to change it."""
+    """The error names wal_level and how to change it."""
     with EmbeddedServer(settings={"wal_level": "replica"}) as server:
         error = await refused(server.dsn)
         async with walsender(server.dsn) as connection:
@@ -163,7 +163,7 @@ async def test_wal_level():
 
 
 async def test_what_the_server_itself_refuses(dsn, slot_name):
-    """The same by the server's own word, where nothing was checked before; the connection stays usable."""
+    """Errors of START_REPLICATION without a check before it are as clear, and leave the connection usable."""
     name, physical = slot_name, f"p{slot_name}"[:63]
     options = Options(("everything",)).negotiate(10)
     async with walsender(dsn) as connection, walsender(dsn) as other:
@@ -190,7 +190,7 @@ async def test_what_the_server_itself_refuses(dsn, slot_name):
 
 
 async def test_names_that_need_quotes(database, slot_name):
-    """A publication of any spelling is found, checked and streamed from."""
+    """A publication with any name is found, checked and streamed from."""
     names = ("Plain", "a,b", 'say "hi"', "it's", "Größe 🐘")
     quoted = (name.replace('"', '""') for name in names)
     await execute(database, *(f'CREATE PUBLICATION "{name}" FOR ALL TABLES' for name in quoted))

@@ -1,4 +1,4 @@
-"""A whole pipeline against a server that follows a script: what is delivered, and what the server is told."""
+"""A whole pipeline against a scripted server: what it delivers, and what it confirms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = {
 
 
 class Remember(Sink):
-    """Keeps what it is given."""
+    """A sink that keeps its slices."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, object]] = []
@@ -49,7 +49,7 @@ class Remember(Sink):
 
 
 def transaction(number: int, rows: int = 1) -> list[Data]:
-    """The ``number``-th transaction: its commit record is at 0x100 times the number, and ends 0x80 later."""
+    """Return transaction ``number``: its commit record is at 0x100 times the number, and ends 0x80 later."""
     at = 0x100 * number
     inserts = [build.insert(relation=7, new=[str(100 * number + row), "x"]) for row in range(rows)]
     payloads = [
@@ -62,17 +62,17 @@ def transaction(number: int, rows: int = 1) -> list[Data]:
 
 
 def pipeline(server: ScriptedWalsender, sink: Sink, reconnect: RetryPolicy | None = None) -> Pipeline:
-    """A pipeline that reads the server's stream."""
+    """A factory of pipelines that read the server's stream."""
     return Pipeline(Source(server.dsn, slot="orders", publication="orders"), [sink], reconnect=reconnect)
 
 
 def ids(sink: Remember) -> list[object]:
-    """The keys of the rows, as they came."""
+    """Return the keys of the rows in the order of delivery."""
     return [row["id"] for row in sink.rows]
 
 
 async def test_delivered_and_confirmed():
-    """Rows reach the sink, and only then the server is told that they are durable; the stream ends in order."""
+    """Rows reach the sink before the server is told that they are durable; then the stream ends in order."""
     sink = Remember()
     script = [
         *transaction(1, rows=3),
@@ -89,7 +89,7 @@ async def test_delivered_and_confirmed():
 
 
 async def test_stopped():
-    """A pipeline that is stopped confirms what it has, ends the stream and says goodbye."""
+    """A stopped pipeline confirms what is durable, ends the stream and terminates the session."""
     sink = Remember()
     async with (
         ScriptedWalsender(transaction(1), answers=QUICK) as server,
@@ -103,7 +103,7 @@ async def test_stopped():
 
 
 async def test_split_anywhere():
-    """Reads that end in the midst of anything make no difference."""
+    """The slices are the same wherever reads end."""
     sink = Remember()
     script: list[Step] = [Split([*transaction(1, rows=2), Keepalive(0x180), *transaction(2)], 7)]
     async with ScriptedWalsender(script, answers=QUICK) as server, pipeline(server, sink):
@@ -140,7 +140,7 @@ DAMAGE = {
 @pytest.mark.parametrize(("bad", "expected"), DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("together", [True, False], ids=["in one read", "later"])
 async def test_damage(bad, expected, together):
-    """What is damaged is named with its place; what came before it is delivered, nothing behind it is, or is confirmed."""
+    """Changes before an invalid message are delivered, later ones are neither delivered nor confirmed; the error has its LSN."""
     sink = Remember()
     good, half = transaction(1, rows=2), transaction(2)[:-1]
     pause = [] if together else [AwaitStatus(flushed=0x180)]
@@ -157,7 +157,7 @@ async def test_damage(bad, expected, together):
 
 
 async def test_an_error_of_the_server():
-    """What the server says when it gives up is raised as it was said, after what came before it."""
+    """A server error is raised with its text, after the changes before it were delivered."""
     sink = Remember()
     error = Error(
         S="ERROR", V="ERROR", C="42P01", M="no such relation", D="detail", H="hint", W="where", n="constraint"
@@ -190,7 +190,7 @@ async def test_an_error_of_the_server():
     ids=["hung up", "in the midst of a frame", "shut down", "out of memory", "ended in order", "and hung up"],
 )
 async def test_reconnecting(end):
-    """After a loss the stream is asked for again from what was received whole, and nothing comes twice."""
+    """After a loss the stream is requested from the end of the last whole transaction, and no change is delivered twice."""
     sink = Remember()
     first = [*transaction(1), *transaction(2, rows=3)[:-2]]
     again = [*transaction(2, rows=3), *transaction(3)]
@@ -207,7 +207,7 @@ async def test_reconnecting(end):
 
 @pytest.mark.parametrize("before", [0, 1], ids=["at once", "later"])
 async def test_a_publication_that_the_server_passes_over(before):
-    """What came before the notice is delivered, nothing behind it is, though it comes in the same read."""
+    """Changes before the notice are delivered; later ones are not, even from the same read."""
     sink = Remember()
     message = 'skipped loading publication "orders"'
     notice = Notice(S="WARNING", V="WARNING", C="55000", M=message, R="LoadPublications")

@@ -1,4 +1,4 @@
-"""Queries over the asyncio protocol: rows, refusals, losses, and a connection that stays usable."""
+"""Queries over the asyncio protocol: rows, errors, losses, and a connection that stays usable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 async def test_a_query(peer, backend):
-    """A query is written at once and returns its rows by name; the connection is ready for the next."""
+    """A query is written at once and returns its rows by name; then the connection is ready for the next."""
     answer = backend.rows(["a", "b"], ["1", None], ["2", "x"])
 
     assert [{"a": "1", "b": None}, {"a": "2", "b": "x"}] == await peer.answer(answer)
@@ -30,7 +30,7 @@ async def test_an_answer_in_bytes(peer, backend):
 
 
 async def test_an_error_leaves_the_connection_usable(peer, backend):
-    """After a refusal the next query starts clean."""
+    """After an error the next query starts clean."""
     rows = backend.rows(["a"], ["1"])
 
     with pytest.raises(ServerError, match="no such thing") as caught:
@@ -43,7 +43,7 @@ async def test_an_error_leaves_the_connection_usable(peer, backend):
 
 
 async def test_a_fatal_error(peer, backend):
-    """A server that says why it hangs up is quoted, not the loss of the connection."""
+    """If the server says why it hangs up, that is the error, not the lost connection."""
     running = await peer.start(peer.protocol.query("SELECT 1"))
     peer.send(backend.error(S="FATAL", C="57P01", M="terminating connection"))
     peer.transport.abort()
@@ -55,7 +55,7 @@ async def test_a_fatal_error(peer, backend):
 
 
 async def test_a_huge_error(peer, backend):
-    """What matters of it is raised, and the connection is usable."""
+    """The beginning of a huge error is raised, and the connection stays usable."""
     with pytest.raises(ServerError, match="too long") as caught:
         await peer.answer(backend.error(C="54000", M="too long", D="x" * 50 * MIB), backend.READY)
 
@@ -65,7 +65,7 @@ async def test_a_huge_error(peer, backend):
 
 
 async def test_an_answer_without_end(peer, backend):
-    """Rows are gathered up to a limit."""
+    """The rows of an answer are collected up to a limit."""
     rows = backend.rows(["a"], ["x" * MIB])
     head, row = rows[: rows.index(b"D")], rows[rows.index(b"D") : rows.index(b"D") + MIB + 11]
     with pytest.raises(ProtocolError, match="the answer has more than"):
@@ -73,7 +73,7 @@ async def test_an_answer_without_end(peer, backend):
 
 
 async def test_a_notice(peer, backend):
-    """Notices go to the callback, and change nothing."""
+    """Notices go to the callback, and change nothing else."""
     notices = []
     peer.protocol.on_notice = notices.append
 
@@ -84,7 +84,7 @@ async def test_a_notice(peer, backend):
 
 
 async def test_one_query_at_a_time(peer, backend):
-    """A second query, or one during CopyBoth, is refused and not written."""
+    """A second query, or one during CopyBoth, raises an error and is not written."""
     running = await peer.start(peer.protocol.query("SELECT 1"))
 
     with pytest.raises(ConnectionLost, match="busy, not ready"):
@@ -97,7 +97,7 @@ async def test_one_query_at_a_time(peer, backend):
 
 
 async def test_a_row_unlike_its_description(peer, backend):
-    """A row with other columns than were described is refused."""
+    """A row with other columns than its description is an error."""
     answer = backend.rows(["a"], ["1", "2"])
 
     with pytest.raises(ProtocolError, match="DataRow: does not have the columns of its RowDescription"):
@@ -106,7 +106,7 @@ async def test_a_row_unlike_its_description(peer, backend):
 
 @pytest.mark.parametrize("part", [b"", b"T\0\0"])
 async def test_a_loss_during_a_query(peer, backend, part):
-    """A query whose connection is lost raises; half an answer is none."""
+    """A query whose connection is lost raises, and returns no rows."""
     running = await peer.start(peer.protocol.query("SELECT 1"))
     peer.send(backend.rows(["a"], ["1"])[: -len(backend.READY)] + part)
     peer.transport.abort()
@@ -116,7 +116,7 @@ async def test_a_loss_during_a_query(peer, backend, part):
 
 
 async def test_a_cancelled_query(peer, backend):
-    """A query that was cancelled is answered all the same; once it is, the next one gets its own rows."""
+    """After a cancelled query the next one waits for the first answer, and gets its own rows."""
     running = await peer.start(peer.protocol.query("SELECT 1"))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

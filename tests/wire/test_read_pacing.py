@@ -1,4 +1,4 @@
-"""A busy socket is left alone for moments: when, how that ends, and that nothing else is kept from reading or is made to."""
+"""Reading of a busy socket pauses for moments: when it does, how a pause ends, and what it must not delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no tim
 
 
 class Clock:
-    """Goes on when it is told."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,19 +28,19 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    """What the protocol looks at."""
+    """The clock of the protocol."""
     clock = Clock()
     monkeypatch.setattr(protocol, "time", clock)
     return clock
 
 
 def descriptors() -> list[Path]:
-    """What this process has open."""
+    """Return the open file descriptors of this process."""
     return list(Path("/proc/self/fd").iterdir())
 
 
 def until_it_rests(copying, backend) -> int:
-    """Small reads, close behind each other, until the protocol reads no more; returns how many."""
+    """Send small reads in quick succession until the protocol pauses; return how many."""
     count = 0
     while copying.transport.reading:
         copying.send(backend.xlog(b"a"))
@@ -49,7 +49,7 @@ def until_it_rests(copying, backend) -> int:
 
 
 async def test_small_reads_behind_each_other(copying, backend, clock):
-    """The protocol rests when there were many of them, and reads on by itself; then it rests after each."""
+    """After many small reads the protocol pauses, and resumes by itself; then it pauses after each."""
     assert 10 < until_it_rests(copying, backend) < 100
     for _ in range(3):
         copying.transport.resumed.clear()
@@ -59,7 +59,7 @@ async def test_small_reads_behind_each_other(copying, backend, clock):
 
 
 async def test_what_came_before_is_received(copying, backend, clock):
-    """Resting holds back nothing that was read, and to receive does not end it."""
+    """Frames from before a pause are received during it, and ``receive`` does not end it."""
     count = until_it_rests(copying, backend)
 
     assert count == len(await copying.received())
@@ -68,7 +68,7 @@ async def test_what_came_before_is_received(copying, backend, clock):
 
 
 async def test_reads_with_pauses(copying, backend, clock):
-    """Nothing rests where rows come one by one."""
+    """Rows with time between them cause no pause."""
     for _ in range(100):
         copying.send(backend.xlog(b"a"))
         clock.now += 0.001
@@ -76,7 +76,7 @@ async def test_reads_with_pauses(copying, backend, clock):
 
 
 async def test_large_reads(copying, backend, clock):
-    """Nor where there is more to be read than a rest would gather."""
+    """A large read causes no pause."""
     until_it_rests(copying, backend)
     await copying.transport.resumed.wait()
     copying.send(backend.xlog(bytes(100_000)))
@@ -84,7 +84,7 @@ async def test_large_reads(copying, backend, clock):
 
 
 async def test_a_full_inbox(copying, backend, clock):
-    """What TLS had read already may fill the inbox meanwhile: the end of the rest does not let more in."""
+    """If the TLS layer fills the inbox during a pause, the end of the pause does not resume reading."""
     until_it_rests(copying, backend)
     copying.send(backend.xlog(bytes(2 * MIB)))
     rung = asyncio.Event()
@@ -99,7 +99,7 @@ async def test_a_full_inbox(copying, backend, clock):
 
 
 async def test_a_connection_that_is_lost_meanwhile(copying, backend, clock):
-    """It is let go of, and so is the alarm."""
+    """A connection that is lost during a pause is freed, and so is its timer."""
     before = {*descriptors()}
     until_it_rests(copying, backend)
     assert len(before) < len(descriptors())
@@ -112,7 +112,7 @@ async def test_a_connection_that_is_lost_meanwhile(copying, backend, clock):
 
 
 async def test_a_system_without_such_alarms(copying, backend, clock, monkeypatch):
-    """It reads on without rests."""
+    """Without timer descriptors the protocol reads without pauses."""
 
     def refuse(*_: object) -> None:
         raise AttributeError("timerfd_create")
@@ -124,7 +124,7 @@ async def test_a_system_without_such_alarms(copying, backend, clock, monkeypatch
 
 
 async def test_an_alarm():
-    """It rings once for each time that it is set."""
+    """A timer fires once each time it is set."""
     rung = asyncio.Queue()
     alarm = Timer(asyncio.get_running_loop(), 0.0004, lambda: rung.put_nowait(None))
     for _ in range(3):

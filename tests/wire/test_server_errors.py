@@ -1,4 +1,4 @@
-"""Whoever is not let in, and a stream that is not begun: one line each that says what to do."""
+"""Errors of logins and of START_REPLICATION: one line each that says what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aiorepl.wire.connection import ReplicationConnection
 
 
 async def test_nobody_there():
-    """A port on which nobody listens: one line that says what to check, worth trying again."""
+    """A port without a server: the error says what to check, and is retried."""
     async with ScriptedWalsender() as server:
         dsn = server.dsn
     with pytest.raises(ConnectionFailed, match=r"cannot reach the server: .*: check host and port") as caught:
@@ -31,7 +31,7 @@ async def test_nobody_there():
 
 @pytest.mark.parametrize("dsn", ["postgresql://user:s3cr3t@host:port/db", "mysql://s3cr3t", "s3cr3t"])
 async def test_a_dsn_that_cannot_be_read(dsn):
-    """The DSN is described, never quoted: it may hold a password."""
+    """The error describes the DSN without quoting it: it may contain a password."""
     with pytest.raises(ConfigurationError, match="write postgresql://") as caught:
         await ReplicationConnection.open(dsn)
 
@@ -50,7 +50,7 @@ async def test_a_dsn_that_cannot_be_read(dsn):
     ],
 )
 async def test_refused_logins(sqlstate, message, expected, permanent):
-    """Each refusal says what to do, and whether to try again as we are."""
+    """Each error of a login says what to do, and whether it is retried."""
     login = Error(S="FATAL", V="FATAL", C=sqlstate, M=message, D="a second line", H="a third")
     async with ScriptedWalsender(login=login) as server:
         with pytest.raises(ConnectionFailed, match=expected) as caught:
@@ -75,7 +75,7 @@ async def test_refused_logins(sqlstate, message, expected, permanent):
     ],
 )
 async def test_refused_streams(sqlstate, message, error, expected):
-    """START_REPLICATION that is refused says what to do; the connection stays usable."""
+    """Each error of START_REPLICATION says what to do; the connection stays usable."""
     refusal = Error(S="ERROR", C=sqlstate, M=message)
     async with ScriptedWalsender(answers={"START_REPLICATION": refusal}) as server:
         connection = await ReplicationConnection.open(server.dsn)
@@ -119,7 +119,7 @@ USABLE = {
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 async def test_slots_that_cannot_be_used(found, expected):
-    """A slot is looked at before it is started, and what is wrong with it is said."""
+    """A slot is checked before it is started, and the error says what is wrong with it."""
     async with ScriptedWalsender(answers={"pg_replication_slots": [USABLE | found]}) as server:
         with pytest.raises(SlotError) as caught:
             await Pipeline(
@@ -142,7 +142,7 @@ async def test_slots_that_cannot_be_used(found, expected):
     ],
 )
 async def test_servers_that_cannot_be_used(answers, expected):
-    """So are the server's setting and the publications."""
+    """wal_level and the publications are checked before the start."""
     async with ScriptedWalsender(answers=answers) as server:
         with pytest.raises(ConfigurationError, match=expected):
             await Pipeline(

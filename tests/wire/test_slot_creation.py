@@ -1,4 +1,4 @@
-"""Creating a slot, cancelled: the server's answer decides what has to be dropped."""
+"""When the creation of a slot is cancelled, the server's answer decides what is dropped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Server:
 )
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 async def test_cancelled(answer, there, left, again):
-    """No slot of this command is left, however often it is cancelled, and nobody else's is dropped."""
+    """A cancelled creation leaves no slot, however often it is cancelled, and drops no other slot."""
     server = Server(answer, there=there)
     creating = asyncio.create_task(
         cancellable_create(server.create(), cancel=server.cancel, drop=server.drop)

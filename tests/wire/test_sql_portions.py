@@ -1,4 +1,4 @@
-"""The SQL route holds about a megabyte at once, whatever the size of the rows."""
+"""The SQL interface holds about a megabyte at once, whatever the size of the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 async def portions(database, slot_name):
-    """``portions(statement)``: the sizes of what the route gives out of a transaction, portion by portion."""
+    """``portions(statement)`` returns the payload sizes of each portion of a transaction."""
     client = await asyncpg.connect(database)
     await client.execute(
         "CREATE TABLE items (id int PRIMARY KEY, note text); CREATE PUBLICATION p FOR TABLE items"
@@ -38,7 +38,7 @@ async def portions(database, slot_name):
 
 
 async def test_large_rows(portions):
-    """They come few at a time."""
+    """Large rows are fetched a few at a time."""
     found = await portions("INSERT INTO items SELECT i, repeat('x', 200000) FROM generate_series(1, 300) i")
     assert 303 == sum(map(len, found))
     assert max(map(sum, found[1:])) <= MIB
@@ -46,7 +46,7 @@ async def test_large_rows(portions):
 
 
 async def test_small_rows(portions):
-    """They come by the thousand."""
+    """Small rows are fetched a thousand at a time."""
     found = await portions("INSERT INTO items SELECT i, 'x' FROM generate_series(1, 5000) i")
     assert 5003 == sum(map(len, found))
     assert len(found) <= 5

@@ -1,4 +1,4 @@
-"""The scripted walsender itself."""
+"""The scripted walsender."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.both_loops
 
 
 async def start(server: ScriptedWalsender) -> ReplicationConnection:
-    """A connection on which the stream runs."""
+    """Return a connection on which the stream runs."""
     connection = await ReplicationConnection.open(server.dsn)
     await connection.start_replication("orders", LSN(0x10), {"proto_version": "1"})
     return connection
 
 
 async def test_a_script_that_fails():
-    """A mistake in a script ends the connection, and is raised where the server is left."""
+    """A mistake in a script ends the connection, and is raised when the server's context ends."""
     with pytest.raises(TypeError):
         async with ScriptedWalsender([Data("text")]) as server:
             connection = await start(server)
@@ -29,7 +29,7 @@ async def test_a_script_that_fails():
 
 
 async def test_scripts_in_order():
-    """Each START_REPLICATION plays the next script; beyond the last there is nothing to play."""
+    """Each START_REPLICATION plays the next script; after the last one, nothing is sent."""
     async with ScriptedWalsender([Data(b"one"), Cut()], [Data(b"two"), CopyDone()]) as server:
         first, second, third = await start(server), await start(server), await start(server)
         assert [[b"one"], [b"two"]] == [
