@@ -69,12 +69,12 @@ class Wire:
         return self.assembler.feed([self.decoder.decode(payload) for payload in flat])
 
     def each(self, *payloads: bytes) -> list[Slice]:
-        """The slices of a read for each message."""
+        """Return the slices of a read for each message."""
         return [part for payload in payloads for part in self.feed(payload)]
 
 
 class Say:
-    """Builds a server's messages, with a short name for each. A transaction ends 8 bytes after its commit LSN."""
+    """A builder of a server's messages, with a short name for each. A transaction ends 8 bytes after its commit LSN."""
 
     @staticmethod
     def table(*columns: Column, xid: int | None = None, identity: str = "d") -> bytes:
@@ -136,7 +136,7 @@ class Say:
 
 
 def first_column(change: Change) -> str:
-    """A change in a word: a row's first column, a message's content, or the kind."""
+    """Return the first column of a row, the content of a message, or the kind of the change."""
     if isinstance(change, RowChange):
         row = change.new or change.old
         assert row is not None
@@ -153,37 +153,37 @@ def say() -> type[Say]:
 
 @pytest.fixture
 def wired(tmp_path: Path) -> Callable[..., Wire]:
-    """A decoder and an assembler in a row, by their options."""
+    """A factory of a decoder with an assembler, by their options."""
     return lambda spool=None, **options: Wire(spool or Spool(tmp_path), **options)
 
 
 @pytest.fixture
 def wire(wired: Callable[..., Wire]) -> Wire:
-    """A decoder and an assembler in a row."""
+    """A decoder with an assembler."""
     return wired()
 
 
 @pytest.fixture
 def int_wired(wired: Callable[..., Wire]) -> Callable[..., Wire]:
-    """The same, with a first column of type integer."""
+    """A factory of a decoder with an assembler; the first column of the table is an integer."""
     return partial(wired, id_type=INT4)
 
 
 @pytest.fixture
 def int_wire(int_wired: Callable[..., Wire]) -> Wire:
-    """A decoder and an assembler, with a first column of type integer."""
+    """A decoder with an assembler; the first column of the table is an integer."""
     return int_wired()
 
 
 @pytest.fixture(params=[TRANSACTION_BUFFER_BYTES, 1, 1500], ids=["memory", "spool", "mixed"])
 def cramped(request: pytest.FixtureRequest, wired: Callable[..., Wire]) -> Wire:
-    """The same where what waits is in memory, on disk, or some here and some there."""
+    """A decoder with an assembler whose transactions in progress are in memory, in the spool, or in both."""
     return wired(budget=request.param)
 
 
 @pytest.fixture
 def told() -> Callable[[Sequence[Slice]], list[tuple[Any, ...]]]:
-    """Slices as whole transactions: xid, end LSN, and the changes in a word each."""
+    """Return slices as whole transactions: xid, end LSN, and ``first_column`` of each change."""
 
     def told(slices: Sequence[Slice]) -> list[tuple[Any, ...]]:
         transactions, words = [], []
@@ -207,7 +207,7 @@ def small_slices() -> dict[str, int]:
 
 @pytest.fixture
 def shape() -> Callable[[list[Slice]], list[tuple[Any, ...]]]:
-    """Slices as tuples: commit LSN, the ordinals, whether it is the first, and the end LSN."""
+    """Return slices as tuples: commit LSN, the ordinals, whether it is the first, and the end LSN."""
 
     def shape(slices: list[Slice]) -> list[tuple[Any, ...]]:
         return [
@@ -225,7 +225,7 @@ def shape() -> Callable[[list[Slice]], list[tuple[Any, ...]]]:
 
 @pytest.fixture
 def one_change(int_wired: Callable[..., Wire]) -> Callable[..., Any]:
-    """The change that a message in a transaction of its own becomes."""
+    """Return the change that a message in a transaction of its own becomes."""
 
     def one_change(payload: bytes, **options: Any) -> Change:
         begin, commit = build.begin(final_lsn=0x10, xid=3), build.commit(commit_lsn=0x10, end_lsn=0x20)

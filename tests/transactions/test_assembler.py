@@ -1,4 +1,4 @@
-"""Messages in, slices out: what a slice is, wherever the reads fall."""
+"""The assembler makes slices of messages, wherever the reads end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEGIN_2, COMMIT_2 = build.begin(final_lsn=0x40, xid=4), build.commit(commit_lsn=
 
 
 def test_one_read(int_wire, shape):
-    """A transaction that comes in one read is one slice, the first and the last."""
+    """A transaction in one read is one slice, which is the first and the last."""
     slices = int_wire.feed(BEGIN, INSERT, UPDATE, DELETE, COMMIT)
 
     assert [(0x10, [0, 1, 2], True, 0x20)] == shape(slices)
@@ -33,7 +33,7 @@ def test_one_read(int_wire, shape):
 
 
 def test_the_header(int_wire):
-    """The header says what Begin said, with an LSN that prints and a time that is aware."""
+    """The header has the fields of Begin, as an LSN and an aware time."""
     (part,) = int_wire.feed(BEGIN, COMMIT)
 
     header = part.transaction
@@ -42,7 +42,7 @@ def test_the_header(int_wire):
 
 
 def test_several_reads(int_wire, shape):
-    """A transaction that comes in several reads is a slice for each that brought changes; ordinals go on."""
+    """A transaction in several reads is one slice per read with changes; the ordinals continue."""
     slices = [
         *int_wire.feed(BEGIN),
         *int_wire.feed(INSERT, INSERT),
@@ -60,32 +60,32 @@ def test_several_reads(int_wire, shape):
 
 
 def test_the_end_alone(int_wire, shape):
-    """A Commit that comes in a read of its own still ends the transaction, with a slice that holds nothing."""
+    """A Commit in a read of its own ends the transaction with a slice without changes."""
     slices = [*int_wire.feed(BEGIN, INSERT), *int_wire.feed(COMMIT)]
 
     assert [(0x10, [0], True, None), (0x10, [], False, 0x20)] == shape(slices)
 
 
 def test_an_empty_transaction(int_wire, shape):
-    """A transaction without changes is told too: its end moves the acknowledgement."""
+    """A transaction without changes is a slice, whose end LSN is confirmed."""
     assert [(0x10, [], True, 0x20)] == shape(int_wire.each(BEGIN, COMMIT))
 
 
 def test_several_transactions_in_a_read(int_wire, shape):
-    """Transactions that come together stay apart, and ordinals begin at 0 in each."""
+    """Transactions in one read are separate slices, and the ordinals of each begin at 0."""
     slices = int_wire.feed(BEGIN, INSERT, COMMIT, BEGIN_2, INSERT, DELETE)
 
     assert [(0x10, [0], True, 0x20), (0x40, [0, 1], True, None)] == shape(slices)
 
 
 def test_nothing_in_nothing_out(int_wire):
-    """A read that brings no message, or none that is delivered, gives no slice."""
+    """A read without a delivered message returns no slice."""
     assert [] == int_wire.feed()
     assert [] == int_wire.feed(build.type_(oid=99, name="mood"))
 
 
 def test_open(int_wire):
-    """Whether a transaction is under way: what is between two may be acknowledged."""
+    """``open`` is true within a transaction, where a keepalive confirms nothing."""
     assert not int_wire.assembler.open
     int_wire.feed(BEGIN, INSERT)
     assert int_wire.assembler.open
@@ -94,7 +94,7 @@ def test_open(int_wire):
 
 
 def test_fresh_relations(int_wire):
-    """Relations are given out once each, for whoever looks their types up, even those that no row follows."""
+    """Each described relation is returned once by ``take_relations``, even without rows."""
     assert ["public.orders"] == [str(relation) for relation, _ in int_wire.assembler.take_relations()]
     int_wire.feed(BEGIN, build.relation(oid=8, name="items", columns=[]))
     int_wire.feed(build.relation(oid=9, name="customers", columns=[]), COMMIT)
@@ -105,7 +105,7 @@ def test_fresh_relations(int_wire):
 
 
 def test_a_table_altered_between_changes(int_wire):
-    """Each change reads by the description that came before it, within one read."""
+    """Each change has the description that was sent before it, within one read, too."""
     wider = [build.column("id", 23, key=True), build.column("note"), build.column("more")]
 
     (part,) = int_wire.feed(
@@ -122,7 +122,7 @@ def test_a_table_altered_between_changes(int_wire):
 
 
 def test_origin(int_wire):
-    """An origin stands in its transaction's header, and not in the next one's."""
+    """The origin is in the header of its transaction, and not of the next one."""
     slices = int_wire.feed(
         BEGIN, build.origin(commit_lsn=1, name="north"), INSERT, COMMIT, BEGIN_2, INSERT, COMMIT_2
     )
@@ -131,7 +131,7 @@ def test_origin(int_wire):
 
 
 def test_several_origins(int_wire, shape):
-    """Where the origin changes within a transaction, what follows has the new one, and the identities go on."""
+    """If the origin changes within a transaction, the following changes have the new one, and the ordinals continue."""
     slices = int_wire.feed(
         BEGIN,
         build.origin(commit_lsn=1, name="north"),
@@ -146,7 +146,7 @@ def test_several_origins(int_wire, shape):
 
 
 def test_truncate(int_wire):
-    """A truncate is a change with its tables and its two words."""
+    """A truncate is a change with its tables and its two options."""
     int_wire.feed(build.relation(oid=8, name="items", columns=[]))
     both = build.truncate(relations=[7, 8], restart_identity=True)
 
@@ -163,7 +163,7 @@ def test_truncate(int_wire):
 
 
 def test_a_transactional_message(int_wire):
-    """A logical message of a transaction is one of its changes, in order."""
+    """A transactional message is a change of its transaction, in order."""
     (part,) = int_wire.feed(BEGIN, INSERT, NOTE, INSERT, COMMIT)
 
     message = part.changes[1]
@@ -179,7 +179,7 @@ def test_a_transactional_message(int_wire):
 
 
 def test_a_message_that_is_not_transactional(int_wire, shape):
-    """It stands between transactions, whole in itself, and its own LSN is what is acknowledged."""
+    """A non-transactional message between transactions is a slice of its own, which ends at its LSN."""
     slices = int_wire.feed(BEGIN, INSERT, COMMIT, ALONE, BEGIN_2, INSERT, COMMIT_2)
 
     assert [(0x10, [0], True, 0x20), (None, [0], True, 0x30), (0x40, [0], True, 0x50)] == shape(slices)
@@ -188,7 +188,7 @@ def test_a_message_that_is_not_transactional(int_wire, shape):
 
 
 def test_a_message_in_the_midst_of_a_transaction(int_wire, shape):
-    """Should one come within a transaction, it takes none of its ordinals, and what came before it goes first."""
+    """A non-transactional message within a transaction takes no ordinal, and follows the changes before it."""
     slices = int_wire.feed(BEGIN, INSERT, ALONE, INSERT, COMMIT)
 
     assert [(0x10, [0], True, None), (None, [0], True, 0x30), (0x10, [1], False, 0x20)] == shape(slices)
@@ -198,7 +198,7 @@ def test_a_message_in_the_midst_of_a_transaction(int_wire, shape):
     "payload", [INSERT, UPDATE, DELETE, TRUNCATE, NOTE], ids=lambda payload: chr(payload[0])
 )
 def test_sizes(int_wire, payload):
-    """A change weighs its message and the objects around it; budgets hold only if all are counted."""
+    """The size of a change counts its message and its objects, so that budgets hold."""
     (empty,) = int_wire.feed(BEGIN, COMMIT)
     (one,) = int_wire.feed(BEGIN, payload, COMMIT)
     (three,) = int_wire.feed(BEGIN, payload, payload, payload, COMMIT)
@@ -209,7 +209,7 @@ def test_sizes(int_wire, payload):
 
 
 def test_sizes_of_slices_add_up(int_wire, int_wired):
-    """The sizes of a transaction's slices are that of the whole, however it was cut."""
+    """The sizes of a transaction's slices add up to the same total, however it is cut."""
     payloads = [BEGIN, INSERT, UPDATE, NOTE, TRUNCATE, DELETE, COMMIT]
 
     (whole,) = int_wire.feed(*payloads)

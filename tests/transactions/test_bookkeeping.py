@@ -1,4 +1,4 @@
-"""What transactions in progress take beside their content: it is counted, and is small, however they are made up."""
+"""The budget counts the memory that transactions in progress need beside their content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiorepl.transactions.in_progress import TRANSACTION
 
 
 class Measured:
-    """The memory that Python has taken since."""
+    """Measures the memory that Python has allocated since."""
 
     def __init__(self) -> None:
         tracemalloc.start()
@@ -24,20 +24,20 @@ class Measured:
 
 @pytest.fixture
 def measured():
-    """What is taken from now on."""
+    """A measurement that begins now."""
     yield Measured()
     tracemalloc.stop()
 
 
 @pytest.fixture
 def wide():
-    """The description of a table of 100 columns, by its transaction."""
+    """Return the description of a table of 100 columns, sent in a stream block."""
     columns = [build.column(f"column_{number}") for number in range(100)]
     return lambda xid: build.relation(oid=7, name="wide", columns=columns, xid=xid)
 
 
 def test_empty_transactions(wired, say, measured):
-    """A thousand that have sent nothing count for what they take."""
+    """A thousand transactions without changes count with the memory that they need."""
     wire = wired()
     for xid in range(5, 1005):
         wire.feed(say.block(xid))
@@ -49,7 +49,7 @@ def test_empty_transactions(wired, say, measured):
 
 
 def test_descriptions(wired, say, wide, measured):
-    """What a transaction was told of its tables counts for what it takes, until it ends."""
+    """The descriptions within a transaction count until it ends."""
     wire = wired()
     for xid in range(5, 55):
         wire.feed(say.block(xid, wide(xid)))
@@ -75,7 +75,7 @@ def test_subtransactions(wired, say, measured):
 
 @pytest.mark.parametrize("what", ["transactions", "descriptions"])
 def test_too_much(wired, say, wide, what):
-    """What cannot go to the spool has a limit, too; the error says what to do."""
+    """Data that cannot be spooled has a limit, too, and the error says what to do."""
     wire = wired(budget=20_000_000)
     with pytest.raises(
         SpoolError, match=r"\d+ transactions in progress take \d+ bytes .* raise transaction_buffer_bytes"
@@ -112,7 +112,7 @@ def test_a_subtransaction_that_comes_back(wired, say, told, small_slices, xids, 
 
 
 def test_exactly(wired, say, small_slices):
-    """What each transaction, description and chunk costs is counted when it comes, and no longer once it goes."""
+    """Each transaction, description and chunk is counted exactly from its arrival to its end."""
     wire = wired(**small_slices, budget=1)
     table = say.table(xid=5)
     wire.feed(say.block(5, table, *[say.row("a", 5)] * 4, *[say.row("b", 6)] * 6), say.prepare("g", 7, 0x10))

@@ -1,4 +1,4 @@
-"""The byte budget: what is counted, what goes to disk when it is spent, and what happens when the disk is full too."""
+"""The byte budget: what it counts, what is spooled, and what happens when the disk is full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_nothing_is_left(cramped, say, end):
-    """However a transaction ends, it is counted no longer, neither in memory nor on disk."""
+    """However a transaction ends, the counts of memory and spool return to zero."""
     rows = [say.row(f"row {place}", 5 + place % 3) for place in range(12)]
     cramped.feed(say.block(5, *rows), say.abort(5, 7), say.block(5, say.row("last", 5), first=False))
     assert cramped.in_progress.memory + cramped.in_progress.spooled
@@ -40,7 +40,7 @@ def test_nothing_is_left(cramped, say, end):
 
 
 def test_memory_follows_an_abort(wire, say):
-    """What a subtransaction held is free again once it rolled back."""
+    """The memory of a subtransaction is free after it rolled back."""
     wire.feed(say.block(5, say.row("a", 5)))
     before = wire.in_progress.memory
 
@@ -52,7 +52,7 @@ def test_memory_follows_an_abort(wire, say):
 
 
 def test_within_the_budget(wired, say):
-    """Memory never exceeds the budget, whoever adds to it: streams, prepared ones, one that is being prepared."""
+    """Memory never exceeds the budget: for streams, prepared transactions, and one that is being prepared."""
     wire = wired(budget=100_000)
     most = 0
     for number in range(30):
@@ -86,7 +86,7 @@ def test_the_largest_goes(wired, say):
 
 
 def test_twice(wired, say, small_slices):
-    """Spooled content can be walked any number of times, cut anywhere, and is the same each time."""
+    """Spooled changes can be iterated any number of times, in any slices, with the same result."""
     wire = wired(**small_slices, budget=1000)
     wire.feed(say.block(5, *(say.row(f"{place}", 5) for place in range(10))))
 
@@ -108,7 +108,7 @@ def test_twice(wired, say, small_slices):
 
 
 def test_slices_of_a_large_one(wired, say, small_slices):
-    """A spilled transaction comes in slices, the first and the last of them marked, in the order of its rows."""
+    """A spilled transaction is delivered in slices in the order of its rows; the first and the last are marked."""
     wire = wired(**small_slices, budget=1000)
     wire.feed(say.block(5, *(say.row(f"{place}", 5) for place in range(10))))
 
@@ -122,7 +122,7 @@ def test_slices_of_a_large_one(wired, say, small_slices):
 
 @pytest.fixture(params=["nearly full", "full", "full half-way"])
 def full(request, monkeypatch):
-    """A disk without room, until it is called."""
+    """A function that makes the disk appear full."""
     usage, pwrite, written = shutil.disk_usage, os.pwrite, []
 
     def little(folder):
@@ -149,7 +149,7 @@ def full(request, monkeypatch):
 
 
 def test_a_full_disk(wired, say, told, full, small_slices):
-    """The error says what to do; nothing is lost, and with room again the stream goes on where it stopped."""
+    """The error says what to do; nothing is lost, and the stream continues once there is space."""
     wire = wired(**small_slices, budget=2400)
     wire.feed(say.block(5, *(say.row(f"a{place}", 5) for place in range(4))))
     on_disk = wire.in_progress.spooled
@@ -175,7 +175,7 @@ def test_a_full_disk(wired, say, told, full, small_slices):
 
 
 def test_abort_after_a_full_disk(wired, say, told, full, small_slices):
-    """A spill that was undone leaves every subtransaction where it was, in memory."""
+    """After a failed spill each subtransaction is in memory, and can be aborted."""
     wire = wired(**small_slices, budget=2600)
     wire.feed(say.block(5, say.row("a", 5), say.row("b", 6), say.row("c", 6))[:-1])
     full()
@@ -190,7 +190,7 @@ def test_abort_after_a_full_disk(wired, say, told, full, small_slices):
 
 
 def test_no_folder(wired, say, tmp_path):
-    """A spool folder that is missing, or was deleted, is named in the error."""
+    """The error names a spool folder that is missing or was deleted."""
     wire = wired(budget=900)
     tmp_path.rmdir()
     with pytest.raises(SpoolError, match=f"no spool file can be created in {tmp_path}"):
@@ -205,7 +205,7 @@ def test_no_folder(wired, say, tmp_path):
 
 
 def test_changes_by_their_places(wired, say):
-    """One change of a spooled transaction, or some, without a walk over all."""
+    """Changes of a spooled transaction can be read by index and by slice, without iterating over all."""
     wire = wired(budget=1)
     wire.feed(say.block(5, say.row("a", 5), say.row("b", 5), say.row("c", 6)))
     slices = [part for part in wire.feed(say.commit(5, 0x10)) if part.changes]
@@ -221,7 +221,7 @@ def test_changes_by_their_places(wired, say):
 
 @pytest.mark.parametrize("again", [False, True], ids=["as it was", "described again"])
 def test_descriptions_of_another_kind_of_transaction(wired, say, again):
-    """What a stream block described, with its xid, describes rows that are spooled without one, and the other way round."""
+    """A description from a stream block, with its xid, serves rows that are spooled without one, and vice versa."""
     wire = wired(budget=1)
     wire.feed(say.block(5, say.table(xid=5), say.row("streamed", 5, note="n")), say.commit(5, 0x10))
     described = [say.table()] if again else []
@@ -238,7 +238,7 @@ def test_descriptions_of_another_kind_of_transaction(wired, say, again):
 
 
 def test_one_file_for_all(wired, say, told, small_slices, tmp_path):
-    """However many transactions are spilled, one file takes them; what they held is used again once they are done with."""
+    """All transactions are spilled to one file, which reuses the space of those that ended."""
     wire = wired(**small_slices, budget=1)
     handles = Path("/proc/self/fd")
     largest = 0
@@ -260,7 +260,7 @@ def test_one_file_for_all(wired, say, told, small_slices, tmp_path):
 
 
 def test_savepoints_again_and_again(wired, say, small_slices, tmp_path):
-    """A transaction that rolls back to a savepoint over and over takes no more of the disk than it holds."""
+    """A transaction that rolls back to a savepoint repeatedly uses no more disk than its current changes."""
     spool = Spool(tmp_path)
     wire = wired(**small_slices, budget=1, spool=spool)
     wire.feed(say.block(5, say.row("a", 5)))

@@ -1,4 +1,4 @@
-"""What each replica identity makes known of a row: its key, what it was, what it is, and what was not sent."""
+"""The parts of a row change under each replica identity: key, old row, new row, and unsent columns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES = [
 
 @pytest.mark.parametrize(("identity", "payload", "key", "old", "new", "unchanged"), CASES)
 def test_replica_identity(one_change, identity, payload, key, old, new, unchanged):
-    """Key, old and new row and the columns not sent, by the replica identity."""
+    """Each replica identity gives the key, the old and new row, and the unsent columns that it defines."""
     change = one_change(payload, identity=identity)
 
     assert (key, old, new, unchanged) == (change.key, change.old, change.new, change.unchanged)
@@ -58,7 +58,7 @@ def test_replica_identity(one_change, identity, payload, key, old, new, unchange
 @pytest.mark.parametrize("identity", "dinf")
 @pytest.mark.parametrize("payload", [REKEY, FULL_TOAST, DELETE_FULL], ids=["key", "full", "delete"])
 def test_names(one_change, identity, payload):
-    """Every change names its table, and whether it is an insert, update or delete."""
+    """Every row change has its table and its kind."""
     change = one_change(payload, identity=identity)
 
     kind = {"U": "update", "D": "delete"}[chr(payload[0])]
@@ -67,7 +67,7 @@ def test_names(one_change, identity, payload):
 
 
 def test_binary(one_change):
-    """Columns in binary form are read as such, each by its own kind, filled ones by the kind they were sent in."""
+    """Each column is decoded by its own kind, and a column that is filled from the old row by the kind it was sent in."""
     one = build.Binary(b"\0\0\0\1")
     payload = build.update(relation=7, old=["7", build.Binary(b"a")], old_kind="O", new=[one, UNCHANGED])
 
@@ -79,7 +79,7 @@ def test_binary(one_change):
 
 
 def test_binary_by_key(one_change):
-    """The same for a changed key, whose old tuple has NULL where it has no key column."""
+    """The same holds for a changed key, whose old tuple has NULL outside of the key columns."""
     one, two = build.Binary(b"\0\0\0\1"), build.Binary(b"\0\0\0\2")
 
     rekey = one_change(build.update(relation=7, old=[one, None], old_kind="K", new=[two, None]), binary=True)
@@ -118,7 +118,7 @@ def test_identity(int_wire):
     ids=["insert", "update", "delete", "message"],
 )
 def test_nothing_shows_a_row(int_wire, payload):
-    """No repr has a value in it: not a slice's, a change's, a row's or a message's."""
+    """No repr of a slice, change, row or message contains a value."""
     begin, commit = build.begin(final_lsn=0x10, xid=3), build.commit(commit_lsn=0x10, end_lsn=0x20)
 
     (part,) = int_wire.feed(begin, payload, commit)
@@ -131,7 +131,7 @@ def test_nothing_shows_a_row(int_wire, payload):
 
 
 def test_what_a_repr_shows(one_change):
-    """Enough to find it again: kind, ordinal, position and table."""
+    """The repr of a change has its kind, ordinal, position and table."""
     change = one_change(INSERT)
 
     assert "<Insert 0 at 0/10 on public.orders>" == repr(change)

@@ -1,4 +1,4 @@
-"""docs/states.md: drawn from the table, and current."""
+"""docs/states.md is drawn from the current table of states."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if not (ROOT / "docs" / "states.md").exists():
 
 @pytest.fixture
 def draw() -> dict:
-    """The script that draws it."""
+    """The module of the script that draws it."""
     return runpy.run_path(str(ROOT / "scripts" / "draw_states.py"))
 
 
 def test_current(draw):
-    """The page is what the table gives: after a change of the table, run scripts/draw_states.py."""
+    """The page is what the script draws: after a change of the table, run scripts/draw_states.py."""
     assert draw["page"]() == (ROOT / "docs" / "states.md").read_text()
 
 
 def test_every_transition_is_drawn(draw):
-    """Each message that the table allows stands on the arrow between its two states."""
+    """Each message that the table allows is on the arrow between its two states."""
     arrows = {}
     for line in draw["diagram"]().splitlines():
         if " --> " in line and ": " in line:

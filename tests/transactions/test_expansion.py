@@ -1,4 +1,4 @@
-"""What small values in binary become as text, counted before it is printed."""
+"""The text of small binary values can be large; its size is estimated before it is made."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ SMALL = struct.pack("!HhHHHH", 2, 0, 0, 2, 12, 3400)  # 12.34
 
 
 def sized(raw: bytes) -> bytes:
-    """Behind its length."""
+    """Put the length before bytes."""
     return struct.pack("!i", len(raw)) + raw
 
 
 def array(element: int, *values: bytes | None) -> bytes:
-    """Of one dimension."""
+    """Return an array of one dimension."""
     items = [struct.pack("!i", -1) if value is None else sized(value) for value in values]
     return struct.pack("!iiIii", 1, 0, element, len(values), 1) + b"".join(items)
 
 
 def pair(a: bytes | None, b: bytes) -> bytes:
-    """A composite."""
+    """Return a composite of two columns."""
     first = struct.pack("!i", -1) if a is None else sized(a)
     return struct.pack("!iI", 2, 23) + first + struct.pack("!I", NUMERIC) + sized(b)
 
 
 def between(lower: bytes, upper: bytes) -> bytes:
-    """A range."""
+    """Return a range."""
     return b"\x02" + sized(lower) + sized(upper)
 
 
@@ -70,7 +70,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_no_less_than_it_prints(case):
-    """What is counted is no less than the text, and not much more."""
+    """The estimate is at least the size of the text, and not much more."""
     oid, raw = case
     count = TYPES.form(oid, Format.BINARY).expansion
     text = TYPES.text(oid, Format.BINARY)(raw)
@@ -82,7 +82,7 @@ def test_no_less_than_it_prints(case):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_damaged(case):
-    """Of bytes that are cut short or claim too much there is an end, and a number."""
+    """Bytes that are cut short or claim too much have an estimate, too."""
     oid, raw = case
     count = TYPES.form(oid, Format.BINARY).expansion
 
@@ -94,7 +94,7 @@ def test_damaged(case):
 
 @pytest.mark.parametrize("oid", [23, 25, 17, 3802, 1007, 3904], ids=str)
 def test_others(oid):
-    """Of types whose text is a few times the binary at most nothing is counted."""
+    """Types whose text is a few times the binary form at most have no estimate."""
     form = TYPES.form(oid, Format.BINARY)
 
     assert not form.expands()
@@ -102,7 +102,7 @@ def test_others(oid):
 
 
 def assembled(oid: int, *payloads: bytes, modifier: int = -1, **options):
-    """Slices of one read, of a table with a column of this type."""
+    """Return the slices of one read, for a table with a column of this type."""
     decoder = Decoder(Streaming.ON)
     columns = [build.column("id", 23), build.column("v", oid, type_modifier=modifier)]
     described = build.relation(oid=7, name="t", columns=columns)
@@ -111,7 +111,7 @@ def assembled(oid: int, *payloads: bytes, modifier: int = -1, **options):
 
 
 def row(value: bytes, xid: int | None = None) -> bytes:
-    """An insert of a binary value."""
+    """Return an insert of a binary value."""
     return build.insert(relation=7, new=[Binary(b"\0\0\0\1"), Binary(value)], xid=xid)
 
 
@@ -119,7 +119,7 @@ PLAIN = build.begin(final_lsn=16, xid=5), build.commit(commit_lsn=16, end_lsn=24
 
 
 def test_slices_of_a_plain_transaction():
-    """Rows of one read whose text would fill the memory come in several slices, which the budgets count by their text."""
+    """Rows whose text would fill the memory are cut into slices, which budgets count by their text."""
     value = array(NUMERIC, *[HUGE] * 40)  # 480 bytes, 5 MB of text
     begin, commit = PLAIN
 
@@ -133,7 +133,7 @@ def test_slices_of_a_plain_transaction():
 
 @pytest.mark.parametrize("budget", [1 << 30, 1], ids=["memory", "spool"])
 def test_slices_of_a_streamed_transaction(budget, tmp_path):
-    """The same of a transaction that waited in memory or on disk."""
+    """The same holds for a transaction that waited in memory or on disk."""
     value = array(NUMERIC, *[HUGE] * 40)
     block = [build.stream_start(xid=5, first_segment=True), *[row(value, 5)] * 10, build.stream_stop()]
 
@@ -152,7 +152,7 @@ def test_slices_of_a_streamed_transaction(budget, tmp_path):
 
 @pytest.mark.parametrize("modifier", [-1, (12 << 16 | 2) + 4], ids=["numeric", "numeric(12,2)"])
 def test_ordinary_numbers(modifier):
-    """Rows with numbers of a few digits are counted by their messages, and stay in one slice."""
+    """Rows with numbers of a few digits count by their messages, and stay in one slice."""
     begin, commit = PLAIN
 
     (part,) = assembled(NUMERIC, begin, *[row(SMALL)] * 5000, commit, modifier=modifier)

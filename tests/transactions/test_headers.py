@@ -15,7 +15,7 @@ SLICE = Slice(TRANSACTION, ("secret",), True, LSN(9), 10)
 
 
 def test_what_is_left_out_has_a_value():
-    """Of a transaction that came from here and was not prepared."""
+    """The optional fields have the values of a local transaction that was not prepared."""
     assert (None, None, False) == (
         TRANSACTION.origin,
         replace(TRANSACTION, gid=None).gid,
@@ -26,7 +26,7 @@ def test_what_is_left_out_has_a_value():
 
 @pytest.mark.parametrize("one", [TRANSACTION, SLICE])
 def test_a_copy_has_the_same_fields_and_is_another(one):
-    """By ``replace``, ``copy`` and ``pickle``; compared by identity."""
+    """``replace``, ``copy`` and ``pickle`` copy all fields; equality is identity."""
     assert is_dataclass(one)
     for other in (replace(one), copy.copy(one)):
         assert all(getattr(one, field.name) is getattr(other, field.name) for field in fields(one))
@@ -37,14 +37,14 @@ def test_a_copy_has_the_same_fields_and_is_another(one):
 
 @pytest.mark.parametrize(("one", "name"), [(TRANSACTION, "xid"), (SLICE, "changes")])
 def test_nothing_is_changed(one, name):
-    """A sink may keep them."""
+    """The fields cannot be set, so that a sink may keep them."""
     with pytest.raises(AttributeError) as raised:
         setattr(one, name, None)
     assert isinstance(raised.value, FrozenInstanceError) or "not writable" in str(raised.value)
 
 
 def test_a_part_of_it_is_replaced():
-    """The rest stays."""
+    """``replace`` sets one field and keeps the rest."""
     left = replace(SLICE, changes=(), end_lsn=None)
     assert (TRANSACTION, (), True, None, 10) == (
         left.transaction,
@@ -57,7 +57,7 @@ def test_a_part_of_it_is_replaced():
 
 
 def test_they_are_matched():
-    """By position, as dataclasses are."""
+    """``match`` takes the fields by position."""
     match SLICE:
         case Slice(Transaction(xid, commit_lsn), _, first):
             assert (7, LSN(5), True) == (xid, commit_lsn, first)

@@ -1,4 +1,4 @@
-"""What is prepared and undecided holds the confirmation: under its gid and its PREPARE, for gids are used again."""
+"""An undecided prepared transaction holds the confirmation, under its gid and its PREPARE, because gids are reused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ledger() -> Ledger:
 
 
 def ended(ledger: Ledger, *ends: int, durable: bool = True) -> None:
-    """Transactions were received up to these ends, and perhaps are durable."""
+    """Record that transactions were received up to these ends, and whether they are durable."""
     for end in ends:
         ledger.complete(LSN(end))
         if durable:
@@ -38,7 +38,7 @@ def test_held_until_durable(ledger):
 
 
 def test_a_gid_again(ledger):
-    """The second transaction of a gid is held from its own PREPARE on, also while the first is not durable yet."""
+    """The second transaction of a gid is held from its own PREPARE on, even while the first is not durable."""
     ended(ledger, 20)
     ledger.hold("g", LSN(28))
     ledger.release("g", LSN(40))
@@ -52,7 +52,7 @@ def test_a_gid_again(ledger):
 
 
 def test_a_gid_again_and_sent_again(ledger):
-    """When both come again after a reconnect, the first one's end does not let go of the second one."""
+    """If both are sent again after a reconnect, the end of the first does not release the second."""
     ended(ledger, 20)
     ledger.hold("g", LSN(28))
     ledger.release("g", LSN(40))
@@ -71,7 +71,7 @@ def test_a_gid_again_and_sent_again(ledger):
 
 
 def test_known_and_sent_again(ledger):
-    """A PREPARE and its end that come again, long durable, hold nothing."""
+    """A PREPARE and its end that are sent again after they were durable hold nothing."""
     ended(ledger, 20, 40, 60)
 
     ledger.hold("g", LSN(28))
@@ -82,7 +82,7 @@ def test_known_and_sent_again(ledger):
 
 
 def test_the_first_of_several(ledger):
-    """Of several that are held the first to be prepared counts, whichever ends first."""
+    """The earliest PREPARE that is held counts, whichever transaction ends first."""
     ended(ledger, 20)
     ledger.hold("a", LSN(28))
     ended(ledger, 30)
@@ -98,7 +98,7 @@ def test_the_first_of_several(ledger):
 
 
 def test_the_end_of_the_unknown(ledger):
-    """How a transaction ended that is not held changes nothing."""
+    """The end of a transaction that is not held changes nothing."""
     ledger.release("g", LSN(20))
     ended(ledger, 20)
 

@@ -1,4 +1,4 @@
-"""DDL: which description of a table holds for whose rows, in streams, after them and beside them."""
+"""DDL: which description of a table each row has, in streams, after them and beside them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ WIDER = (build.column("id", key=True), build.column("note"), build.column("extra
 
 
 def wide(first: str, xid: int | None = None) -> bytes:
-    """A row of the altered table."""
+    """Return a row of the altered table."""
     return build.insert(relation=7, new=[first, None, "more"], xid=xid)
 
 
 @pytest.fixture
 def columns():
-    """Slices as the first value of each row with the number of its columns."""
+    """Return the first value of each row with its number of columns."""
     return lambda slices: [
         (next(iter(change.new.values())), len(change.new)) for part in slices for change in part.changes
     ]
 
 
 def test_in_one_stream_not_in_another(cramped, say, columns):
-    """While a stream alters a table, rows of other streams and of plain transactions read as before."""
+    """While a stream alters a table, rows of other transactions keep the earlier description."""
     early = cramped.feed(
         say.block(5, say.row("a", 5), say.table(*WIDER, xid=5), wide("b", 5)),
         say.block(6, say.row("c", 6)),
@@ -36,7 +36,7 @@ def test_in_one_stream_not_in_another(cramped, say, columns):
 
 
 def test_common_after_commit(cramped, say, columns):
-    """What a stream described holds for all who come after its commit."""
+    """A stream's description is valid for all transactions after its commit."""
     cramped.feed(say.block(5, say.table(*WIDER, xid=5), wide("a", 5)), say.commit(5, 0x10))
 
     slices = cramped.feed(say.plain(8, 0x20, wide("b")), say.block(6, wide("c", 6)), say.commit(6, 0x30))
@@ -45,7 +45,7 @@ def test_common_after_commit(cramped, say, columns):
 
 
 def test_common_after_prepare(cramped, say, columns):
-    """What a stream described holds for all who come after its prepare; its own rows keep their description."""
+    """A stream's description is valid for all after its prepare; earlier rows keep theirs."""
     early = cramped.feed(
         say.block(5, say.table(*WIDER, xid=5), wide("a", 5)),
         say.stream_prepare("g", 5, 0x10),
@@ -57,14 +57,14 @@ def test_common_after_prepare(cramped, say, columns):
 
 
 def test_not_common_after_an_abort(cramped, say, columns):
-    """What a stream described that rolled back holds for nobody else."""
+    """The description of a stream that rolled back is valid for no other transaction."""
     cramped.feed(say.block(5, say.table(*WIDER, xid=5), wide("a", 5)), say.abort(5))
 
     assert [("b", 2)] == columns(cramped.feed(say.plain(8, 0x20, say.row("b"))))
 
 
 def test_rolled_back_with_its_subtransaction(cramped, say, columns):
-    """Behind ROLLBACK TO SAVEPOINT the stream's rows read as before the subtransaction's DDL."""
+    """After ROLLBACK TO SAVEPOINT the stream's rows have the description from before the subtransaction's DDL."""
     cramped.feed(say.block(5, say.row("a", 5), say.table(*WIDER, xid=6), wide("b", 6)), say.abort(5, 6))
 
     slices = cramped.feed(say.block(5, say.row("c", 5), first=False), say.commit(5, 0x10))
@@ -73,7 +73,7 @@ def test_rolled_back_with_its_subtransaction(cramped, say, columns):
 
 
 def test_kept_by_a_released_subtransaction(cramped, say, columns):
-    """An abort of one subtransaction leaves what another one described."""
+    """The abort of one subtransaction keeps the description of another."""
     cramped.feed(
         say.block(5, say.table(*WIDER, xid=6), wide("a", 6), build.type_(oid=900, name="t", xid=7)),
         say.abort(5, 7),
@@ -95,7 +95,7 @@ def test_an_older_description_does_not_come_back(wire, say, columns):
 
 
 def test_an_older_stream_that_commits_last(wire, say, columns):
-    """The same between two streams: the later description stays, whichever commits last."""
+    """The later of two streams' descriptions stays, whichever commits last."""
     wire.feed(say.block(5, say.table(xid=5), say.row("a", 5)))
     wire.feed(say.block(6, say.table(*WIDER, xid=6), wide("b", 6)))
     wire.feed(say.commit(6, 0x10), say.commit(5, 0x20))
@@ -104,7 +104,7 @@ def test_an_older_stream_that_commits_last(wire, say, columns):
 
 
 def test_types_are_common_after_commit(wire, say):
-    """A type that a stream named is known to the descriptions that follow its commit."""
+    """A type that a stream described is known to descriptions after its commit."""
     mood = build.column("mood", 900)
     wire.feed(say.block(5, build.type_(oid=900, name="mood", xid=5)), say.commit(5, 0x10))
 
@@ -115,7 +115,7 @@ def test_types_are_common_after_commit(wire, say):
 
 
 def test_layouts_within_one_spooled_transaction(wired, say, columns, small_slices):
-    """Chunks of a spool file each know the form that their rows have, and the names of its types."""
+    """Each chunk of a spooled transaction has the descriptions and type names of its rows."""
     wire = wired(**small_slices, budget=1)
     described = (*WIDER[:2], build.column("mood", 900))
     wire.feed(

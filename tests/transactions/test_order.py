@@ -1,4 +1,4 @@
-"""Which message may follow which: what is legal passes, what is not is refused with the rule it breaks."""
+"""The order of messages: legal ones are accepted, others raise an error that names the broken rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WAYS = {
 
 
 def messages(name: str, state: State) -> list[AnyMessage]:
-    """The messages that lead to a state, and then the one of that name."""
+    """Return the messages that lead to a state, and then the one of that name."""
     decoder, alone = Decoder(Streaming.ON), Decoder(Streaming.ON)
     alone.decode(PAYLOADS["Relation"])
     if name == "Stream Stop":
@@ -58,7 +58,7 @@ def messages(name: str, state: State) -> list[AnyMessage]:
 @pytest.mark.parametrize("name", PAYLOADS)
 @pytest.mark.parametrize("state", State, ids=lambda state: state.value)
 def test_every_pair(state, name):
-    """A message that the table lists passes and leads where it says; any other is refused with the guard's sentence."""
+    """A message in the table leads to its state; any other raises the guard's sentence."""
     assembler = Assembler(Types())
     *way, message = messages(name, state)
     assembler.feed(way)
@@ -74,7 +74,7 @@ def test_every_pair(state, name):
 
 
 def test_the_table_knows_every_message():
-    """Each of the nineteen messages is legal somewhere, and none is legal everywhere but what is content."""
+    """Each of the nineteen messages is legal in some state, and only content is legal in every state."""
     legal = [set(TRANSITIONS[state]) for state in State]
     kinds = {name: type(messages(name, State.BETWEEN)[-1]) for name in PAYLOADS}
 
@@ -83,7 +83,7 @@ def test_the_table_knows_every_message():
 
 
 def test_guards_tell_apart():
-    """Refused orders that differ are told in different words, where they mean different mistakes."""
+    """Different mistakes have different sentences."""
     said = {
         guard(state, kind)
         for state, kind in itertools.product(
@@ -118,7 +118,7 @@ def test_guards_tell_apart():
     ],
 )
 def test_sentences(names, expected):
-    """What a user is told."""
+    """The sentences are what a user reads."""
     decoder = Decoder(Streaming.ON)
     with pytest.raises(ProtocolError) as caught:
         Assembler(Types()).feed([decoder.decode(PAYLOADS[name]) for name in names])
@@ -140,13 +140,13 @@ def test_what_came_before(int_wire):
 
 
 def test_a_commit_of_another_transaction(int_wire):
-    """A Commit that names another commit record than its Begin means that bytes were lost."""
+    """A Commit with another commit record than its Begin is an error, because bytes were lost."""
     with pytest.raises(ProtocolError, match=r"Commit\.commit LSN: is 0/11, but Begin announced 0/10"):
         int_wire.feed(PAYLOADS["Begin"], build.commit(commit_lsn=0x11, end_lsn=0x20))
 
 
 def test_a_prepare_of_another_transaction(int_wired):
-    """A Prepare that differs from its Begin Prepare in gid, xid or LSN, likewise."""
+    """A Prepare with another gid, xid or LSN than its Begin Prepare is an error, too."""
     right = {"prepare_lsn": 0x10, "end_lsn": 0x20, "xid": 3, "gid": "g"}
     for wrong in ({"gid": "h"}, {"xid": 4}, {"prepare_lsn": 0x11}):
         other = int_wired()
@@ -155,6 +155,6 @@ def test_a_prepare_of_another_transaction(int_wired):
 
 
 def test_a_transactional_message_outside(int_wire):
-    """A message that calls itself transactional has a transaction around it."""
+    """A transactional message outside of a transaction is an error."""
     with pytest.raises(ProtocolError, match="Message: transactional, but outside of a transaction"):
         int_wire.feed(build.message(transactional=True, lsn=1))

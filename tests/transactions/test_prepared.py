@@ -1,4 +1,4 @@
-"""Two-phase commit: what is prepared waits under its gid, and comes or goes when it is decided."""
+"""Two-phase commit: a prepared transaction waits under its gid until it is committed or rolled back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiorepl.transactions.replay import ReplayFilter
 
 @pytest.fixture(params=["whole", "streamed"])
 def prepared(request, say):
-    """What a server sends of a transaction until it is prepared: at once, or in blocks and then Stream Prepare."""
+    """Return a server's messages up to a prepare: in one piece, or in stream blocks and Stream Prepare."""
 
     def prepared(gid: str, xid: int, lsn: int, *words: str) -> list[bytes]:
         if request.param == "whole":
@@ -26,12 +26,12 @@ def prepared(request, say):
 
 
 def marks(slices):
-    """The messages of two-phase commit that slices end with."""
+    """Return the messages of two-phase commit that slices end with."""
     return [(type(part.two_phase).__name__, part.two_phase.gid) for part in slices if part.two_phase]
 
 
 def test_committed(cramped, say, told, prepared):
-    """Rows come when the transaction commits, with the LSN and time of that, and the gid."""
+    """Rows are delivered when the transaction commits, with its LSN, time and gid."""
     (held,) = cramped.feed(prepared("g", 5, 0x10, "a", "b"))
     assert ((), None, None) == (held.changes, held.end_lsn, held.transaction)
 
@@ -49,7 +49,7 @@ def test_committed(cramped, say, told, prepared):
 
 
 def test_rolled_back(cramped, say, told, prepared):
-    """Nothing comes of a transaction that was rolled back, but an end to acknowledge."""
+    """A transaction that was rolled back delivers only an end LSN."""
     cramped.feed(prepared("g", 5, 0x10, "a"))
 
     (part,) = cramped.feed(say.rollback_prepared("g", 5, 0x20, 0x10))
@@ -60,7 +60,7 @@ def test_rolled_back(cramped, say, told, prepared):
 
 
 def test_several_at_once(cramped, say, told, prepared):
-    """Prepared transactions wait side by side and come in the order of their commits, among others."""
+    """Prepared transactions wait side by side, and are delivered in the order of their commits."""
     for number in range(4):
         cramped.feed(prepared(f"g{number}", 5 + number, 0x10 + number, f"{number}", f"{number}'"))
     cramped.feed(say.rollback_prepared("g2", 7, 0x40, 0x12))
@@ -82,7 +82,7 @@ def test_several_at_once(cramped, say, told, prepared):
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_gid_again(cramped, say, told, prepared, end):
-    """Once its transaction has ended a gid is free for another."""
+    """A gid is free once its transaction has ended."""
     cramped.feed(prepared("g", 5, 0x10, "a"))
     ends = {
         "commit": say.commit_prepared("g", 5, 0x20),
@@ -96,7 +96,7 @@ def test_a_gid_again(cramped, say, told, prepared, end):
 
 
 def test_a_gid_twice(wire, say, prepared):
-    """A gid that is taken cannot be prepared: an end was lost."""
+    """A PREPARE with a gid that is in use is an error, because an end was lost."""
     wire.feed(prepared("g", 5, 0x10, "a"))
 
     with pytest.raises(ProtocolError, match=r"Prepare\.gid: is prepared already"):
@@ -106,7 +106,7 @@ def test_a_gid_twice(wire, say, prepared):
 @pytest.mark.parametrize("announced", [True, False], ids=["Begin Prepare", "Prepare alone"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_empty(wire, say, told, announced, end):
-    """A transaction without changes may be prepared with its Prepare alone, and is known when it ends."""
+    """A transaction without changes may consist of its Prepare alone, and is known when it ends."""
     wire.feed(say.prepare("g", 5, 0x10)[0 if announced else 1 :])
     ends = {
         "commit": say.commit_prepared("g", 5, 0x20),
@@ -121,7 +121,7 @@ def test_empty(wire, say, told, announced, end):
 
 @pytest.mark.parametrize("empty", [True, False])
 def test_origin(wire, say, empty):
-    """The origin that a prepared transaction came from is told when it commits, also of an empty one."""
+    """A prepared transaction has its origin when it commits, even without changes."""
     contents = [build.origin(commit_lsn=1, name="north"), *([] if empty else [say.row("a")])]
     wire.feed(say.prepare("g", 5, 0x10, *contents))
 
@@ -131,7 +131,7 @@ def test_origin(wire, say, empty):
 
 
 def test_ends_of_the_unknown(wire, say, told):
-    """How a transaction ended that we never saw is counted, and its end acknowledged: older servers send that."""
+    """The end of an unknown transaction, as older servers send it, is counted and confirmed."""
     slices = wire.feed(say.commit_prepared("g", 5, 0x20), say.rollback_prepared("h", 6, 0x30, 0x10))
 
     assert [(5, 0x28, []), (None, 0x38, [])] == told(slices)
@@ -139,7 +139,7 @@ def test_ends_of_the_unknown(wire, say, told):
 
 
 def test_a_gid_used_again(cramped, say, told, prepared):
-    """A gid names another transaction once the first is decided: each outcome has the rows of its own."""
+    """If a gid is reused, each outcome delivers the rows of its own transaction."""
     slices = [
         *cramped.feed(prepared("g", 5, 0x10, "a"), say.commit_prepared("g", 5, 0x20)),
         *cramped.feed(prepared("g", 6, 0x30, "b"), say.rollback_prepared("g", 6, 0x40, 0x30)),
@@ -154,7 +154,7 @@ def test_a_gid_used_again(cramped, say, told, prepared):
 
 @pytest.mark.parametrize("outcome", ["Commit Prepared", "Rollback Prepared"])
 def test_an_outcome_of_another_transaction(wire, say, told, prepared, outcome):
-    """An outcome that names another xid than the one prepared under its gid is refused, and the prepared one stays."""
+    """An outcome with another xid than the prepared transaction is an error, and the transaction stays."""
     wire.feed(prepared("g", 5, 0x10, "a"))
     other = (
         say.commit_prepared("g", 6, 0x20)
@@ -171,7 +171,7 @@ def test_an_outcome_of_another_transaction(wire, say, told, prepared, outcome):
 
 
 def test_a_rollback_of_another_prepare(wire, say, prepared):
-    """A rollback that names another PREPARE than the one kept is refused."""
+    """A rollback of another PREPARE than the known one is an error."""
     wire.feed(prepared("g", 5, 0x10, "a"))
 
     with pytest.raises(
@@ -185,7 +185,7 @@ def test_a_rollback_of_another_prepare(wire, say, prepared):
 
 @pytest.mark.parametrize("field", ["gid", "xid", "prepare_lsn"])
 def test_another_than_announced(wire, say, field):
-    """What is prepared is what was begun to be."""
+    """A Prepare must match its Begin Prepare."""
     fields = {"prepare_lsn": 0x10, "end_lsn": 0x18, "xid": 5, "gid": "g"}
     other = {"gid": "h", "xid": 6, "prepare_lsn": 0x11}[field]
 
@@ -194,7 +194,7 @@ def test_another_than_announced(wire, say, field):
 
 
 def test_subtransactions_aborted_before_the_prepare(cramped, say, told):
-    """What rolled back within a streamed transaction is not in what is prepared."""
+    """Subtransactions that rolled back within a stream are not prepared."""
     cramped.feed(
         say.block(5, say.row("a", 5), say.row("b", 6)), say.abort(5, 6), say.stream_prepare("g", 5, 0x10)
     )
@@ -206,7 +206,7 @@ def test_subtransactions_aborted_before_the_prepare(cramped, say, told):
 
 
 def test_delivered_when_prepared(wired, say, told, prepared):
-    """The rows come at the PREPARE, with its LSN; how it ended comes later, without rows."""
+    """With ``deliver_prepared`` rows are delivered at the PREPARE, with its LSN; the outcome comes later, without rows."""
     wire = wired(deliver_prepared=True)
 
     rows = wire.feed(prepared("g", 5, 0x10, "a", "b"), prepared("h", 6, 0x20, "c"))
@@ -224,7 +224,7 @@ def test_delivered_when_prepared(wired, say, told, prepared):
 
 
 def test_delivered_once(wired, say, told, prepared):
-    """A prepared transaction under way when the stream broke off goes on behind the known changes."""
+    """A prepared transaction that was received in part continues after the known changes."""
     wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(8), LSN(0x10), 1))
 
     slices = wire.feed(prepared("g", 5, 0x10, "a", "b"))
@@ -234,7 +234,7 @@ def test_delivered_once(wired, say, told, prepared):
 
 
 def test_prepared_before_the_slot_was_two_phase(wired, say, told, prepared):
-    """What was prepared before the stream begins is sent when it commits, and delivered as a whole then."""
+    """A transaction that was prepared before the slot was two-phase is delivered whole when it commits."""
     wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(0x20)))
 
     (held,) = wire.feed(prepared("g", 5, 0x10, "a"))
@@ -246,7 +246,7 @@ def test_prepared_before_the_slot_was_two_phase(wired, say, told, prepared):
 
 
 def test_known_and_sent_again(wired, say, told, prepared):
-    """A server that sends what is known again does not make it come again."""
+    """Prepared transactions that are known and sent again are not delivered again."""
     wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(0x20)), begins=LSN(8))
 
     slices = wire.feed(prepared("g", 5, 0x10, "a"), say.commit_prepared("g", 5, 0x30))

@@ -1,4 +1,4 @@
-"""Wherever the reads fall and wherever the stream breaks off: the same changes, once each."""
+"""The changes are the same, once each, wherever reads end and wherever the stream breaks off."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RELATION = build.relation(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """Transactions, with messages that are not transactional between some."""
+    """Transactions, some with non-transactional messages between them."""
     payloads, lsn = [], 0x10
     for xid in range(draw(st.integers(1, 5))):
         lsn += 0x10
@@ -52,19 +52,19 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 
 @st.composite
 def reads_of(draw: st.DrawFn, payloads: list[bytes]) -> list[list[bytes]]:
-    """The same messages, cut into reads anywhere; some reads are empty."""
+    """Return the same messages in reads that are cut anywhere; some reads are empty."""
     cuts = sorted(draw(st.lists(st.integers(0, len(payloads)), max_size=8)))
     return [payloads[start:end] for start, end in zip([0, *cuts], [*cuts, len(payloads)], strict=True)]
 
 
 def assemble(reads: list[list[bytes]], resume: ReplayFilter | None = None) -> list[Slice]:
-    """All slices of these reads."""
+    """Return all slices of these reads."""
     decoder, assembler = Decoder(), Assembler(Types(), resume=resume)
     return [part for read in reads for part in assembler.feed([decoder.decode(payload) for payload in read])]
 
 
 def described(slices: list[Slice]) -> list[tuple[Any, ...]]:
-    """The changes and the ends, in order, without how they were cut."""
+    """Return the changes and ends in order, independent of the cuts."""
     told: list[tuple[Any, ...]] = []
     for part in slices:
         header = part.transaction
@@ -79,7 +79,7 @@ def described(slices: list[Slice]) -> list[tuple[Any, ...]]:
 
 
 def well_formed(slices: list[Slice]) -> None:
-    """A transaction is slices in a row: the first of them first, the last of them last."""
+    """Check that the slices of a transaction follow each other, from the first to the last."""
     inside = False
     for part in slices:
         assert part.first is not inside
@@ -88,7 +88,7 @@ def well_formed(slices: list[Slice]) -> None:
 
 @given(st.data())
 def test_reads(data):
-    """A stream cut anywhere gives the same changes, headers and ends as in one read."""
+    """A stream in any reads gives the same changes, headers and ends as in one read."""
     payloads = data.draw(streams())
 
     slices = assemble(data.draw(reads_of(payloads)))

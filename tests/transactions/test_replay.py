@@ -1,4 +1,4 @@
-"""A consumer of a stream that is replayed from any point, in any slices, gets each change once and in order."""
+"""A stream that is replayed from any point, in any slices, gives each change once and in order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def take(replay: ReplayFilter, slices) -> list[Slice]:
 
 
 def whole(slices) -> None:
-    """A transaction begins with the one slice that is first, and goes on until its last."""
+    """Check that each transaction begins with its only first slice, and ends with its last."""
     open_lsn = None
     for part in slices:
         if part.transaction is not None:
@@ -84,7 +84,7 @@ def whole(slices) -> None:
 
 @given(units=UNITS, replays=REPLAYS)
 def test_everything_comes_once(units, replays):
-    """Broken off anywhere and replayed from the end of any transaction before: each change once, in order."""
+    """If the stream breaks off anywhere and is replayed from the end of any transaction, each change comes once."""
     stream = history(units)
     replay, received = ReplayFilter(), []
     after, reached = LSN(0), LSN(0)
@@ -112,7 +112,7 @@ def test_taken_at_once(units, replays):
 
 @given(units=UNITS, replays=REPLAYS, dropped=st.sets(st.integers(0, 9)))
 def test_ordinals_with_gaps(units, replays, dropped):
-    """Slices of which a transformation has left changes out are replayed by ordinal, not by count."""
+    """Slices without the changes that a transformation left out are replayed by ordinal, not by count."""
 
     def thinned(slices):
         return [
@@ -128,7 +128,7 @@ def test_ordinals_with_gaps(units, replays, dropped):
 
 @given(units=UNITS, at_once=st.integers(1, 5), share=st.floats(0, 1))
 def test_what_a_consumer_has_at_the_start_does_not_come(units, at_once, share):
-    """A consumer that begins at the end of a transaction gets what comes after it."""
+    """A consumer that begins at the end of a transaction receives what comes after it."""
     stream = history(units)
     ends = [LSN(0), *stream.ends]
     after = ends[int(share * (len(ends) - 1))]
@@ -138,7 +138,7 @@ def test_what_a_consumer_has_at_the_start_does_not_come(units, at_once, share):
 
 @given(units=UNITS, at_once=st.integers(1, 5), count=st.integers(0, 40), again=st.integers(1, 5))
 def test_an_assembler_drops_the_same(units, at_once, count, again):
-    """An assembler that resumes after the slices of an earlier connection gives what the filter would let through."""
+    """An assembler that resumes drops the same changes as the filter."""
     stream = history(units)
     replay = ReplayFilter()
     before = take(replay, stream.again(at_once)[:count])
@@ -156,7 +156,7 @@ def test_an_assembler_drops_the_same(units, at_once, count, again):
 
 
 def test_a_replay_that_breaks_off_earlier():
-    """If a transaction breaks off at several places, the longest part counts as received."""
+    """If a transaction breaks off several times, the longest part counts as received."""
     stream = history([6])
     parts = stream.again(1)
     replay = ReplayFilter()
@@ -182,7 +182,7 @@ def test_new_records_nothing():
 
 
 def test_a_message_within_a_transaction():
-    """The transaction received in part goes on, even where a message's LSN says that it ended before."""
+    """A partly received transaction continues after a message whose LSN is later than its changes."""
     stream = history([4, "message"])
     parts = [part for part in stream.again(1) if part.changes or part.last]
     *rows, message = parts
@@ -200,7 +200,7 @@ def test_a_message_within_a_transaction():
 
 @given(units=UNITS, at_once=st.integers(1, 5), count=st.integers(0, 40))
 def test_recorded_twice(units, at_once, count):
-    """To record slices again, known ones before a transaction received in part included, changes nothing."""
+    """Recording known slices again changes nothing."""
     slices = history(units).again(at_once)[:count]
     replay = ReplayFilter()
     take(replay, slices)
@@ -211,7 +211,7 @@ def test_recorded_twice(units, at_once, count):
 
 
 def test_a_transaction_that_begins_where_the_last_one_ended():
-    """Commit records can be adjacent: one that starts at the end LSN of what was received is new."""
+    """A commit record that starts at the received end LSN is new, because commit records can be adjacent."""
     first, second = history([1, 2]).again()
     second = replace(second, transaction=replace(second.transaction, commit_lsn=first.end_lsn))
     replay = ReplayFilter()
@@ -230,7 +230,7 @@ def test_a_slice_without_changes():
 
 
 def test_known():
-    """A transaction is known whole, in part or not at all, by where its commit record begins."""
+    """The LSN of its commit record says whether a transaction is known whole, in part or not at all."""
     replay = ReplayFilter(LSN(0x20), LSN(0x30), 3)
     assert [None, 0, 3, 0] == [replay.known(lsn) for lsn in (0x1F, 0x20, 0x30, 0x31)]
 
@@ -291,7 +291,7 @@ def test_each_spooled_slice_alone(spooled):
 
 
 def test_spooled_changes_are_recorded_by_their_number(spooled):
-    """A stream that breaks off within spooled changes goes on where it was."""
+    """A stream that breaks off within spooled changes continues there."""
     parts = spooled()
     replay, received = ReplayFilter(), []
     for count in (2, 1, 4, 3, 100):

@@ -1,4 +1,4 @@
-"""A stream that is sent again: what is known is dropped, and the rest is the same as before."""
+"""When a stream is sent again, known changes are dropped, and the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiorepl.transactions.replay import ReplayFilter
 
 
 def transaction(commit_lsn: int, end_lsn: int, rows: int) -> list[bytes]:
-    """So many inserts."""
+    """Return a transaction of so many inserts."""
     inserts = [build.insert(relation=7, new=[str(row), None]) for row in range(rows)]
     begin, commit = (
         build.begin(final_lsn=commit_lsn, xid=3),
@@ -27,14 +27,14 @@ FIRST, SECOND, THIRD = transaction(0x10, 0x20, 2), transaction(0x30, 0x40, 3), t
     [(0, [0x10, 0x30, 0x50]), (0x10, [0x10, 0x30, 0x50]), (0x20, [0x30, 0x50]), (0x60, [])],
 )
 def test_after(int_wired, after, expected):
-    """Transactions that ended by then are dropped whole; one whose commit record begins just there is not."""
+    """Transactions that ended at or before the position are dropped; one whose commit record begins there is not."""
     slices = int_wired(resume=ReplayFilter(LSN(after))).feed(*FIRST, *SECOND, *THIRD)
 
     assert expected == [part.transaction.commit_lsn for part in slices]
 
 
 def test_after_in_pieces(int_wired, shape):
-    """What is dropped leaves no empty slices behind, however it is cut."""
+    """Dropped transactions leave no empty slices, however they are cut."""
     slices = int_wired(resume=ReplayFilter(LSN(0x20))).each(*FIRST, *THIRD)
 
     assert [(0x50, [0], True, None), (0x50, [], False, 0x60)] == shape(slices)
@@ -45,7 +45,7 @@ def test_after_in_pieces(int_wired, shape):
     [(0, [0, 1, 2], True), (1, [1, 2], False), (2, [2], False), (3, [], False)],
 )
 def test_partial(int_wired, shape, known, ordinals, first):
-    """Of the transaction under way the known changes are dropped, the others keep their ordinals."""
+    """The known changes of a partly received transaction are dropped; the others keep their ordinals."""
     resume = ReplayFilter(LSN(0x20), LSN(0x30), known)
 
     slices = int_wired(resume=resume).feed(*FIRST, *SECOND, *THIRD)
@@ -54,14 +54,14 @@ def test_partial(int_wired, shape, known, ordinals, first):
 
 
 def test_partial_in_pieces(int_wired, shape):
-    """The same when every message comes by itself."""
+    """The same holds if every message is a read of its own."""
     slices = int_wired(resume=ReplayFilter(LSN(0x20), LSN(0x30), 2)).each(*SECOND)
 
     assert [(0x30, [2], False, None), (0x30, [], False, 0x40)] == shape(slices)
 
 
 def test_partial_of_every_kind(int_wired):
-    """Truncates and logical messages count among the known changes as rows do."""
+    """Truncates and logical messages count as known changes, too."""
     contents = [
         build.truncate(relations=[7]),
         build.message(lsn=0x28, prefix="p"),
@@ -76,14 +76,14 @@ def test_partial_of_every_kind(int_wired):
 
 
 def test_another_transaction_than_the_one_under_way(int_wired, shape):
-    """If the transaction does not come again, nothing of another one is dropped in its stead."""
+    """If the partly received transaction is not sent again, no other loses changes."""
     slices = int_wired(resume=ReplayFilter(LSN(0x20), LSN(0x38), 2)).feed(*SECOND)
 
     assert [(0x30, [0, 1, 2], True, 0x40)] == shape(slices)
 
 
 def test_messages_that_are_not_transactional(int_wired, shape):
-    """They are known up to the resumed position, by their own LSN."""
+    """Non-transactional messages are known up to the resumed position, by their own LSN."""
     int_wire = int_wired(resume=ReplayFilter(LSN(0x20)))
 
     slices = int_wire.feed(*(build.message(transactional=False, lsn=lsn) for lsn in (0x1F, 0x20, 0x21)))
@@ -92,7 +92,7 @@ def test_messages_that_are_not_transactional(int_wired, shape):
 
 
 def test_what_is_dropped_still_describes(int_wired):
-    """Relations described within dropped transactions hold for the rows that follow."""
+    """Relations that dropped transactions described are valid for later rows."""
     described = build.relation(oid=8, name="items", columns=[build.column("sku")])
     int_wire = int_wired(resume=ReplayFilter(LSN(0x20)))
 
@@ -105,7 +105,7 @@ def test_what_is_dropped_still_describes(int_wired):
 
 
 def test_open_while_dropping(int_wired):
-    """A transaction that is dropped is under way all the same: a keepalive within it is no end."""
+    """``open`` is true within a dropped transaction, so that a keepalive ends nothing."""
     int_wire = int_wired(resume=ReplayFilter(LSN(0x20)))
 
     assert [] == int_wire.feed(*FIRST[:-1])

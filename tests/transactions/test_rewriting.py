@@ -1,4 +1,4 @@
-"""Changes with other columns: read back as they were set, by every reader, and nothing else is touched."""
+"""Changes with other columns are read as they were set by every reader; nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INT4, NUMERIC, JSONB, INT4_ARRAY, TEXT_ARRAY, BOOL = 23, 1700, 3802, 1007, 1009,
 
 
 def changes_of(*, identity: str = "d", binary: bool = False):
-    """An insert, an update that changed its key (or of a whole old row), and a delete."""
+    """Return an insert, an update that changed its key (or of a whole old row), and a delete."""
     stream = Stream(binary=binary)
     table = stream.table(
         "t", column("id", INT4, key=True), column("note"), column("large"), replica_identity=identity
@@ -40,7 +40,7 @@ def changes_of(*, identity: str = "d", binary: bool = False):
 
 @pytest.mark.parametrize("identity", ["d", "f"])
 def test_set_and_added(identity):
-    """Of the new row; the old one, the key, and what was not sent stay."""
+    """Columns of the new row are set and added; the old row, the key and unsent columns stay."""
     insert, update, _ = changes_of(identity=identity)
     for change in (insert, update):
         made = change.with_columns({"note": "other", "score": 7})
@@ -58,7 +58,7 @@ def test_set_and_added(identity):
 
 
 def test_the_change_itself_stays_as_it_was():
-    """Other sinks have it too."""
+    """The original change is unchanged, because other sinks have it, too."""
     insert, *_ = changes_of()
     before = NativeFormat().event(insert)
     insert.with_columns({"note": None, "more": 1})
@@ -66,7 +66,7 @@ def test_the_change_itself_stays_as_it_was():
 
 
 def test_its_bytes_say_the_same():
-    """Decoded anew by its own description, as a journal or a dead letter would."""
+    """The bytes decode to the new values, as a journal or a dead letter needs."""
     for change in changes_of(identity="f")[:2]:
         made = change.with_columns({"note": "other", "score": Decimal("1.50")})
         decoder = Decoder()
@@ -99,14 +99,14 @@ VALUES = {
 @pytest.mark.parametrize(("given_", "read"), VALUES.values(), ids=list(VALUES))
 @pytest.mark.parametrize("binary", [False, True])
 def test_an_added_column_has_the_type_of_its_value(given_, read, binary):
-    """And reads back as it was given."""
+    """An added column has the type of its value."""
     insert, *_ = changes_of(binary=binary)
     assert read == insert.with_columns({"added": given_}).new["added"]
 
 
 @given(st.lists(st.one_of(st.none(), st.text(st.characters(exclude_characters="\0", codec="utf-8")))))
 def test_lists_for_arrays(values):
-    """Become array literals, whatever is in them."""
+    """Lists become array literals, whatever they contain."""
     stream = Stream()
     table = stream.table("t", column("id", INT4, key=True), column("tags", TEXT_ARRAY))
     stream.transaction(table.insert("1", "{}"))
@@ -115,7 +115,7 @@ def test_lists_for_arrays(values):
 
 
 def test_nested_lists_and_numbers():
-    """In arrays of numbers, of any dimension."""
+    """Nested lists and numbers become arrays of any dimension."""
     stream = Stream()
     table = stream.table("t", column("a", INT4_ARRAY), column("j", JSONB), replica_identity="n")
     stream.transaction(table.insert("{}", "{}"))
@@ -125,14 +125,14 @@ def test_nested_lists_and_numbers():
 
 
 def test_one_description_for_all_rows():
-    """Formats prepare once for each: rows with the same columns added share theirs."""
+    """Rows with the same columns added share one description, for which formats prepare once."""
     insert, update, _ = changes_of()
     assert insert.with_columns({"x": 1}).layout is update.with_columns({"x": 2}).layout
     assert insert.with_columns({"x": 1}).layout is not update.with_columns({"x": "text"}).layout
 
 
 def test_what_cannot_be_set():
-    """A delete's columns, and values that have no text; the value is not told."""
+    """Columns of a delete, and values without a text form, cannot be set; the error has no value."""
     insert, _, delete = changes_of()
     with pytest.raises(TypeError, match="a delete has no new row"):
         delete.with_columns({"note": "x"})

@@ -1,4 +1,4 @@
-"""A row: a mapping from names to values that are read when they are asked for."""
+"""A row is a mapping of names to values that are decoded when they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = build.delete(relation=7, old=["1", "not the key's"])
 
 
 def test_a_row_is_a_mapping(one_change):
-    """What can be done with a mapping can be done with a row; it reads in the order of the table's columns."""
+    """A row has every method of a mapping, in the order of the table's columns."""
     row = one_change(GOOD).new
 
     assert isinstance(row, Mapping)
@@ -32,7 +32,7 @@ def test_a_row_is_a_mapping(one_change):
 
 
 def test_a_key_has_its_columns_only(one_change):
-    """An old key says nothing about other columns, whatever the server sent in their places."""
+    """An old key has its key columns only, whatever the server sent for the others."""
     row = one_change(KEY).old
 
     assert (["id"], 1, {"id": 1}) == (list(row), len(row), row)
@@ -42,13 +42,13 @@ def test_a_key_has_its_columns_only(one_change):
 
 
 def test_an_unknown_column(one_change):
-    """A column that the table does not have is a KeyError with its name."""
+    """An unknown column is a KeyError with its name."""
     with pytest.raises(KeyError, match="colour"):
         one_change(GOOD).new["colour"]
 
 
 def test_null_is_not_unchanged(one_change):
-    """NULL is None; what was not sent is UNCHANGED."""
+    """NULL is None; a column that was not sent is UNCHANGED."""
     row = one_change(build.insert(relation=7, new=[None, UNCHANGED])).new
 
     assert row["id"] is None
@@ -56,7 +56,7 @@ def test_null_is_not_unchanged(one_change):
 
 
 def test_a_row_is_lazy(one_change):
-    """A value that cannot be read harms nobody who does not ask for it."""
+    """A value that cannot be decoded raises only when it is read."""
     change = one_change(BAD)
     row = change.new
 
@@ -79,7 +79,7 @@ def test_a_value_that_cannot_be_read(one_change):
 
 
 def test_an_unreadable_key(one_change):
-    """The same for the old key."""
+    """The same holds for the old key."""
     change = one_change(build.delete(relation=7, old=["s3cr3t", None]))
 
     with pytest.raises(DataError, match=r"^public\.orders\.id: ") as caught:
@@ -94,7 +94,7 @@ def test_rows_without_columns(one_change):
 
 
 def rows(types, columns, *sent, binary=False):
-    """Inserted rows of a table, each sent in a transaction of its own."""
+    """Return inserted rows of a table, each from a transaction of its own."""
     decoder, assembler = Decoder(), Assembler(types, binary=binary)
     payloads = [build.relation(oid=9, name="t", columns=columns)]
     for place, values in enumerate(sent, 1):
@@ -108,7 +108,7 @@ def rows(types, columns, *sent, binary=False):
 
 
 def test_all_at_once_are_the_values_one_by_one():
-    """Walking values or items gives what asking for each column gives, in text and in binary."""
+    """``values`` and ``items`` give the same as reading each column, in text and in binary."""
     columns = [build.column("a", 23), build.column("b", 1700), build.column("c"), build.column("d", 23)]
     sent = ["1", "1.50", None, "-7"], [Binary(b"\0\0\0\5"), UNCHANGED, Binary(b"x"), "6"]
     for row in rows(Types(), columns, *sent, binary=True):
@@ -119,7 +119,7 @@ def test_all_at_once_are_the_values_one_by_one():
 
 
 def test_a_type_that_becomes_known_later():
-    """A row that is walked again after its types were looked up is read by them."""
+    """A row is decoded by types that were looked up since it was last read."""
     types = Types()
     (row,) = rows(types, [build.column("a", 70000)], ["{1,2}"])
     assert ["{1,2}"] == list(row.values())
@@ -129,7 +129,7 @@ def test_a_type_that_becomes_known_later():
 
 
 def test_walking_names_the_column_that_cannot_be_read():
-    """As asking for it does, and as little is said of its value."""
+    """``values`` raises the same error for a column as reading it, without its value."""
     columns = [build.column("a", 23), build.column("b", 1700)]
     (row,) = rows(Types(), columns, ["1", "s3cr3t"])
 
@@ -141,7 +141,7 @@ def test_walking_names_the_column_that_cannot_be_read():
 
 
 def test_a_type_made_of_itself_spoils_its_own_column_alone():
-    """The other columns are read all the same; walking all says which one it is."""
+    """A type that contains itself fails its own column only; ``values`` names it."""
     types = Types([TypeInfo(70001, "public", "loop", "d", element=70001)])
     (row,) = rows(types, [build.column("a", 23), build.column("b", 70001)], ["1", "x"], binary=False)
 

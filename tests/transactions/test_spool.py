@@ -1,4 +1,4 @@
-"""The spool: what goes in comes out, in one file that is no larger than what was in it at one time."""
+"""The spool returns what was written, from one file that is no larger than its content at any time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 10 * 
 
 
 def handles(folder: Path) -> list[str]:
-    """The files without a name that this process has open in a folder."""
+    """Return the unnamed files that this process has open in a folder."""
     found = []
     for handle in Path("/proc/self/fd").iterdir():
         try:
@@ -32,7 +32,7 @@ def handles(folder: Path) -> list[str]:
 
 
 def blocks(size: int) -> int:
-    """How many blocks take so many bytes."""
+    """Return how many blocks hold so many bytes."""
     return -(-size // BLOCK)
 
 
@@ -66,7 +66,7 @@ def test_what_goes_in_comes_out(steps):
 
 
 def test_one_file_without_a_name(tmp_path):
-    """Nobody else can open it; its space is free as soon as nothing is in it, and it is closed with the last extent."""
+    """The file has no name; its space is free once it is empty, and it is closed with the last extent."""
     spool = Spool(tmp_path)
     assert [] == handles(tmp_path)
     extents = [spool.write(b"x" * 10 * BLOCK) for _ in range(50)]
@@ -82,7 +82,7 @@ def test_one_file_without_a_name(tmp_path):
 
 
 def test_extents_that_other_threads_let_go_of(tmp_path):
-    """Nothing is lost or given out twice while one thread writes and others free."""
+    """Nothing is lost or used twice while one thread writes and others free."""
     spool, failures = Spool(tmp_path), []
     given_out = [queue.SimpleQueue() for _ in range(4)]
 
@@ -107,7 +107,7 @@ def test_extents_that_other_threads_let_go_of(tmp_path):
 
 
 def test_a_collection_within_the_spool(tmp_path, monkeypatch):
-    """An extent that is collected while the same thread takes blocks is free afterwards."""
+    """An extent that is garbage-collected while the same thread allocates blocks is free afterwards."""
     spool = Spool(tmp_path)
     held = [spool.write(b"a" * BLOCK), spool.write(b"b" * BLOCK)]
     usage = shutil.disk_usage
@@ -127,7 +127,7 @@ def test_a_collection_within_the_spool(tmp_path, monkeypatch):
 
 
 def test_content_that_the_disk_lost(tmp_path):
-    """A truncated file is an error, and no shorter content is returned."""
+    """A truncated file is an error, not shorter content."""
     spool = Spool(tmp_path)
     extent = spool.write(b"x" * 100)
     os.truncate(handles(tmp_path)[0], 10)
@@ -137,7 +137,7 @@ def test_content_that_the_disk_lost(tmp_path):
 
 @pytest.mark.parametrize("bit", [0, 399, 799])
 def test_content_that_the_disk_changed(tmp_path, bit):
-    """A changed byte is an error, and no other content is returned."""
+    """A changed byte is an error, not other content."""
     spool = Spool(tmp_path)
     extent = spool.write(bytes(100))
     with Path(handles(tmp_path)[0]).open("r+b") as file:
@@ -148,7 +148,7 @@ def test_content_that_the_disk_changed(tmp_path, bit):
 
 
 def test_reserve(tmp_path, monkeypatch):
-    """Some space is left for others on the same disk; blocks that are there already take none."""
+    """Some space of the disk is left to others; blocks that exist already need none."""
     usage = shutil.disk_usage(tmp_path)
     spool = Spool(tmp_path)
     kept = [spool.write(b"a"), spool.write(b"b")]

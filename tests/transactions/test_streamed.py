@@ -1,4 +1,4 @@
-"""Streamed transactions: blocks of several in turn, and what remains of each when it or a part of it rolls back."""
+"""Streamed transactions: interleaved blocks, and what remains after a whole or partial rollback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiorepl.testing import messages as build
 
 
 def test_whole_at_its_commit(cramped, say, told):
-    """Nothing comes before the commit, and then all of it in the order it was made."""
+    """Nothing is delivered before the commit, and then all changes in order."""
     before = cramped.feed(
         say.block(5, say.row("a", 5), say.row("b", 5)), say.block(5, say.row("c", 5), first=False)
     )
@@ -23,7 +23,7 @@ def test_whole_at_its_commit(cramped, say, told):
 
 
 def test_interleaved(cramped, say, told):
-    """Blocks that alternate go each to their own transaction, and these come in the order of their commits."""
+    """Interleaved blocks are assigned to their transactions, which are delivered in the order of their commits."""
     blocks = [
         say.block(xid, say.row(f"{xid}-{turn}", xid), first=turn == 0)
         for turn in range(3)
@@ -40,7 +40,7 @@ def test_interleaved(cramped, say, told):
 
 
 def test_among_plain_ones(cramped, say, told):
-    """A plain transaction between two blocks passes at once; the streamed one takes its place at its commit."""
+    """A plain transaction between two blocks is delivered at once; the streamed one at its commit."""
     blocks = say.block(5, say.row("a", 5)), say.block(5, say.row("c", 5), first=False)
 
     early = cramped.feed(blocks[0], say.plain(6, 0x10, say.row("b")), blocks[1])
@@ -50,7 +50,7 @@ def test_among_plain_ones(cramped, say, told):
 
 
 def test_attributed_by_the_block(wire, say, told):
-    """A row of a subtransaction belongs to the transaction whose block it stands in."""
+    """A row of a subtransaction belongs to the transaction of its block."""
     slices = wire.feed(say.block(5, say.row("a", 6), say.row("b", 7)), say.commit(5, 0x10))
 
     (part,) = slices
@@ -61,7 +61,7 @@ def test_attributed_by_the_block(wire, say, told):
 
 
 def test_header(wire, say):
-    """The commit brings LSN and time, and the blocks the origin."""
+    """The commit has LSN and time, and the blocks the origin."""
     wire.feed(say.block(5, build.origin(commit_lsn=0, name="north"), say.row("a", 5)))
 
     (part,) = wire.feed(build.stream_commit(xid=5, commit_lsn=0x10, end_lsn=0x18, commit_time=42))
@@ -77,12 +77,12 @@ def test_header(wire, say):
 
 
 def test_without_changes(wire, say, told):
-    """A streamed transaction that has nothing for us still has an end to acknowledge."""
+    """A streamed transaction without changes has an end LSN."""
     assert [(5, 0x18, [])] == told(wire.feed(say.block(5), say.commit(5, 0x10)))
 
 
 def test_first_segment_again(wire, say):
-    """A first segment of a transaction that has one means that its end was lost."""
+    """A second first segment is an error, because the end of the first transaction was lost."""
     wire.feed(say.block(5))
 
     with pytest.raises(ProtocolError, match=r"Stream Start.*first segment.*is set, but there were .*: 5"):
@@ -90,7 +90,7 @@ def test_first_segment_again(wire, say):
 
 
 def test_no_first_segment(wire, say):
-    """A later segment of a transaction that has none means that its beginning was lost."""
+    """A later segment of an unknown transaction is an error, because its beginning was lost."""
     with pytest.raises(
         ProtocolError, match=r"Stream Start.*first segment.*is not set, but there was no segment before: 5"
     ):
@@ -98,7 +98,7 @@ def test_no_first_segment(wire, say):
 
 
 def test_aborted(cramped, say, told):
-    """A transaction that rolled back leaves nothing, and its number may be used again."""
+    """A transaction that rolled back leaves nothing, and its xid can be used again."""
     cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6)), say.block(7, say.row("c", 7)))
 
     assert [] == cramped.feed(say.abort(5))
@@ -116,7 +116,7 @@ ABORTED = {
 
 @pytest.mark.parametrize(("subxids", "remain"), ABORTED.values(), ids=ABORTED)
 def test_subtransaction_aborted(cramped, say, told, subxids, remain):
-    """Just its own changes go, however often it is said, and one that sent nothing takes nothing away."""
+    """An abort of a subtransaction removes its own changes only, even if it is repeated or the subtransaction is empty."""
     cramped.feed(
         say.block(5, *(say.row(word, 5 if word[0] == "a" else 6) for word in ("a1", "a2", "b1", "b2")))
     )
@@ -128,7 +128,7 @@ def test_subtransaction_aborted(cramped, say, told, subxids, remain):
 
 @pytest.mark.parametrize("order", list(itertools.permutations([6, 7, 8])), ids=str)
 def test_nested_aborted_in_any_order(cramped, say, told, order):
-    """Subtransactions inside each other are gone whichever is named first."""
+    """Nested subtransactions are removed whichever abort comes first."""
     cramped.feed(
         say.block(5, say.row("a", 5), say.row("b", 6), say.row("c", 7), say.row("d", 8), say.row("e", 6))
     )
@@ -141,7 +141,7 @@ def test_nested_aborted_in_any_order(cramped, say, told, order):
 
 
 def test_inner_aborted_outer_kept(cramped, say, told):
-    """An inner subtransaction goes alone; what the outer one did before and after it stays."""
+    """An inner subtransaction is removed alone; the outer one keeps its changes before and after it."""
     cramped.feed(say.block(5, say.row("a", 6), say.row("b", 7)), say.abort(5, 7))
     cramped.feed(say.block(5, say.row("c", 6), first=False))
 
@@ -149,7 +149,7 @@ def test_inner_aborted_outer_kept(cramped, say, told):
 
 
 def test_late_abort_of_what_is_gone(cramped, say, told):
-    """When an inner abort is told after the outer one and after new changes, these are safe."""
+    """An inner abort after the outer one and after new changes removes none of these."""
     cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6), say.row("c", 7)), say.abort(5, 6))
     cramped.feed(say.block(5, say.row("d", 5), say.row("e", 8), first=False), say.abort(5, 7))
 
@@ -157,7 +157,7 @@ def test_late_abort_of_what_is_gone(cramped, say, told):
 
 
 def test_message_of_an_aborted_subtransaction(cramped, say, told):
-    """A transactional message is sent under the top level's xid, and goes with the changes that surround it."""
+    """A transactional message has the toplevel xid, and is removed with the changes around it."""
     message = build.message(lsn=1, content=b"m", xid=5)
     cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6), message), say.abort(5, 6))
 
@@ -166,7 +166,7 @@ def test_message_of_an_aborted_subtransaction(cramped, say, told):
 
 @pytest.mark.parametrize("cut", range(10))
 def test_cut_anywhere_in_the_spool(wired, say, told, small_slices, cut):
-    """Wherever in chunks, or in memory behind them, a subtransaction began: what came before it stays whole."""
+    """Wherever an aborted subtransaction began, in chunks or in memory, the changes before it stay."""
     wire = wired(**small_slices, budget=1700)
     words = [f"row-{place}" for place in range(10)]
     wire.feed(say.block(5, *(say.row(word, 5 if place < cut else 6) for place, word in enumerate(words))))
@@ -178,7 +178,7 @@ def test_cut_anywhere_in_the_spool(wired, say, told, small_slices, cut):
 
 
 def test_parallel_aborts(wired, say, told):
-    """Under parallel an abort carries LSN and time, and means the same."""
+    """An abort with LSN and time, as under ``parallel``, has the same effect."""
     wire = wired(streaming=Streaming.PARALLEL)
     wire.feed(say.block(5, say.row("a", 5), say.row("b", 6)))
 
@@ -189,7 +189,7 @@ def test_parallel_aborts(wired, say, told):
 
 @pytest.mark.parametrize("end", ["commit", "abort", "prepare"])
 def test_ends_of_the_unknown(wire, say, end):
-    """The end of a transaction that does not stream, or no longer, means that something was lost."""
+    """The end of an unknown streamed transaction is an error, because something was lost."""
     ends = {
         "commit": say.commit(5, 0x10),
         "abort": say.abort(5),
@@ -202,14 +202,14 @@ def test_ends_of_the_unknown(wire, say, end):
 
 
 def test_subtransaction_of_the_unknown(wire, say, told):
-    """PostgreSQL 18 tells that a subtransaction rolled back also where it streamed nothing of the whole."""
+    """PostgreSQL 18 also reports the abort of a subtransaction of which nothing was streamed."""
     slices = wire.feed(say.abort(5, 6), say.block(5, say.row("a", 5)), say.commit(5, 0x10))
 
     assert [(5, 0x18, ["a"])] == told(slices)
 
 
 def test_messages_that_are_not_transactional(cramped, say, told):
-    """They are delivered at once, in a block too, and stay when the transaction rolls back."""
+    """Non-transactional messages are delivered at once, within a block, too, and survive its rollback."""
 
     def message(lsn: int, xid: int | None = None) -> bytes:
         return build.message(transactional=False, lsn=lsn, content=b"m", xid=xid)

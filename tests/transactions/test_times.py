@@ -1,4 +1,4 @@
-"""Commit times: PostgreSQL's microseconds since 2000, as datetimes."""
+"""PostgreSQL's microseconds since 2000 as datetimes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     ],
 )
 def test_to_datetime(microseconds, expected):
-    """To the microsecond, before and after the epoch, in UTC."""
+    """The datetime is exact to the microsecond, before and after the epoch, in UTC."""
     assert (expected, UTC) == (to_datetime(microseconds), to_datetime(microseconds).tzinfo)
 
 
 @given(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-9, minutes=30))])))
 def test_round_trip(moment):
-    """Every moment that a datetime can hold comes back the same, from any zone."""
+    """Every datetime, from any time zone, has the same instant after a round trip."""
     try:
         expected = moment.astimezone(UTC)
     except OverflowError:  # within hours of year 1 or 9999 in another zone
@@ -46,7 +46,7 @@ def test_round_trip(moment):
 
 @pytest.mark.parametrize("microseconds", [2**63 - 1, -(2**63)])
 def test_no_such_year(microseconds):
-    """Outside of the years 1 to 9999 there is no datetime, and it says so."""
+    """A time outside of the years 1 to 9999 is an error that says so."""
     with pytest.raises(OverflowError):
         to_datetime(microseconds)
 
@@ -61,14 +61,14 @@ def test_no_such_year(microseconds):
     ],
 )
 def test_commits_beyond_what_python_has_years_for(microseconds, text, moment):
-    """A commit by a clock that is thousands of years ahead is told, and is as late for Python as a datetime can be."""
+    """A commit time after the year 9999 is the latest datetime."""
     assert text == iso_time(microseconds)
     assert moment == Transaction(5, LSN(16), microseconds).commit_time
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_any_commit_time_is_text(microseconds):
-    """Every time that the wire can carry has a text, and later ones are later."""
+    """Every time that the protocol can carry has a text, and later ones are later."""
     year, _, rest = iso_time(microseconds).rpartition("-")[0].rpartition("-")
     later, _, further = (
         iso_time(min(microseconds + 86_400_000_000 * 366, 2**63 - 1)).rpartition("-")[0].rpartition("-")
@@ -78,7 +78,7 @@ def test_any_commit_time_is_text(microseconds):
 
 @pytest.mark.parametrize("name", ["native", "debezium", "cloudevents", "wal2json", "pretty"])
 def test_in_every_format(name):
-    """Events of a commit beyond the year 9999 are written in every format."""
+    """Every format writes events of a commit after the year 9999."""
     time = 9_223_371_331_199_999_999
     payloads = [
         build.begin(final_lsn=16, commit_time=time, xid=5),

@@ -1,4 +1,4 @@
-"""Every state, every message: what the table allows is taken, everything else is refused with its own guard."""
+"""Every state and every message: the table accepts the message, or a guard rejects it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PAIRS = [(state, kind) for state in State for kind in KINDS]
 
 
 def name(case: object) -> str:
-    """For the tests' ids."""
+    """Return the id of a test case."""
     return case.name if isinstance(case, State) else getattr(case, "__name__", "?")
 
 
 @pytest.fixture
 def message(wire):
-    """A message of a kind, as the decoder makes it; the transactions and gids it names are there."""
+    """Return a message of a kind, as the decoder makes it; its transaction and gid exist."""
     row = build.insert(relation=7, new=["1", None])
     update, delete = build.update(relation=7, new=["1", None]), build.delete(relation=7, old=["1", None])
     prepared = {"prepare_lsn": 16, "end_lsn": 24, "xid": 5, "gid": "g"}
@@ -70,7 +70,7 @@ def message(wire):
 
 @pytest.fixture
 def brought(wire, say):
-    """An assembler in a state: with one transaction that streams and one that is prepared."""
+    """Return an assembler in a state, with one streamed and one prepared transaction."""
 
     def brought(state: State):
         wire.feed(say.block(9, say.row("a", 9)), say.prepare("waiting", 4, 8, say.row("b")))
@@ -88,7 +88,7 @@ def brought(wire, say):
 
 @pytest.mark.parametrize(("state", "kind"), [pair for pair in PAIRS if pair in LEGAL], ids=name)
 def test_legal(brought, message, state, kind):
-    """What is in the table is taken, and leads to the state that the table says."""
+    """A message in the table is accepted, and leads to the state in the table."""
     assembler = brought(state)
 
     assembler.feed([message(kind)])
@@ -99,7 +99,7 @@ def test_legal(brought, message, state, kind):
 
 @pytest.mark.parametrize(("state", "kind"), [pair for pair in PAIRS if pair not in LEGAL], ids=name)
 def test_illegal(brought, message, state, kind):
-    """What is not in the table is refused by its guard, which names the message, and changes nothing."""
+    """Any other message is rejected by its guard, which names the message, and changes nothing."""
     assembler = brought(state)
     waiting = len(assembler.in_progress), assembler.in_progress.memory
 
@@ -113,7 +113,7 @@ def test_illegal(brought, message, state, kind):
 
 
 def test_what_came_before_is_rescued(brought, message, told):
-    """Behind a message out of order, what was complete before it can still be had, and nothing else."""
+    """After a message out of order exactly what was complete before it can be delivered."""
     assembler = brought(State.BETWEEN)
     good = [message(kind) for kind in (m.Begin, m.Insert, m.Commit)]
 
@@ -126,7 +126,7 @@ def test_what_came_before_is_rescued(brought, message, told):
 
 @pytest.mark.parametrize("state", State)
 def test_a_transactional_message_outside(brought, state):
-    """A message that says to be of a transaction must stand in one."""
+    """A transactional message outside of a transaction is rejected."""
     assembler = brought(state)
     message = Decoder().decode(build.message(lsn=1))
 
@@ -139,7 +139,7 @@ def test_a_transactional_message_outside(brought, state):
 
 
 def test_guards_are_for_what_is_illegal():
-    """No guard stands where a message is legal, and each of the others speaks of its own state."""
+    """Guards exist for illegal messages only, and each speaks of its own state."""
     assert set() == _GUARDS.keys() & LEGAL
     assert set() == LEGAL - set(PAIRS)
     unguarded = [pair for pair in PAIRS if pair not in LEGAL and pair not in _GUARDS]

@@ -1,4 +1,4 @@
-"""Sessions at work on a real server, thrown by dice, and short ways to read what the server sends of it."""
+"""Random sessions on a real server, and short ways to read what it sends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Event = tuple[Any, ...]
 
 
 class Session:
-    """A connection in a transaction. A write that would have to wait for another session fails, and is rolled back."""
+    """A connection in a transaction. A write that would wait for another session fails, and is rolled back."""
 
     def __init__(self, connection: asyncpg.Connection, dice: Random) -> None:
         self.connection = connection
@@ -33,7 +33,7 @@ class Session:
 
     @property
     def wrote(self) -> bool:
-        """Whether there is something to commit."""
+        """Return whether there is something to commit."""
         return any(self._wrote)
 
     async def begin(self) -> None:
@@ -41,12 +41,12 @@ class Session:
         self.open, self._wrote = True, [False]
 
     async def end(self, statement: str) -> None:
-        """COMMIT, ROLLBACK or PREPARE TRANSACTION."""
+        """Run COMMIT, ROLLBACK or PREPARE TRANSACTION."""
         await self.connection.execute(statement)
         self.open = False
 
     async def write(self, statement: str) -> None:
-        """Sometimes in a subtransaction of its own."""
+        """Write, sometimes in a subtransaction."""
         inside = self._dice.random() < 0.3
         try:
             if inside:
@@ -64,7 +64,7 @@ class Session:
                 await self.end("ROLLBACK")
 
     async def message(self, prefix: str) -> None:
-        """Not in a subtransaction: a stream does not say whose message it is, and whether rows come before it."""
+        """Write a message, not in a subtransaction: a stream does not name it, nor whether rows come before it."""
         if len(self._wrote) == 1:
             await self.connection.execute("SELECT pg_logical_emit_message(true, $1, 'm')", prefix)
 
@@ -97,7 +97,7 @@ class Load:
         self._count = 0
 
     async def run(self, steps: int) -> None:
-        """So many steps, and then an end of everything."""
+        """Do so many steps, and end all transactions."""
         for _ in range(steps):
             session = self._dice.choice(self._sessions)
             await (self._step(session) if session.open else session.begin())
@@ -170,12 +170,12 @@ class Load:
 
 
 def events_of(slices: Iterable[Slice]) -> list[Event]:
-    """The changes: where in which transaction, what, and the values."""
+    """Return the changes: their place in which transaction, what, and the values."""
     return [event(change) for part in slices for change in part.changes]
 
 
 def event(change: Any) -> Event:
-    """One of them."""
+    """Return one change: its place in which transaction, what, and the values."""
     header = change.transaction
     at = (None, change.lsn) if header is None else (header.xid, header.commit_lsn)
     match change.kind:
@@ -196,7 +196,7 @@ def server(request: pytest.FixtureRequest, server: Any, servers: Any) -> Any:
 
 @pytest.fixture
 async def connections(database: str):
-    """As many connections as are asked for; writes there do not wait for locks."""
+    """A factory of connections whose writes do not wait for locks."""
     opened: list[asyncpg.Connection] = []
     settings = {"lock_timeout": "5ms"}
 
@@ -211,7 +211,7 @@ async def connections(database: str):
 
 @pytest.fixture
 async def tables(connections) -> asyncpg.Connection:
-    """Two published tables, by the connection that made them."""
+    """Two published tables, and the connection that created them."""
     (connection,) = await connections(1)
     await connection.execute("SET lock_timeout = 0")  # what autovacuum holds is waited for
     for table in TABLES:
@@ -222,7 +222,7 @@ async def tables(connections) -> asyncpg.Connection:
 
 @pytest.fixture
 def load(connections, slot_name: str) -> Callable[[int, int], Any]:
-    """Sessions that do so many steps, thrown by a seed."""
+    """A factory of sessions that do so many random steps."""
 
     async def load(seed: int, steps: int) -> Load:
         dice = Random(seed)
@@ -235,7 +235,7 @@ def load(connections, slot_name: str) -> Callable[[int, int], Any]:
 
 @pytest.fixture
 def deliver(database: str, tmp_path: Path):
-    """The slices that a pipeline gives a sink, from a slot until now."""
+    """Return the slices that a pipeline delivers from a slot, up to now."""
 
     async def deliver(slot: str, **options: Any) -> list[Slice]:
         sink = MemorySink()
@@ -248,7 +248,7 @@ def deliver(database: str, tmp_path: Path):
 
 @pytest.fixture
 def plain(tables: asyncpg.Connection):
-    """The slices of what the server's SQL function tells in the first version of the protocol."""
+    """Return the slices of the server's SQL function with protocol version 1."""
 
     async def plain(slot: str) -> list[Slice]:
         # A message that is not transactional is not flushed by itself, and only what is flushed is decoded.

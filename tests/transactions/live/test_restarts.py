@@ -1,4 +1,4 @@
-"""Connections that are cut and processes that end, ours and the server's, while transactions stream or are prepared."""
+"""Connections are cut, and client or server restart, while transactions are streamed or prepared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.2)
 async def test_cut_at_random(
     server, tables, connections, slot_name, database, tmp_path, load, plain, events, streaming
 ):
-    """However often the server ends the connection while sessions are at work: every change once, in order."""
+    """However often the server ends the connection, every change is delivered once and in order."""
     seed = secrets.randbelow(1_000_000)
     dice = Random(seed)
     (watcher,) = await connections(1)
@@ -70,7 +70,7 @@ async def test_cut_at_random(
 
 
 class Scenario:
-    """A transaction that is prepared, others beside it, and a consumer that may end and begin again at any point."""
+    """A prepared transaction, others beside it, and a consumer that may restart at any point."""
 
     def __init__(
         self, server: EmbeddedServer, database: str, slot: str, sink: MemorySink, streaming: str
@@ -83,14 +83,14 @@ class Scenario:
         self._stack = contextlib.AsyncExitStack()
 
     async def execute(self, *statements: str) -> None:
-        """All in one session."""
+        """Run statements in one session."""
         connection = await asyncpg.connect(self.dsn)
         for statement in statements:
             await connection.execute(statement)
         await connection.close()
 
     async def fetch(self, query: str) -> LSN:
-        """One LSN."""
+        """Return one LSN."""
         connection = await asyncpg.connect(self.dsn)
         lsn = LSN.parse(await connection.fetchval(query))
         await connection.close()
@@ -108,7 +108,7 @@ class Scenario:
         return await self.fetch(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots {where}")
 
     async def start(self) -> None:
-        """A consumer begins."""
+        """Start a consumer."""
         source = Source(
             self.dsn,
             slot=self.slot,
@@ -123,11 +123,11 @@ class Scenario:
         await self._stack.enter_async_context(self._pipeline)
 
     async def stop(self) -> None:
-        """It ends, in good order."""
+        """Stop the consumer in order."""
         await self._stack.aclose()
 
     async def restart(self, who: str) -> None:
-        """Of us, of the server by a crash, or of both."""
+        """Restart the consumer, the server by a crash, or both."""
         if who == "us":
             await self.stop()
             await self.start()
@@ -140,7 +140,7 @@ class Scenario:
             await self.start()
 
     async def other(self, number: int) -> None:
-        """Another transaction commits, and is durable with the sink."""
+        """Commit another transaction, and wait until it is durable in the sink."""
         await self.execute(f"INSERT INTO items VALUES ({number})")
         end = await self.wal()
         async with asyncio.timeout(90):
@@ -149,20 +149,20 @@ class Scenario:
             await self.sink.wait_until_durable(self.sink.batches[-1].end_lsn or end)
 
     def rows(self) -> list[int]:
-        """What came, in order, as often as it came."""
+        """Return the delivered rows, in order and with duplicates."""
         return [change.new["id"] for change in self.sink.changes]
 
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[EmbeddedServer]:
-    """A server that may be stopped."""
+    """A server that the test may stop."""
     with EmbeddedServer(settings={"debug_logical_replication_streaming": "immediate"}) as server:
         yield server
 
 
 @pytest.fixture
 async def story(own_server: EmbeddedServer, slot_name: str) -> AsyncIterator:
-    """A database with a two-phase slot; the consumer is started by the test."""
+    """A database with a two-phase slot; the test starts the consumer."""
     stories: list[Scenario] = []
     database = f"story_{slot_name[-8:]}"
 
@@ -192,7 +192,7 @@ POINTS = ["prepared", "others committed", "decided", "committed"]
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("who", ["us", "server", "both"])
 async def test_prepared_before_committed_after(story, slot_name, who, point, keeps_position):
-    """Its rows come when it commits, once, wherever between a restart falls; until then its PREPARE is unconfirmed."""
+    """The rows are delivered once, at the commit, wherever the restart is; until then the PREPARE is not confirmed."""
     story = await story(
         keeps_position=keeps_position, streaming=Random(f"{who}{point}").choice(["off", "on"])
     )
@@ -238,7 +238,7 @@ async def test_prepared_before_committed_after(story, slot_name, who, point, kee
 
 @pytest.mark.parametrize("keeps_position", [True, False], ids=["position", "no position"])
 async def test_a_gid_again_after_a_restart(story, slot_name, keeps_position):
-    """A gid that was committed and is prepared anew is held anew, from its own PREPARE on."""
+    """A gid that was committed and prepared again is held from its new PREPARE on."""
     story = await story(keeps_position=keeps_position, streaming="on")
     gid = slot_name[-8:]
     await story.start()
@@ -258,7 +258,7 @@ async def test_a_gid_again_after_a_restart(story, slot_name, keeps_position):
 
 
 async def test_rolled_back_after_a_restart(story, slot_name):
-    """What is rolled back after a restart never comes, and holds nothing any longer."""
+    """A transaction that is rolled back after a restart is never delivered, and holds nothing."""
     story = await story(keeps_position=True, streaming="on")
     gid = slot_name[-8:]
     await story.start()

@@ -1,4 +1,4 @@
-"""Random sessions on a real server: however they are streamed, what comes is what the server says was committed."""
+"""Random sessions on a real server: every way of streaming delivers what the server says was committed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SETTINGS = {
 
 @pytest.fixture
 def seed(request) -> int:
-    """Another one each time; a failure prints it."""
+    """A random seed; a failure prints it."""
     seed = secrets.randbelow(1_000_000)
     print(f"seed {seed}")
     return seed
 
 
 async def make_slots(tables: asyncpg.Connection, slot: str, version: int) -> dict[str, dict[str, object]]:
-    """Slots for each way to be sent the same, made before anything is written; slot to options."""
+    """Create a slot for each way of streaming before anything is written; return the options by slot."""
     slots: dict[str, dict[str, object]] = {}
     for streaming in ("off", "on", "parallel")[: 3 if version >= 16 else 2]:
         for setting in SETTINGS if version >= 16 else ["small"]:
@@ -100,7 +100,7 @@ async def test_every_way_to_be_sent(seed, server, tables, slot_name, load, deliv
 
 @pytest.mark.parametrize("server", [16, 18], indirect=True)
 async def test_it_is_streamed(server, tables, slot_name, load):
-    """The load of these tests makes the server stream, abort what it streamed, and prepare what it streamed."""
+    """The load of these tests makes the server stream, abort and prepare streamed transactions."""
     await tables.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, true)", slot_name)
     await load(1, 3 * STEPS)
 
@@ -116,7 +116,7 @@ async def test_it_is_streamed(server, tables, slot_name, load):
 
 @pytest.mark.parametrize("server", [15], indirect=True)
 async def test_as_test_decoding_says(seed, server, tables, slot_name, load, deliver, events):
-    """The server's own output plugin for tests, which has nothing to do with pgoutput, tells the same."""
+    """The server's plugin test_decoding, which is independent of pgoutput, reports the same changes."""
     slots = await make_slots(tables, slot_name, server.version)
     await tables.execute(
         "SELECT pg_create_logical_replication_slot($1, 'test_decoding')", f"{slot_name[-8:]}_td"
@@ -140,7 +140,7 @@ async def test_as_test_decoding_says(seed, server, tables, slot_name, load, deli
 
 @pytest.mark.parametrize("server", [15, 16, 18], indirect=True)
 async def test_columns_published_meanwhile(tables, connections, slot_name, deliver, events):
-    """A stream that began before a publication changed does not bring the old form of its tables back at its commit."""
+    """A stream that began before a publication changed does not restore the old form of its tables at its commit."""
     await tables.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
     (writer,) = await connections(1)
     async with writer.transaction():

@@ -1,4 +1,4 @@
-"""Tables that were described within a streamed transaction, once that transaction is prepared."""
+"""Tables that were described within a streamed transaction that is then prepared."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def test_switched_on(server, tables, slot_name, deliver, delivered, stream
 
 @pytest.mark.parametrize("delivered", [False, True], ids=["held", "delivered"])
 async def test_rolled_back(tables, slot_name, deliver, delivered):
-    """Prepared before the switch and rolled back after it: nothing comes of it, and nothing is held for it."""
+    """A transaction that is prepared before the switch and rolled back after it delivers nothing and holds nothing."""
     gid = f"early {slot_name[-8:]}"
     options = {"two_phase": True, "deliver_prepared": delivered}
     await tables.execute(SLOT, slot_name)

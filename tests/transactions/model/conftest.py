@@ -1,4 +1,4 @@
-"""A model of a server's sessions: they write WAL, and say what of it counts. It knows nothing of messages."""
+"""A model of a server's sessions, which write WAL and know which of it counts. It knows no messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLES = (1, 2)
 
 @dataclass
 class Frame:
-    """A (sub)transaction that is open: what it and those released into it did."""
+    """An open (sub)transaction with its changes and those of released subtransactions."""
 
     xid: int
     done: list[tuple[Any, ...]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Record:
 
 
 class World:
-    """Sessions by the xid of their transaction. What cannot be done just now is not done."""
+    """Sessions by the xid of their transaction. A step that is impossible at the moment is skipped."""
 
     def __init__(self) -> None:
         self.wal: list[Record] = []
@@ -53,25 +53,27 @@ class World:
             self.sessions[top] = [Frame(top)]
 
     def write(self, top: int, table: int, kind: str) -> None:
-        """A row, or a table emptied."""
+        """Write a row, or truncate a table."""
         if not self._locked(top, table, exclusively=kind == "truncate"):
             columns = self._view(top, table)
             values = tuple(f"{self._number()}" for _ in columns)
             self._do(top, "change", (kind, table, columns, () if kind == "truncate" else values))
 
     def alter(self, top: int, table: int) -> None:
-        """Another column."""
+        """Add a column."""
         if not self._locked(top, table, exclusively=True):
             self._do(top, "alter", ("alter", table, f"c{self._number()}"))
 
     def message(self, top: int) -> None:
-        """A transactional message. A subtransaction writes a row first, for a stream does not say whose message it is."""
+        """Write a transactional message. A subtransaction writes a row first, because a stream does not name a message's
+        subtransaction.
+        """
         frames = self.sessions[top]
         if len(frames) == 1 or any(done[0] not in ("alter", "message") for done in frames[-1].done):
             self._do(top, "message", ("message", f"{self._number()}"))
 
     def message_now(self) -> None:
-        """One that is not."""
+        """Write a non-transactional message."""
         record = self._log("message now", 0, 0, f"{self._number()}")
         self.told.append(("message", None, record.end, None, [("message", record.about)]))
 
@@ -108,7 +110,7 @@ class World:
             self.told.append(("prepare", top, record.lsn, gid, _changes(whole)))
 
     def decide(self, gid: str, *, commit: bool) -> None:
-        """COMMIT PREPARED or ROLLBACK PREPARED."""
+        """Run COMMIT PREPARED or ROLLBACK PREPARED."""
         if gid in self.prepared:
             whole, prepared = self.prepared.pop(gid)
             kind = "commit prepared" if commit else "rollback prepared"
@@ -119,7 +121,7 @@ class World:
                 self.told.append((kind, whole.xid, record.end, gid, []))
 
     def step(self, dice: Random) -> None:
-        """Anything."""
+        """Do any step."""
         top = dice.choice([*self.sessions, 0])
         gid = f"g{dice.randrange(3)}"
         if top == 0:
@@ -149,14 +151,14 @@ class World:
                 self.write(top, dice.choice(TABLES), kind)
 
     def end(self) -> None:
-        """Nothing stays open."""
+        """End all transactions."""
         for top in list(self.sessions):
             self.commit(top)
         for gid in list(self.prepared):
             self.decide(gid, commit=True)
 
     def expected(self, *, delivered: bool = False, two_phase: bool = True) -> list[tuple[Any, ...]]:
-        """What a consumer gets; prepared transactions when they are prepared if they are ``delivered`` then."""
+        """Return what a consumer receives; prepared transactions at their PREPARE if they are ``delivered`` then."""
         if delivered:
             ends = ("commit prepared", "rollback prepared")
             units = [(*unit[:4], []) if unit[0] in ends else unit for unit in self.told]

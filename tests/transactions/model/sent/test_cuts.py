@@ -1,4 +1,4 @@
-"""A stream that is cut at any message and asked for again: nothing twice, nothing lost."""
+"""A stream that is cut at any message and requested again delivers each change once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Consumer:
 
 @pytest.fixture
 def turned(world):
-    """A world with every kind of transaction in it, by its seed."""
+    """Return a world with every kind of transaction, by its seed."""
 
     def turned(seed: int):
         dice, turned = Random(seed), world()
@@ -62,7 +62,7 @@ def streaming(request) -> Streaming:
 
 
 def test_at_every_message(turned, sender, reader, units, streaming, tmp_path):
-    """Cut behind any message and begun anew where prepared transactions allow it: each change once, in order."""
+    """If the stream is cut after any message, each change is delivered once and in order."""
     for seed in range(4):
         world = turned(seed)
         whole = sender(Random(seed), streaming=streaming, two_phase=True).send(world.wal)
@@ -88,7 +88,7 @@ def test_at_every_message(turned, sender, reader, units, streaming, tmp_path):
 
 
 def test_at_every_message_delivered_when_prepared(turned, sender, reader, units, streaming, tmp_path):
-    """The same where a prepared transaction is delivered at its PREPARE, behind which the server begins then."""
+    """The same holds if prepared transactions are delivered at their PREPARE, after which the server begins then."""
     for seed in range(4, 8):
         world = turned(seed)
         whole = sender(Random(seed), streaming=streaming, two_phase=True).send(world.wal)
@@ -107,7 +107,7 @@ def test_at_every_message_delivered_when_prepared(turned, sender, reader, units,
 
 
 def test_many_cuts(turned, sender, reader, units, streaming, tmp_path):
-    """A connection that breaks again and again gets there all the same."""
+    """A connection that breaks again and again delivers each change once."""
     for seed in range(100, 140):
         world, dice, consumer = turned(seed), Random(seed), Consumer()
         while True:
@@ -122,7 +122,7 @@ def test_many_cuts(turned, sender, reader, units, streaming, tmp_path):
 
 
 def test_two_phase_switched_on(turned, sender, reader, units, streaming, tmp_path):
-    """A slot that becomes two-phase in the middle: what was prepared before that comes when it commits."""
+    """If a slot becomes two-phase, transactions that were prepared before are delivered when they commit."""
     for seed in range(200, 240):
         world, dice = turned(seed), Random(seed)
         records = world.wal
@@ -158,7 +158,7 @@ def _rows_of(told, at: int, delivered: bool) -> list:
 
 
 def test_known_by_the_consumer_alone(turned, sender, reader, units, streaming, tmp_path):
-    """Nothing of what is known comes, however much the server sends again; all of the rest does."""
+    """Known changes are dropped, however much the server sends again; all others are delivered."""
     world, dice = turned(300), Random(300)
     everything = world.expected()
     ends = [0, *(lsn + (0 if kind == "message" else 8) for kind, _, lsn, _, _ in everything)]

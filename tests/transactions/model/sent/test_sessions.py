@@ -1,4 +1,4 @@
-"""Any sessions, streamed in any way, read in any portions, within any budget: what committed, in commit order."""
+"""Any sessions, streamed in any way, in any reads, within any budget, deliver what committed, in commit order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIDS = st.sampled_from(["g", "h"])
 
 @pytest.fixture
 def agree(sender, reader, units, tmp_path):
-    """Check that what is assembled of a world's WAL is what the world says, in one of all the ways to send it."""
+    """Check that the assembled WAL of a world is what the world expects, in one way of sending it."""
 
     def agree(world, seed: int) -> None:
         dice = Random(seed)
@@ -50,7 +50,7 @@ def agree(sender, reader, units, tmp_path):
 
 @pytest.fixture
 def machine(world, agree) -> type[RuleBasedStateMachine]:
-    """A world that hypothesis turns, checked at its end."""
+    """A world whose steps hypothesis chooses, checked at its end."""
 
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
@@ -115,13 +115,13 @@ def machine(world, agree) -> type[RuleBasedStateMachine]:
 
 
 def test_searched(machine):
-    """Searched by hypothesis, which finds the smallest world that is told wrongly."""
+    """Hypothesis searches for the smallest world that is delivered wrongly."""
     run_state_machine_as_test(machine, settings=settings(max_examples=150, stateful_step_count=40))
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_thrown(world, agree, block):
-    """Thrown by dice, many: what fails says its seed."""
+    """Random worlds are delivered as expected; a failure prints its seed."""
     for seed in range(block * 500, (block + 1) * 500):
         dice = Random(seed)
         turned = world()
