@@ -49,6 +49,7 @@ class BlockReader:
         self._after = after
         self._data = reader.read(segment, block)
         self._decoder = block_decoder(index, block)
+        self._attributes_of = index.attributes_of
         self._wanted = wanted
         continuation = block.continuation
         self._header = (
@@ -109,7 +110,9 @@ class BlockReader:
                         yield Header(None, message.lsn, None), 0, None, payload
                 elif kind != _COMMIT:
                     # Relation, Type and Origin messages update the decoder's state.
-                    decode(payload)
+                    described = decode(payload)
+                    if type(described) is Relation:
+                        described.attributes.update(self._attributes_of(described))
                     relations = {}
         except (ProtocolError, JournalError, IndexError, struct.error) as error:
             reader, segment, block = self._source

@@ -41,12 +41,14 @@ from pyspark.sql.types import (
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.types import decimal_digits
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.values.registry import Types
 from aiorepl.values.types import ARRAY
 
 OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS = "_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts"
 UNCHANGED: Final = "_unchanged"
+MISSING: Final = "aiorepl.missing"
+"""The metadata of a column that was added with a default: its value in older rows, as PostgreSQL's text."""
 
 META: Final = StructType(
     [
@@ -121,7 +123,11 @@ def table_schema(relation: Relation, types: Types) -> StructType:
     :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
     fields = [
-        StructField(column.name, spark_type(column.type_oid, column.type_modifier, types))
+        StructField(
+            column.name,
+            spark_type(column.type_oid, column.type_modifier, types),
+            metadata=_metadata(relation.attributes.get(column.name)),
+        )
         for column in relation.columns
     ]
     taken = set(META.names) & set(relation.names)
@@ -131,6 +137,11 @@ def table_schema(relation: Relation, types: Types) -> StructType:
             "table, or leave the column out of the publication"
         )
     return StructType(fields + META.fields)
+
+
+def _metadata(attribute: Attribute | None) -> dict[str, str] | None:
+    """The text of the column's value in rows that existed when it was added, if it is not NULL."""
+    return None if attribute is None or attribute.missing is None else {MISSING: attribute.missing}
 
 
 def spark_type(oid: int, modifier: int, types: Types) -> DataType:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -52,7 +53,7 @@ from aiorepl.spark.generic import Generic
 from aiorepl.spark.offsets import Offset
 from aiorepl.spark.options import Options
 from aiorepl.spark.schema import GENERIC, require_readable, table_schema
-from aiorepl.spark.typed import Typed
+from aiorepl.spark.typed import Newest, Typed
 
 NAME: Final = "aiorepl"
 
@@ -101,9 +102,10 @@ class AioreplDataSource(DataSource):
 class BlocksPartition(InputPartition):
     """The blocks that one task reads."""
 
-    def __init__(self, spans: tuple[Span, ...]) -> None:
+    def __init__(self, spans: tuple[Span, ...], newest: Newest) -> None:
         super().__init__(None)
         self.spans = spans
+        self.newest = newest
 
 
 class _Reader:
@@ -113,6 +115,8 @@ class _Reader:
         self._options = options
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._shape: Typed | Generic
+        self._arrow = arrow
+        self._newest: Newest | None = None
         if options.table is None:
             if schema != GENERIC:
                 raise ConfigurationError(
@@ -143,15 +147,27 @@ class _Reader:
     def _plan(self, reader: JournalReader, segments: list[Segment], after: LSN) -> list[BlocksPartition]:
         options = self._options
         return [
-            BlocksPartition(spans)
+            BlocksPartition(spans, self._newest_of(reader))
             for spans in plan(reader, segments, options.table, options.partition_bytes, after)
         ]
+
+    def _newest_of(self, reader: JournalReader) -> Newest:
+        """What the table's last description says of earlier rows; looked up once, because the schema is fixed."""
+        if self._newest is None:
+            table, self._newest = self._options.table, Newest()
+            described = None if table is None else newest_description(reader, table)
+            if described is not None:
+                self._newest = Newest.of(*described, self._arrow, null=self._options.null)
+        return self._newest
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition on an executor, perhaps more than once."""
         # If there are no partitions, Spark passes an InputPartition of its own.
         if isinstance(partition, BlocksPartition):
-            yield from self._shape.batches(JournalReader(self._options.journal), partition.spans)
+            shape = self._shape
+            if isinstance(shape, Typed):
+                shape = replace(shape, newest=partition.newest)
+            yield from shape.batches(JournalReader(self._options.journal), partition.spans)
 
 
 class _BatchReader(_Reader, DataSourceReader):

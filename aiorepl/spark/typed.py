@@ -1,13 +1,14 @@
 """Reads one table's changes in the table's columns, as record batches. Runs on executors; does not use pyspark.
 
-Columns are matched by name. A column that the table did not have at the time is null; a column that the schema does not have
-is left out. ``formats.arrow.rows`` makes the rows of each kind of change.
+Columns are matched by attribute number, so that rows from before a rename are read under the new name; or by name, where a
+number is not known. A column that the table did not have at the time has the value with which it was added, as far as that is
+known, otherwise null. A column that the schema does not have is left out. ``formats.arrow.rows`` makes the rows of each kind of change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from aiorepl.formats.arrow.rows import Rows, Shape
 from aiorepl.formats.texts import Texts
 from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.pgoutput.tuples import TupleData
 from aiorepl.spark.block_reader import BlockReader
 from aiorepl.spark.blocks import Span, TableName
@@ -35,18 +36,65 @@ _KIND_AT, _TUPLE_AT = 5, 6
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """What the table's last description says of the columns in rows with earlier ones.
+
+    :param numbers: the columns' attribute numbers.
+    :param missing: an array of one element for each column that was added with a default: its value in older rows.
+    """
+
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, pa.Array] = field(default_factory=dict)
+
+    def names(self, relation: Relation) -> tuple[str, ...]:
+        """Return the names that the columns of an earlier description have now; dropped ones keep theirs if it is free."""
+        now = {number: name for name, number in self.numbers.items()}
+        names = []
+        for name in relation.names:
+            found = relation.attributes.get(name)
+            if found is not None and found.number in now:
+                names.append(now[found.number])
+            elif found is not None and name in self.numbers:
+                names.append(f"........pg.dropped.{found.number}........")
+            else:
+                names.append(name)
+        return tuple(names)
+
+    @classmethod
+    def of(cls, relation: Relation, types: Types, schema: pa.Schema, *, null: bool) -> Newest:
+        """Convert the attributes of the last description to the types of ``schema``.
+
+        :param null: as in ``columns.column``.
+        :raises DataError: a value does not fit into the wanted type.
+        """
+        missing = {}
+        for each in relation.columns:
+            found = relation.attributes.get(each.name)
+            if found is not None and found.missing is not None and each.name in schema.names:
+                wanted = schema.field(each.name).type
+                convert = column(f"{relation}.{each.name}", each.type_oid, types, wanted, null=null)
+                missing[each.name] = convert([found.missing.encode()])
+        return cls({name: found.number for name, found in relation.attributes.items()}, missing)
+
+
+_UNKNOWN: Final = Newest()
+
+
+@dataclass(frozen=True, slots=True)
 class Typed:
     """Reads one table; pickled to executors.
 
     :param schema: the Arrow form of the query's schema: columns of the table and of ``schema.META``.
     :param keys: the columns that identify a row under replica identity FULL, for which the server names none.
     :param null: as in ``columns.column``.
+    :param newest: what the table's last description says of rows with earlier ones.
     """
 
     table: TableName
     schema: pa.Schema
     keys: tuple[str, ...]
     null: bool
+    newest: Newest = _UNKNOWN
 
     def batches(self, reader: JournalReader, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
         """Read the table's changes in ``spans``, in order.
@@ -54,7 +102,7 @@ class Typed:
         :raises DataError: a value does not fit into the wanted type.
         :raises JournalError: the journal is damaged.
         """
-        layouts: dict[tuple[bytes, tuple[TypeInfo, ...]], _Layout] = {}
+        layouts: dict[tuple[bytes, tuple[TypeInfo, ...], frozenset[tuple[str, Attribute]]], _Layout] = {}
         rows: _Rows | None = None
         for span in spans:
             index = reader.index(span.segment)
@@ -70,7 +118,7 @@ class Typed:
                     layout = segment_layouts.get(target)
                     if layout is None:
                         # The same description is a different object in every segment.
-                        key = (target.payload, index.types)
+                        key = (target.payload, index.types, frozenset(target.attributes.items()))
                         layout = layouts.get(key)
                         if layout is None:
                             layout = layouts[key] = _Layout(self, target, index.types, binary=index.binary)
@@ -98,16 +146,18 @@ class _Layout(Shape):
         self, wanted: Typed, relation: Relation, types: tuple[TypeInfo, ...], *, binary: bool
     ) -> None:
         known = Types(types)
-        indexes = {name: index for index, name in enumerate(relation.names)}
+        names = wanted.newest.names(relation)
+        indexes = {name: index for index, name in enumerate(names)}
         key = relation.key or tuple(indexes[name] for name in wanted.keys if name in indexes)
         converters = {}
-        for field in wanted.schema:
-            index = indexes.get(field.name)
+        for each in wanted.schema:
+            index = indexes.get(each.name)
             if index is not None:
                 oid = relation.columns[index].type_oid
-                name = f"{relation}.{field.name}"
-                converters[field.name] = index, column(name, oid, known, field.type, null=wanted.null)
-        super().__init__(wanted.schema, relation.names, key, converters)
+                name = f"{relation}.{relation.names[index]}"
+                converters[each.name] = index, column(name, oid, known, each.type, null=wanted.null)
+        missing = {name: value for name, value in wanted.newest.missing.items() if name not in converters}
+        super().__init__(wanted.schema, names, key, converters, missing)
         self.texts = Texts(relation, known, binary=binary)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from aiorepl.journal import JournalReader, JournalSink
+from aiorepl.pgoutput.relations import Attribute
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.changes import RowChange
 
 
 class Query:
@@ -78,13 +80,20 @@ class Journal:
         self.stream = Stream(**stream)
         self.applied = 0
 
-    def write(self, **options: Any) -> None:
-        """Make a segment, or more, of all that was committed since the last call."""
+    def write(self, attributes: Mapping[str, Attribute] | None = None, **options: Any) -> None:
+        """Make a segment, or more, of all that was committed since the last call.
+
+        :param attributes: what a look-up in the catalog found for the columns of each name.
+        """
+        slices = tuple(self.stream.slices())
+        for change in (change for part in slices for change in part.changes if isinstance(change, RowChange)):
+            names = set(change.relation.names) & set(attributes or ())
+            change.relation.attributes.update({name: attributes[name] for name in names})
 
         async def write() -> None:
             sink = JournalSink(self.folder, **options)
             await sink.open(SinkContext("journal", self.stream.position))
-            await sink.write(Batch(tuple(self.stream.slices())))
+            await sink.write(Batch(slices))
             await sink.flush()
             await sink.close()
 

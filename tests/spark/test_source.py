@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aiorepl.journal import Cursors, prune
+from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import Binary, column
 from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
@@ -209,6 +210,32 @@ def test_altered_table(spark, journal) -> None:
         ("one", 1, "10", "insert", []),
         (None, 2, "9999999999", "insert", []),
     ]
+
+
+def test_renamed_and_added_columns(spark, journal) -> None:
+    """Rows from before have the values of renamed columns under the new names, and the defaults of added ones."""
+    table = journal.stream.table("t", ID, column("a"), column("b"))
+    journal.stream.transaction(table.insert("1", "x", "y"), table.update("2", UNCHANGED, "y"))
+    journal.write({"id": Attribute(1), "a": Attribute(2), "b": Attribute(3)})
+    table = journal.stream.table("t", ID, column("z"), column("b"), column("n", INT4), replaces=table)
+    journal.stream.transaction(table.insert("3", "x", "new", "5"), table.delete("1", None, None, None))
+    journal.write(
+        {
+            "id": Attribute(1),
+            "z": Attribute(2),
+            # Dropped and added again under the same name.
+            "b": Attribute(4, "old", missing_known=True),
+            "n": Attribute(5, "7", missing_known=True),
+        }
+    )
+    assert [
+        {"_op": "insert", "id": 1, "z": "x", "b": "old", "n": 7},
+        {"_op": "update", "id": 2, "z": None, "b": "old", "n": 7},
+        {"_op": "insert", "id": 3, "z": "x", "b": "new", "n": 5},
+        {"_op": "delete", "id": 1, "z": None, "b": None, "n": None},
+    ] == [{name: row[name] for name in ("_op", "id", "z", "b", "n")} for row in journal.rows(spark)]
+    assert [[], ["z"], [], []] == [row["_unchanged"] for row in journal.rows(spark)]
+    assert {"aiorepl.missing": "7"} == journal.read(spark).schema["n"].metadata
 
 
 def test_unrepresentable(spark, journal) -> None:
