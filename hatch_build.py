@@ -2,7 +2,8 @@
 
 ``AIOREPL_PURE_PYTHON=1`` skips the compilation. ``AIOREPL_PURE_PYTHON=0`` requires it: the build fails instead of making a
 plain wheel. An editable install puts the extension modules into ``aiorepl/_compiled``; after an edit of a source they are
-ignored until the next compilation (``aiorepl/compiled.py``). A wheel is always compiled anew.
+ignored until the next compilation (``aiorepl/compiled.py``). A wheel is compiled anew, unless ``AIOREPL_COMPILED`` names a folder
+of extension modules that were made from the same sources: tests build a wheel without a second compilation.
 
 ``python hatch_build.py`` compiles in place, unless the extension modules there were made from these sources.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -43,7 +45,8 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
         names = _compiled_names(root)
         self._scratch = tempfile.TemporaryDirectory(prefix="aiorepl-build-")
         try:
-            made = compile_modules(root, names, Path(self._scratch.name))
+            made = {} if version == "editable" else _made_already(root, names)
+            made = made or compile_modules(root, names, Path(self._scratch.name))
         except Exception as error:
             if wish == "0" or not _is_compilers(error):
                 raise
@@ -52,7 +55,9 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             _install(made, names)
             return
-        made[names.DIGEST].write_text(names.WHEEL)
+        digest = Path(self._scratch.name, names.DIGEST)
+        digest.write_text(names.WHEEL)
+        made[names.DIGEST] = digest
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         for inside, path in made.items():
@@ -133,6 +138,17 @@ def compile_modules(root: Path, names: ModuleType, scratch: Path) -> dict[str, P
     return {path.relative_to(library).as_posix(): path for path in library.rglob("*") if path.is_file()}
 
 
+def _made_already(root: Path, names: ModuleType) -> dict[str, Path]:
+    """The files of ``AIOREPL_COMPILED``, by their path there, if they were made from these sources."""
+    if "AIOREPL_COMPILED" not in os.environ:
+        return {}
+    folder = Path(os.environ["AIOREPL_COMPILED"])
+    digest = folder / names.DIGEST
+    if not digest.is_file() or digest.read_text() != names.digest(root / "aiorepl"):
+        return {}
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob(f"*{names.SUFFIX}*")}
+
+
 def _compiled_names(root: Path) -> ModuleType:
     """``aiorepl/compiled.py``, without the package, whose dependencies a build does not have."""
     spec = importlib.util.spec_from_file_location("compiled", root / "aiorepl" / "compiled.py")
@@ -144,7 +160,7 @@ def _compiled_names(root: Path) -> ModuleType:
 
 
 def _require_compiler() -> None:
-    """Fail before Cython runs, which takes seconds, if its C files could not be compiled."""
+    """Fail before Cython runs, which takes half a minute, if its C files could not be compiled."""
     from setuptools.errors import PlatformError
 
     if os.name == "nt":
@@ -152,6 +168,9 @@ def _require_compiler() -> None:
     command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     if shutil.which(command.split()[0]) is None:
         raise PlatformError(f"there is no C compiler ({command.split()[0]})")
+    trial = [*command.split(), "-fsyntax-only", "-x", "c", "-"]
+    if subprocess.run(trial, stdin=subprocess.DEVNULL, check=False).returncode != 0:  # noqa: S603 - the user's compiler
+        raise PlatformError(f"the C compiler ({command}) does not compile an empty file")
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.exists():
         raise PlatformError(f"{header} is missing (Debian: apt install python3-dev)")

@@ -69,14 +69,17 @@ def wheel(plain_wheel):
 
 @pytest.fixture(scope="module")
 def compiled_wheel(tmp_path_factory):
-    """The wheel as ``make wheel`` builds it from the source distribution, once for all tests here."""
+    """The wheel as ``make wheel`` builds it from the source distribution, once for all tests here.
+
+    It has the extension modules of this checkout, if they were made from the sources that are in the distribution.
+    """
     if shutil.which(os.environ.get("CC", "cc")) is None:
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("compiled")
     built = subprocess.run(
         ["sh", "scripts/wheel.sh", sys.executable, str(folder)],
         cwd=ROOT,
-        env=os.environ | {"AIOREPL_PURE_PYTHON": "0"},
+        env=os.environ | {"AIOREPL_PURE_PYTHON": "0", "AIOREPL_COMPILED": str(compiled.FOLDER)},
         capture_output=True,
         text=True,
         check=False,
