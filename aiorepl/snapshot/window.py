@@ -22,12 +22,11 @@ from typing import Final
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged, columns_of
+from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged
 from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
-from aiorepl.transactions.rows import Raw
+from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
-from aiorepl.values.registry import Types
 
 Key = tuple[bytes, ...]
 """The texts of a row's key columns."""
@@ -105,16 +104,14 @@ class Window:
 
     :param oid: the table as the stream names it: the root with ``publish_via_partition_root``.
     :param key: the names of the columns that identify a row.
-    :param types: how to print binary columns.
     :param limit_bytes: memory for the keys. A transaction with more keys counts as one that changed every row.
     :ivar owed: the keys of rows that the sinks may lack columns of; ``None`` if there were too many to remember.
     """
 
-    def __init__(self, oid: int, key: Sequence[str], types: Types, limit_bytes: int) -> None:
+    def __init__(self, oid: int, key: Sequence[str], limit_bytes: int) -> None:
         self.oid = oid
         self.owed: set[Key] | None = set()
         self._key = tuple(key)
-        self._types = types
         self._limit = limit_bytes
         self._bytes = 0
         self._owed_bytes = 0
@@ -189,8 +186,12 @@ class Window:
             if not snapshot.sees(xid):
                 self._owe(touched.partial)
 
-    def key_of(self, relation: Relation, columns: Sequence[Raw], kinds: bytes | None) -> Key | None:
-        """Return the key of a row; ``None`` if the row lacks a column of it."""
+    def key_of(self, layout: Layout, columns: Sequence[Raw], kinds: bytes | None) -> Key | None:
+        """Return the key of a row; ``None`` if the row lacks a column of it.
+
+        :raises DataError: a binary value does not match its type.
+        """
+        relation = layout.relation
         if relation is not self._relation:
             self._relation, self._positions = relation, self._positions_of(relation)
         positions = self._positions
@@ -202,7 +203,10 @@ class Window:
             if not isinstance(raw, bytes):
                 return None
             if kinds is not None and kinds[index] == BINARY:
-                raw = self._types.text(relation.columns[index].type_oid, BINARY)(raw).encode()
+                try:
+                    raw = layout.types.text(relation.columns[index].type_oid, BINARY)(raw).encode()
+                except ValueError as error:
+                    raise relation.column_error(index, error) from None
             key.append(raw)
         return tuple(key)
 
@@ -228,7 +232,7 @@ class Window:
             touched.everything = True
         found: list[Key | None] = []
         if change.raw_old is not None:
-            found.append(self.key_of(relation, change.raw_old, change.old_kinds))
+            found.append(self.key_of(change.layout, change.raw_old, change.old_kinds))
         new = None if isinstance(change, Delete) else self._new_key(change)
         if not isinstance(change, Delete):
             found.append(new)
@@ -256,7 +260,7 @@ class Window:
                     old if is_old else new
                     for (_, is_old), new, old in zip(merged, kinds, old_kinds, strict=True)
                 )
-        return self.key_of(change.layout.relation, columns, kinds)
+        return self.key_of(change.layout, columns, kinds)
 
     def _remember(self, touched: _Touched, key: Key) -> None:
         if touched.everything or key in touched.keys:
@@ -330,14 +334,9 @@ def layout_of(relation: Relation) -> ColumnLayout:
     return tuple((column.name, column.type_oid, column.type_modifier) for column in relation.columns)
 
 
-def rows_of(changes: Iterable[Change], window: Window, dropped: frozenset[Key]) -> Iterator[RowChange]:
+def kept(changes: Iterable[Change], window: Window, dropped: frozenset[Key]) -> Iterator[RowChange]:
     """Yield the rows of a chunk that are not dropped."""
     for change in changes:
         assert isinstance(change, RowChange)
-        key = window.key_of(
-            change.layout.relation,
-            columns_of(change.message.payload, change.message.new_at),
-            change.new_kinds,
-        )
-        if key not in dropped:
+        if window.key_of(change.layout, change.raw_new or [], change.new_kinds) not in dropped:
             yield change

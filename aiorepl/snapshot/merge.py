@@ -1,0 +1,209 @@
+"""Merges chunks into the stream: each at the position of its high watermark. Pure.
+
+All slices of the source pass through a ``ChunkMerge`` before they are buffered. It removes watermarks and signals, shows the
+other slices to the window of the table that is being read, and inserts a chunk where its watermark was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.snapshot.signals import Signal
+from aiorepl.snapshot.watermarks import Watermark
+from aiorepl.snapshot.window import Window
+from aiorepl.transactions.changes import Message
+from aiorepl.transactions.control_messages import SIGNAL, is_control
+from aiorepl.transactions.slices import Slice
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+_NOWHERE: Final = LSN(0)
+
+Arrival = Callable[[LSN], Sequence[Slice]]
+"""Called with the LSN where a watermark ends; returns what is inserted there."""
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A watermark that has not arrived.
+
+    :param end: where it ends, once that is known.
+    """
+
+    arrive: Arrival
+    lost: Callable[[], None]
+    end: LSN | None = None
+
+
+class ChunkMerge:
+    """The hook between the source and the buffers of one pipeline.
+
+    :param slot: whose watermarks and signals they are.
+    :ivar window: the table that is being read; ``None`` without one.
+    :ivar signals: the signals that have arrived and were not taken.
+    """
+
+    def __init__(self, slot: str) -> None:
+        self.window: Window | None = None
+        self.signals: list[Signal] = []
+        self._slot = slot
+        self._awaited: dict[str, _Awaited] = {}
+        # From where slices are held back; None: nowhere.
+        self._hold: LSN | None = None
+        self._held: list[Slice] = []
+        self._reached: Callable[[], None] | None = None
+        self._released: Callable[[], None] | None = None
+
+    def take(self, slices: list[Slice]) -> list[Slice]:
+        """Return what is delivered of the next slices of the source, with the chunks whose watermarks are among them."""
+        if self._hold is not None:
+            return self._pass_until_hold(slices)
+        if self.window is None and not self._awaited and not any(map(_is_message, slices)):
+            return slices
+        return self._pass(slices)
+
+    def expect(
+        self, watermark: Watermark, arrive: Arrival, lost: Callable[[], None]
+    ) -> Callable[[LSN], None]:
+        """Await a watermark. Call this before it is written, because it may arrive before the server has answered.
+
+        :param lost: called if the stream passes the watermark's position without it, as after a failover.
+        :returns: to be called with the LSN where the watermark ends, once it was written.
+        """
+        awaited = self._awaited[watermark.token] = _Awaited(arrive, lost)
+
+        def written(end: LSN) -> None:
+            awaited.end = end
+
+        return written
+
+    def forget(self, watermark: Watermark) -> None:
+        """Await a watermark no longer."""
+        self._awaited.pop(watermark.token, None)
+
+    def rewound(self) -> None:
+        """Forget what the source will send again."""
+        self.signals.clear()
+        self._held.clear()
+        if self.window is not None:
+            self.window.rewound()
+
+    # Holding the stream back at a position.
+
+    def hold(self, lsn: LSN = _NOWHERE, reached: Callable[[], None] | None = None) -> None:
+        """Hold back everything from a position on: the transactions that commit there or later.
+
+        A later call with a higher position releases what comes before it.
+
+        :param lsn: by default everything that arrives from now on.
+        :param reached: called once everything before the position was delivered.
+        """
+        self._hold, self._reached = lsn, reached
+        self._notify()
+
+    def release(self, slices: Sequence[Slice] = ()) -> None:
+        """Hold back nothing any more.
+
+        :param slices: inserted before what was held back.
+        """
+        if self._hold is None:
+            return
+        self._hold, self._reached = None, None
+        self._held[:0] = slices
+        self._notify()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the source must not be read on: slices are held back."""
+        return bool(self._held)
+
+    def on_release(self, released: Callable[[], None]) -> None:
+        """Call ``released`` when ``take_released`` may return something."""
+        self._released = released
+
+    def take_released(self) -> list[Slice]:
+        """Return the slices that were held back and are not any more."""
+        held, self._held = self._held, []
+        return self.take(held)
+
+    def _notify(self) -> None:
+        if self._released is not None:
+            self._released()
+
+    def _pass_until_hold(self, slices: list[Slice]) -> list[Slice]:
+        assert self._hold is not None
+        if not self._held:
+            for index, part in enumerate(slices):
+                if self._is_held(part):
+                    self._held = slices[index:]
+                    slices = slices[:index]
+                    break
+        else:
+            self._held += slices
+            return []
+        passed = self._pass(slices)
+        if self._held and self._reached is not None:
+            reached, self._reached = self._reached, None
+            reached()
+        return passed
+
+    def _is_held(self, part: Slice) -> bool:
+        """Whether a slice belongs to a transaction that commits at or after the position, or ends after it."""
+        assert self._hold is not None
+        if part.transaction is not None:
+            return part.transaction.commit_lsn >= self._hold
+        return part.end_lsn is None or part.end_lsn >= self._hold
+
+    # Watermarks and signals.
+
+    def _pass(self, slices: list[Slice]) -> list[Slice]:
+        passed: list[Slice] = []
+        for part in slices:
+            if _is_message(part) and is_control((message := _message_of(part)).message):
+                assert part.end_lsn is not None
+                inserted = self._arrived(message, part.end_lsn)
+                passed += inserted or [Slice(None, (), True, part.end_lsn, 0)]
+            else:
+                if self.window is not None:
+                    self.window.observe(part)
+                passed.append(part)
+            if self._awaited and part.end_lsn is not None:
+                self._look_for_lost(part.end_lsn)
+        return passed
+
+    def _arrived(self, message: Message, end: LSN) -> Sequence[Slice]:
+        if message.prefix == SIGNAL:
+            try:
+                signal = Signal.parse(message.content, self._slot, end)
+            except ConfigurationError as error:
+                _log.warning("the signal at %s is ignored: it %s", end, error)
+            else:
+                self.signals += [] if signal is None else [signal]
+            return ()
+        watermark = Watermark.parse(message.content)
+        if watermark is None or watermark.slot != self._slot:
+            return ()
+        awaited = self._awaited.pop(watermark.token, None)
+        return () if awaited is None else awaited.arrive(end)
+
+    def _look_for_lost(self, end: LSN) -> None:
+        lost = [
+            token for token, awaited in self._awaited.items() if awaited.end is not None and awaited.end < end
+        ]
+        for token in lost:
+            self._awaited.pop(token).lost()
+
+
+def _is_message(part: Slice) -> bool:
+    return part.transaction is None and len(part.changes) > 0
+
+
+def _message_of(part: Slice) -> Message:
+    (message,) = part.changes
+    assert isinstance(message, Message)
+    return message

@@ -1,0 +1,410 @@
+"""The snapshots of a running pipeline: which tables are to be read, one after the other, and how far they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.retry import RetryPolicy, may_pass
+from aiorepl.snapshot.exported import translating
+from aiorepl.snapshot.incremental import SnapshotSource, TableReader
+from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.tables import published_tables
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+_POLL_SECONDS: Final = 0.1
+_NAME: Final = re.compile(r'(?:(?P<schema>"(?:[^"]|"")+"|[^".]+)\.)?(?P<table>"(?:[^"]|"")+"|[^".]+)')
+
+# The published parts of a table: itself, or the partitions that are published instead.
+_PARTS: Final = """
+WITH RECURSIVE tree(part) AS (
+  SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+   WHERE n.nspname = $1 AND c.relname = $2
+   UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
+     JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
+SELECT part FROM tree
+"""
+
+
+class LedgerStore(Protocol):
+    """Where the chunk ledger is: ``LedgerFile``, or ``MemoryLedger``."""
+
+    ledger: ChunkLedger | None
+
+    async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger: ...
+
+
+class MemoryLedger:
+    """A chunk ledger that a restart forgets."""
+
+    def __init__(self, ledger: ChunkLedger) -> None:
+        self.ledger: ChunkLedger | None = ledger
+
+    async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger."""
+        assert self.ledger is not None
+        self.ledger = change(self.ledger)
+        return self.ledger
+
+
+@dataclass(slots=True)
+class TableStatus:
+    """How far the reading of a table is.
+
+    :param table: ``schema.table``.
+    :param where: the condition of its rows; ``None``: all.
+    :param state: ``queued``, ``reading``, ``delivered``, ``complete``, ``cancelled`` or ``failed``. A table is delivered when
+        all of its rows were passed on to the sinks, and complete when they are durable.
+    :param chunks: the number of chunks; ``None`` until they are planned.
+    :param chunks_done: how many of them were delivered.
+    :param rows: the rows that were read in this process.
+    :param bytes: their bytes.
+    :param error: the last error.
+    """
+
+    table: str
+    where: str | None = field(default=None, repr=False)
+    state: str = "queued"
+    chunks: int | None = None
+    chunks_done: int = 0
+    rows: int = 0
+    bytes: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A call of ``resnapshot``: the ids of the tables that it waits for."""
+
+    ids: set[int]
+    done: asyncio.Future[None]
+
+
+class Snapshots:
+    """Reads tables while the stream runs, one after the other.
+
+    :param retry: how to retry after a lost connection; ``None``: a table fails.
+    :ivar tables: the tables that were requested, or left by an earlier run, by their ids in the ledger.
+    """
+
+    def __init__(self, retry: RetryPolicy | None) -> None:
+        self.tables: dict[int, TableStatus] = {}
+        self._retry = retry
+        self._requests: list[_Request] = []
+        # Set by ``begin``.
+        self._store: LedgerStore
+        self._source: SnapshotSource
+        self._durable: Callable[[], LSN]
+        self._begun = asyncio.Event()
+        self._running: tuple[int, asyncio.Task[None]] | None = None
+        self._wake = asyncio.Event()
+        self._delivered = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._ended = False
+
+    # For users.
+
+    @property
+    def paused(self) -> bool:
+        """Whether ``pause`` was called."""
+        return not self._resumed.is_set()
+
+    def pause(self) -> None:
+        """Read no rows until ``resume``. The chunk that is being read is dropped, and read again later."""
+        self._resumed.clear()
+        if self._running is not None:
+            self._running[1].cancel()
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._resumed.set()
+
+    async def cancel(self, table: str) -> bool:
+        """Stop reading a table. Rows that were delivered stay in the sinks.
+
+        :param table: ``schema.table``.
+        :returns: whether the table was queued or being read.
+        :raises TransientError, PermanentError: the ledger cannot be written.
+        """
+        await self._begun.wait()
+        schema, name = parse_name(table)
+        found = [each for each in self._ledger.unfinished if (each.schema, each.name) == (schema, name)]
+        for each in found:
+            if self._running is not None and self._running[0] == each.id:
+                await cancel_and_wait(self._running[1])
+            await self._store.update(lambda ledger, each=each: ledger.without(each))  # type: ignore[misc]
+            self.tables[each.id].state = "cancelled"
+            self._finish(each.id, AioreplError(f"the snapshot of table {each} was cancelled"))
+        return bool(found)
+
+    async def request(self, table: str, where: str | None = None) -> None:
+        """Read a table, and return once its rows are durable in all sinks, or in the journal.
+
+        :param table: ``schema.table``; a partitioned table stands for its published partitions.
+        :param where: a condition of the rows, in SQL; names of functions, types and operators must be qualified.
+        :raises ConfigurationError: the table cannot be read; says what to do.
+        :raises AioreplError: reading failed, was cancelled, or the pipeline ended.
+        """
+        request = _Request(set(), asyncio.get_running_loop().create_future())
+        request.ids.add(await self.add(table, where))
+        self._requests.append(request)
+        await request.done
+
+    async def add(self, table: str, where: str | None = None) -> int:
+        """Queue a table. It is in the ledger on return. See ``request``.
+
+        :returns: its id in the ledger.
+        """
+        schema, name = parse_name(table)
+        await self._begun.wait()
+        if self._ended:
+            raise AioreplError("the pipeline has ended")
+        ledger = await self._store.update(lambda ledger: ledger.with_table(0, schema, name, where))
+        added = ledger.tables[-1]
+        self.tables[added.id] = TableStatus(str(added), where)
+        self._wake.set()
+        return added.id
+
+    # For the pipeline.
+
+    async def begin(self, store: LedgerStore, source: SnapshotSource, position: LSN, durable: Callable[[], LSN]) -> None:
+        """Take the tables that an earlier run has left, before the stream starts.
+
+        :param position: where the stream starts; every consumer has what ended before it.
+        :param durable: returns the position up to which the stream is durable, and will not be sent again.
+        """
+        self._store, self._source, self._durable = store, source, durable
+        await store.update(lambda ledger: ledger.durable(position).rewound(position))
+        for table in self._ledger.unfinished:
+            self.tables[table.id] = TableStatus(str(table), table.where)
+        self._begun.set()
+
+    async def run(self) -> None:
+        """Read what is requested, until this is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read_tables(), name="aiorepl snapshots")
+                group.create_task(self._complete_tables(), name="aiorepl snapshots durable")
+        finally:
+            self._ended = True
+            self._begun.set()
+            for request in list(self._requests):
+                for number in list(request.ids):
+                    self._finish(number, AioreplError("the pipeline ended before the snapshot was complete"))
+
+    async def accept_signals(self) -> None:
+        """Do what the signals request that have arrived. Snapshots are in the ledger on return."""
+        signals = self._source.merge.signals
+        while signals:
+            signal = signals[0]
+            match signal.action:
+                case "pause":
+                    self.pause()
+                case "resume":
+                    self.resume()
+                case "cancel":
+                    for table in signal.tables:
+                        await self.cancel(table)
+                case _:
+                    for table in signal.tables:
+                        await self.add(table, signal.where)
+            _log.info("signal at %s: %s %s", signal.lsn, signal.action, ", ".join(signal.tables))
+            del signals[0]
+
+    async def rewound(self, lsn: LSN) -> None:
+        """Read the chunks after ``lsn`` again, because a sink has lost them. Call this before the stream is read again."""
+        if not self._begun.is_set():
+            return
+        if self._running is not None:
+            await cancel_and_wait(self._running[1])
+        self._source.merge.rewound()
+        await self._store.update(lambda ledger: ledger.rewound(lsn))
+        self._wake.set()
+
+    @property
+    def _ledger(self) -> ChunkLedger:
+        assert self._store.ledger is not None
+        return self._store.ledger
+
+    def _left(self, besides: int = 0) -> list[TableProgress]:
+        """The tables that have chunks to be read."""
+        return [
+            table
+            for table in self._ledger.unfinished
+            if table.id != besides and (table.plan is None or table.parts)
+        ]
+
+    async def _read_tables(self) -> None:
+        await self._begun.wait()
+        while True:
+            await self._resumed.wait()
+            self._wake.clear()
+            left = self._left()
+            if not left:
+                await self._wake.wait()
+            elif left[0].oid:
+                await self._read(left[0])
+            else:
+                await self._resolve(left[0])
+
+    async def _resolve(self, named: TableProgress) -> None:
+        """Replace a requested name by the published tables that it stands for."""
+        try:
+            found = await self._retried(named, lambda: self._published(named))
+            if not found:
+                raise ConfigurationError(
+                    f"table {named} does not exist, or is not published by {', '.join(self._source.publications)}"
+                )
+        except AioreplError as error:
+            await self._fail(named, error)
+            return
+
+        def replaced(ledger: ChunkLedger) -> ChunkLedger:
+            for oid, schema, name in found:
+                ledger = ledger.with_table(oid, schema, name, named.where)
+            return ledger.without(named)
+
+        ledger = await self._store.update(replaced)
+        ids = {table.id for table in ledger.tables[-len(found) :]}
+        for table in ledger.tables[-len(found) :]:
+            self.tables[table.id] = TableStatus(str(table), table.where)
+        del self.tables[named.id]
+        for request in self._requests:
+            if named.id in request.ids:
+                request.ids = (request.ids - {named.id}) | ids
+
+    async def _published(self, named: TableProgress) -> list[tuple[int, str, str]]:
+        with translating():
+            connection = await self._source.connect()
+            try:
+                rows = await connection.fetch(_PARTS, named.schema, named.name)
+                oids = {row["part"] for row in rows}
+                tables = await published_tables(connection, self._source.publications)
+            finally:
+                connection.terminate()
+        return [(table.oid, table.schema, table.name) for table in tables if table.oid in oids]
+
+    async def _read(self, table: TableProgress) -> None:
+        status = self.tables[table.id]
+        status.state = "reading"
+
+        async def update(change: Callable[[TableProgress], TableProgress]) -> TableProgress:
+            def changed(ledger: ChunkLedger) -> ChunkLedger:
+                return ledger.with_progress(change(_find(ledger.tables, table.id)))
+
+            progress = _find((await self._store.update(changed)).tables, table.id)
+            status.chunks = None if progress.plan is None else len(progress.plan.ranges)
+            status.chunks_done = 0 if status.chunks is None else status.chunks - len(progress.parts)
+            return progress
+
+        async def read() -> None:
+            progress = _find(self._ledger.tables, table.id)
+            reader = TableReader(
+                self._source, progress, update, lambda: not self._left(besides=table.id)
+            )
+            try:
+                await reader.run()
+            finally:
+                status.rows += reader.rows
+                status.bytes += reader.bytes
+
+        task = asyncio.create_task(self._retried(table, read), name=f"aiorepl snapshot of {table}")
+        self._running = table.id, task
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._running = None
+            await cancel_and_wait(task)
+        if task.cancelled():
+            if status.state == "reading":
+                status.state = "queued"
+        elif (error := task.exception()) is not None:
+            await self._fail(table, error)
+        else:
+            status.state = "delivered"
+            self._delivered.set()
+
+    async def _retried(self, table: TableProgress, step: Callable[[], Any]) -> Any:
+        """Run a step, again after errors that may pass."""
+        if self._retry is None:
+            return await step()
+        async for attempt in self._retry.connection():
+            with attempt:
+                try:
+                    return await step()
+                except AioreplError as error:
+                    self.tables[table.id].error = str(error)
+                    if may_pass(error):
+                        _log.warning("reading table %s failed and is retried: %s", table, error)
+                    raise
+        raise AssertionError("the retries end by returning or raising")
+
+    async def _fail(self, table: TableProgress, error: BaseException) -> None:
+        text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+        _log.error("table %s could not be read: %s", table, text)
+        if not isinstance(error, AioreplError):
+            _log.debug("table %s", table, exc_info=error)
+        status = self.tables[table.id]
+        status.state, status.error = "failed", text
+
+        def failed(ledger: ChunkLedger) -> ChunkLedger:
+            return ledger.with_progress(_find(ledger.tables, table.id).failed(text))
+
+        await self._store.update(failed)
+        self._finish(table.id, error)
+
+    async def _complete_tables(self) -> None:
+        """Complete the tables whose chunks are all durable."""
+        while True:
+            await self._delivered.wait()
+            position = self._durable()
+            await self._store.update(lambda ledger: ledger.durable(position))  # noqa: B023 - called at once
+            kept = {table.id for table in self._ledger.tables}
+            delivered = [number for number, status in self.tables.items() if status.state == "delivered"]
+            for number in delivered:
+                if number not in kept:
+                    self.tables[number].state = "complete"
+                    self._finish(number)
+            if any(number in kept for number in delivered):
+                await asyncio.sleep(_POLL_SECONDS)
+            else:
+                self._delivered.clear()
+
+    def _finish(self, number: int, error: BaseException | None = None) -> None:
+        for request in [request for request in self._requests if number in request.ids]:
+            request.ids.discard(number)
+            if error is not None and not request.done.done():
+                request.done.set_exception(error)
+            if not request.ids or error is not None:
+                self._requests.remove(request)
+                if not request.done.done():
+                    request.done.set_result(None)
+
+
+def parse_name(table: str) -> tuple[str, str]:
+    """Split ``schema.table``; the schema is ``public`` by default, and names with dots are quoted as in SQL.
+
+    :raises ConfigurationError: it is no name.
+    """
+    match = _NAME.fullmatch(table)
+    if match is None:
+        raise ConfigurationError(f"{table!r} is not the name of a table: write schema.table")
+    schema, name = (_unquoted(match[part] or "public") for part in ("schema", "table"))
+    return schema, name
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def _find(tables: Iterable[TableProgress], number: int) -> TableProgress:
+    return next(table for table in tables if table.id == number)

@@ -1,0 +1,94 @@
+"""Watermarks: logical messages between the chunks of a snapshot, which mark a position in the stream.
+
+A watermark is not transactional, so the stream has it exactly where it was written, between two transactions. It ends at the LSN
+that ``pg_logical_emit_message`` returns; a commit record may begin there, but none ends in the record of the message.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.transactions.control_messages import WATERMARK
+
+# Only a commit with an xid flushes WAL, and the server sends only WAL that is flushed.
+_EMIT: Final = (
+    "SELECT pg_catalog.pg_logical_emit_message(false, $1, $2)::text, pg_catalog.pg_current_xact_id()::text"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A watermark of one pipeline.
+
+    :param slot: the pipeline's slot; other pipelines of the database see the message as well.
+    :param token: which one it is.
+    """
+
+    slot: str
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def content(self) -> str:
+        """The content of the message."""
+        return json.dumps({"slot": self.slot, "token": self.token})
+
+    @classmethod
+    def parse(cls, content: bytes) -> Watermark | None:
+        """Parse the content of a message; ``None`` if it is no watermark, because anyone can write such messages."""
+        try:
+            fields = json.loads(content)
+            slot, token = fields["slot"], fields["token"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return cls(slot, token) if isinstance(slot, str) and isinstance(token, str) else None
+
+
+async def emit(connection: Any, prefix: str, content: str) -> LSN:
+    """Write a logical message that is not transactional, flush it, and return the LSN where it ends.
+
+    :param connection: an asyncpg connection outside of a transaction.
+    :raises ConfigurationError: the server is a standby, or the role may not call the function.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    try:
+        (row,) = await connection.fetch(_EMIT, prefix, content)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigurationError(
+            f"a snapshot of a running pipeline writes logical messages, but {error.args[0]}: GRANT EXECUTE ON FUNCTION "
+            "pg_catalog.pg_logical_emit_message TO the pipeline's role"
+        ) from None
+    except asyncpg.ReadOnlySQLTransactionError:
+        raise ConfigurationError(STANDBY) from None
+    except asyncpg.ObjectNotInPrerequisiteStateError:
+        raise ConfigurationError(STANDBY) from None
+    return LSN.parse(row[0])
+
+
+async def emit_watermark(connection: Any, watermark: Watermark) -> LSN:
+    """Write a watermark; see ``emit``."""
+    return await emit(connection, WATERMARK, watermark.content)
+
+
+async def require_messages(connection: Any) -> None:
+    """Check that logical messages can be written on the server, and read from it.
+
+    :raises ConfigurationError: it is a standby, or older than PostgreSQL 14.
+    """
+    version = connection.get_server_version().major
+    if version < 14:
+        raise ConfigurationError(
+            "a snapshot of a running pipeline needs logical messages, which pgoutput sends since PostgreSQL 14; this server is "
+            f"{version}: start again with resnapshot=True (--resnapshot)"
+        )
+    if await connection.fetchval("SELECT pg_catalog.pg_is_in_recovery()"):
+        raise ConfigurationError(STANDBY)
+
+
+STANDBY: Final = "a snapshot of a running pipeline writes logical messages, which a standby cannot: read the slot from the primary"
