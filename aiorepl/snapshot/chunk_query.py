@@ -6,7 +6,7 @@ cast to text may be another one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from aiorepl.pgoutput.tuples import BINARY, TEXT
@@ -30,17 +30,44 @@ def column_kinds(table: PublishedTable, types: Types, without_send: Collection[i
     )
 
 
-def copy_statement(table: PublishedTable, kinds: bytes, rows: Range, key: Iterable[str] = ()) -> str:
+def copy_statement(
+    table: PublishedTable,
+    kinds: bytes,
+    rows: Range,
+    key: Iterable[str] = (),
+    conditions: Iterable[str] = (),
+) -> str:
     """Return the COPY command of a chunk.
 
     :param kinds: the kind of each column.
     :param key: the columns that a KeyRange is of.
+    :param conditions: further conditions, in SQL.
     """
     expressions = [
         identifier(column.name) if kind == BINARY else _as_text(identifier(column.name))
         for column, kind in zip(table.columns, kinds, strict=True)
     ]
-    return f"COPY ({table.select(expressions, *_conditions(rows, key))}) TO STDOUT (FORMAT binary)"
+    query = table.select(expressions, *_conditions(rows, key), *conditions)
+    return f"COPY ({query}) TO STDOUT (FORMAT binary)"
+
+
+def keys_condition(key: Iterable[str], rows: Iterable[Sequence[bytes]]) -> str:
+    """Return the condition that selects rows by their keys.
+
+    :param key: the columns.
+    :param rows: PostgreSQL's text of these columns, for each row.
+    """
+    names = f"ROW({', '.join(identifier(name) for name in key)})"
+    listed = ", ".join(_row(value.decode() for value in row) for row in rows)
+    return f"{names} IN ({listed})"
+
+
+def written_since(xmin: int) -> str:
+    """Return the condition that selects the rows which a transaction wrote with this xid or a later one.
+
+    :param xmin: with its epoch; at most two billion transactions ago.
+    """
+    return f"pg_catalog.age(xmin) <= pg_catalog.age('{xmin % 2**32}'::pg_catalog.xid)"
 
 
 def bounds_query(table: PublishedTable, key: Iterable[PublishedColumn], parts: int, blocks: int) -> str:

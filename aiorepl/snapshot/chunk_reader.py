@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 from aiorepl.errors import ServerError
@@ -17,6 +18,9 @@ Connect = Callable[[], Awaitable[Any]]
 
 # The rows of a part; with the changes that are made of them, about the size of a batch.
 _PART_BYTES: Final = 256 * 1024
+
+TIMED_OUT: Final = "57014"
+"""The SQLSTATE of a command that was cancelled, because it took too long."""
 
 
 class RateLimit:
@@ -84,33 +88,12 @@ class ChunkReader:
         :raises ConnectionLost, ProtocolError: the connection is lost.
         """
         await self.open()
-        splitter = RowSplitter(columns)
-        left = self._timeout
         try:
-            async with copy_out(self._connection, statement) as copy:
-                while True:
-                    began = asyncio.get_running_loop().time()
-                    async with asyncio.timeout(left):
-                        data = await copy.read(max(_PART_BYTES, splitter.missing))
-                    if left is not None:
-                        left -= asyncio.get_running_loop().time() - began
-                    rows, count = splitter.take(data)
-                    if skip:
-                        dropped = min(skip, count)
-                        rows, count = rows[skip_rows(rows, 0, dropped) :], count - dropped
-                        skip -= dropped
-                    if count:
-                        yield rows, count
-                    if copy.ended:
-                        break
-                splitter.finish()
-        except TimeoutError:
-            raise ServerError(
-                {
-                    "C": "57014",
-                    "M": f"the server took longer than the statement_timeout of {self._timeout:g} s",
-                }
-            ) from None
+            async with aclosing(
+                copied_rows(self._connection, statement, columns, self._timeout, skip)
+            ) as parts:
+                async for part in parts:
+                    yield part
         except ServerError:
             # The transaction has failed, and with it the import.
             self.abort()
@@ -121,3 +104,41 @@ class ChunkReader:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
+
+
+async def copied_rows(
+    connection: Any, statement: str, columns: int, timeout: float | None, skip: int = 0
+) -> AsyncGenerator[tuple[bytes, int]]:
+    """Run a COPY command, and yield its rows: their bytes, and how many.
+
+    :param connection: an asyncpg connection.
+    :param columns: the number of columns.
+    :param timeout: the most seconds to wait for the server's data; ``None``: no limit.
+    :param skip: drop so many rows at the beginning.
+    :raises ServerError: the command failed, or took too long.
+    :raises ConnectionLost, ProtocolError: the connection is lost.
+    """
+    splitter = RowSplitter(columns)
+    left = timeout
+    try:
+        async with copy_out(connection, statement) as copy:
+            while True:
+                began = asyncio.get_running_loop().time()
+                async with asyncio.timeout(left):
+                    data = await copy.read(max(_PART_BYTES, splitter.missing))
+                if left is not None:
+                    left -= asyncio.get_running_loop().time() - began
+                rows, count = splitter.take(data)
+                if skip:
+                    dropped = min(skip, count)
+                    rows, count = rows[skip_rows(rows, 0, dropped) :], count - dropped
+                    skip -= dropped
+                if count:
+                    yield rows, count
+                if copy.ended:
+                    break
+            splitter.finish()
+    except TimeoutError:
+        raise ServerError(
+            {"C": TIMED_OUT, "M": f"the server took longer than the statement_timeout of {timeout:g} s"}
+        ) from None

@@ -146,12 +146,7 @@ class _SpooledRows(LazyChanges):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Change]: ...
     def __getitem__(self, index: Any) -> Any:
-        if (
-            isinstance(index, slice)
-            and index.stop is None
-            and index.step is None
-            and (index.start or 0) >= 0
-        ):
+        if isinstance(index, slice) and index.stop is None and index.step is None and (index.start or 0) >= 0:
             skip = min(self._skip + (index.start or 0), self._count)
             return _SpooledRows(
                 self._transaction, self._layout, self._kinds, self._extent, self._count, self._ordinal, skip

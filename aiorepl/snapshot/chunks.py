@@ -64,6 +64,8 @@ class TablePlan:
     size: int
     ranges: tuple[Range, ...]
     key: tuple[str, ...] = ()
+    state: str = ""
+    xmin: int = 0
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -176,6 +178,8 @@ def _table_to_json(table: TablePlan) -> dict[str, Any]:
         "rows": table.rows,
         "size": table.size,
         "key": list(table.key),
+        "state": table.state,
+        "xmin": table.xmin,
         "chunks": [_range_to_json(each) for each in table.ranges],
     }
 
@@ -206,6 +210,8 @@ def _table_from_json(fields: Any) -> TablePlan:
         _number(fields["size"]),
         ranges,
         key,
+        _typed(fields["state"], str),
+        _number(fields["xmin"]),
     )
 
 

@@ -34,12 +34,13 @@ class DescribedTable:
     kinds: bytes
     types: tuple[TypeInfo, ...]
 
-    def copy_statement(self, rows: Range, key: Iterable[str] = ()) -> str:
+    def copy_statement(self, rows: Range, key: Iterable[str] = (), conditions: Iterable[str] = ()) -> str:
         """Return the COPY command for some of the rows.
 
         :param key: the columns that a KeyRange is of.
+        :param conditions: further conditions, in SQL.
         """
-        return copy_statement(self.table, self.kinds, rows, key)
+        return copy_statement(self.table, self.kinds, rows, key, conditions)
 
 
 async def describe(

@@ -17,10 +17,10 @@ import asyncpg
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.snapshot.altered import Queried, altered, require_unaltered
-from aiorepl.snapshot.chunk_query import bounds_query
-from aiorepl.snapshot.chunks import KeyRange, Range, SnapshotPlan, TablePlan, block_ranges, key_ranges
+from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.planning import plan_tables
 from aiorepl.snapshot.privileges import require_readable
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.transaction import from_datetime
@@ -29,32 +29,14 @@ from aiorepl.wire.opening import translated
 
 # Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
 # timeouts are too short for a long load. The order of rows must be the same if a chunk is read again.
-_SETTINGS: Final = """
+READ_SETTINGS: Final = """
 SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
 """
 _TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
-# TID range scans exist since PostgreSQL 14; without them every range would read the whole table.
-_RANGE_SCANS: Final = 14
-# A table gets larger chunks instead of more.
-_MOST_CHUNKS: Final = 16384
 # How many tables are locked by one command.
 _LOCKED_TOGETHER: Final = 200
 _NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
-
-# The file sizes of tables with their partitions, and estimates of their rows, NULL if a part was never analyzed.
-_SIZES: Final = """
-WITH RECURSIVE tree(root, part) AS (
-  SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)
-   UNION
-  SELECT tree.root, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
-    JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
-SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::bigint AS size,
-       CASE WHEN bool_and(c.relkind <> 'r' OR c.reltuples > 0 OR pg_catalog.pg_relation_size(c.oid) = 0)
-            THEN sum(greatest(c.reltuples, 0) * (c.relkind = 'r')::int)::bigint END AS rows,
-       bool_or(c.relkind = 'f') AS has_foreign
-  FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
-"""
 
 
 class SnapshotGone(SlotError):
@@ -114,20 +96,7 @@ class ExportedSnapshot:
         :raises ConnectionLost, ServerError: the server failed.
         """
         with translating():
-            sizes = await self._connection.fetch(_SIZES, [table.oid for table in self.tables])
-            by_oid = {row["oid"]: row for row in sizes}
-            block = int(await self._connection.fetchval("SELECT current_setting('block_size')"))
-            plans = []
-            for table in self.tables:
-                row = by_oid[table.oid]
-                blocks = -(-row["size"] // block)
-                step = max(self._options.chunk_bytes // block, -(-blocks // _MOST_CHUNKS), 1)
-                ranges = await self._ranges(table, blocks, step, has_foreign=row["has_foreign"])
-                key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
-                plans.append(
-                    TablePlan(table.oid, table.schema, table.name, row["rows"], row["size"], ranges, key)
-                )
-        return SnapshotPlan(tuple(plans))
+            return SnapshotPlan(await plan_tables(self._connection, self.tables, self._options))
 
     async def describe(self, types: Types) -> dict[int, DescribedTable]:
         """Look up the types of the tables, and return the tables by oid.
@@ -151,21 +120,6 @@ class ExportedSnapshot:
     async def close(self) -> None:
         """End the snapshot, and release the locks."""
         self._connection.terminate()
-
-    async def _ranges(
-        self, table: PublishedTable, blocks: int, step: int, *, has_foreign: bool
-    ) -> tuple[Range, ...]:
-        if blocks <= step or self._connection.get_server_version() < (_RANGE_SCANS,):
-            return (None,)
-        if not table.partitioned:
-            return block_ranges(blocks, step)
-        # A sample cannot be taken of foreign tables.
-        if not table.key or has_foreign:
-            return (None,)
-        query = bounds_query(table, table.key, -(-blocks // step), step)
-        rows = await self._connection.fetch(query)
-        bounds = dict.fromkeys(tuple(row[0]) for row in rows)
-        return key_ranges(list(bounds)) if bounds else (None,)
 
     async def _lock(self) -> None:
         """Lock all tables, many at a time; if that fails, one by one, to name each table that cannot be read."""
@@ -218,7 +172,7 @@ async def import_snapshot(connection: Any, name: str) -> None:
         if error.sqlstate in _NO_SUCH_SNAPSHOT:
             raise SnapshotGone(f"the exported snapshot is gone: {error.args[0]}") from None
         raise
-    await connection.execute(_SETTINGS)
+    await connection.execute(READ_SETTINGS)
     if connection.get_server_version() >= (17,):
         await connection.execute(_TRANSACTION_TIMEOUT)
 

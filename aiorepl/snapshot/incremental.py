@@ -15,22 +15,25 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import AioreplError, ConfigurationError, ConnectionLost, ServerError, SlotError
+from aiorepl.errors import ConfigurationError, ConnectionLost, ServerError, SlotError
 from aiorepl.lsn import LSN
-from aiorepl.snapshot.chunk_reader import RateLimit, copied_rows
+from aiorepl.snapshot.chunk_query import keys_condition, written_since
+from aiorepl.snapshot.chunk_reader import TIMED_OUT, RateLimit, copied_rows
 from aiorepl.snapshot.chunk_rows import ChunkRows
+from aiorepl.snapshot.chunks import Range
 from aiorepl.snapshot.described import DescribedTable, describe, require_same_types
-from aiorepl.snapshot.exported import READ_SETTINGS, plan_tables, translating
-from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.exported import READ_SETTINGS, translating
+from aiorepl.snapshot.ledger import TableProgress
 from aiorepl.snapshot.merge import Arrival, ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.planning import TableFiles, plan_tables, table_files
 from aiorepl.snapshot.privileges import require_readable
 from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.snapshot.truncates import truncate
 from aiorepl.snapshot.watermarks import Watermark, emit_watermark, require_messages
 from aiorepl.snapshot.window import Key, Visibility, Window
 from aiorepl.snapshot.writers import wait_for_writers
@@ -187,12 +190,12 @@ class TableReader:
         plan = self._progress.plan
         assert plan is not None
         parts = self._progress.parts
-        # Rows that moved into blocks which an earlier run had read, without the columns that did not change.
-        sweep = resumed and await has_toast(self._control, table.oid)
+        # Rows may have moved into blocks which an earlier run had read, by updates without the columns that did not change.
+        sweep = resumed and (await self._files(table)).has_toast
         number = len(plan.ranges)
         for part in parts:
             last = part == parts[-1]
-            statement = self._statement(described, plan.range_condition(part))
+            statement = self._statement(described, plan.ranges[part - 1])
             work = _Work(part, statement, last and not sweep)
             end = await self._deliver(work, described, window, low)
             if not last:
@@ -200,14 +203,13 @@ class TableReader:
                 await self._record(part, end)
         if sweep:
             number += 1
-            since = f"pg_catalog.age(xmin) <= pg_catalog.age('{plan.xmin % 2**32}'::pg_catalog.xid)"
-            work = _Work(number, self._statement(described, (since,)), last=True)
-            end = await self._deliver(work, described, window, low)
+            statement = self._statement(described, None, written_since(plan.xmin))
+            end = await self._deliver(_Work(number, statement, last=True), described, window, low)
         while owed := self._take_owed(window):
             batches = [owed[start : start + _KEYS] for start in range(0, len(owed), _KEYS)]
             for batch in batches:
                 number += 1
-                statement = self._statement(described, (key_condition(key, batch),))
+                statement = self._statement(described, None, keys_condition(key, batch))
                 work = _Work(number, statement, last=batch is batches[-1], owed=True)
                 end = await self._deliver(work, described, window, low)
         await self._record(parts[-1], end)
@@ -225,27 +227,32 @@ class TableReader:
     async def _plan(self, described: DescribedTable) -> bool:
         """Cut the table into chunks, unless it was before. Return whether some of them were delivered before."""
         known = self._progress.plan
-        state = await table_state(self._control, described.table)
-        if known is not None and known.state == state and self._progress.parts:
+        files = await self._files(described.table)
+        if known is not None and known.state == files.state and self._progress.parts:
             return len(self._progress.parts) < len(known.ranges)
         (plan,) = await plan_tables(self._control, [described.table], self._source.options)
         self._progress = await self._update(lambda table: table.planned(plan))
         return False
 
-    def _statement(self, described: DescribedTable, conditions: Sequence[str]) -> str:
-        where = () if self._progress.where is None else (self._progress.where,)
-        return described.copy_statement(*conditions, *where)
+    async def _files(self, table: PublishedTable) -> TableFiles:
+        files = await table_files(self._control, table)
+        if files is None:
+            raise _Altered("it was dropped")
+        return files
 
-    async def _deliver(
-        self, work: _Work, described: DescribedTable, window: Window, low: LSN
-    ) -> LSN:
+    def _statement(self, described: DescribedTable, rows: Range, *conditions: str) -> str:
+        plan, where = self._progress.plan, self._progress.where
+        key = () if plan is None else plan.key
+        return described.copy_statement(rows, key, conditions if where is None else (*conditions, where))
+
+    async def _deliver(self, work: _Work, described: DescribedTable, window: Window, low: LSN) -> LSN:
         """Read a chunk until it can be delivered. Return the LSN where it ends."""
         for _ in range(_ATTEMPTS):
             try:
                 async with self._chunk(work, described) as (rows, visible, time):
 
                     def arrive(end: LSN) -> Sequence[Slice]:
-                        return self._insert(end, work, described, window, low, rows, visible, time)  # noqa: B023
+                        return self._insert(end, work, described, window, low, rows, visible, time)
 
                     arrived = await self._mark(arrive)
                 return await arrived
@@ -269,6 +276,8 @@ class TableReader:
         if verdict.again is not None:
             window.prune(visible)
             raise _Again(verdict.again)
+        if work.last:
+            window.end_ranges()
         if work.owed and verdict.dropped:
             window.owe_dropped(visible)
         header = self._header(described.table, low, work.number, last=work.last and window.owed == set())
@@ -294,11 +303,7 @@ class TableReader:
             await self._configure(reader)
             (row,) = await reader.fetch(_SNAPSHOT)
             await self._lock(reader, table)
-            plan = self._progress.plan
-            if await self._published() != table:
-                raise _Altered("it was altered")
-            if plan is not None and await table_state(self._control, table) != plan.state:
-                raise _Altered("it was truncated or rewritten")
+            await self._require_unaltered(table)
             rows = await self._copy(reader, work.statement, described)
             await require_same_types(self._control, described)
             yield rows, Visibility.parse(row["visible"]), from_datetime(row["time"])
@@ -326,6 +331,15 @@ class TableReader:
                 "transaction, or set a longer lock_timeout"
             ) from None
 
+    async def _require_unaltered(self, table: PublishedTable) -> None:
+        """Check that the table, which is locked, is as it was when it was cut into chunks."""
+        plan = self._progress.plan
+        assert plan is not None
+        if await self._published() != table:
+            raise _Altered("it was altered")
+        if (await self._files(table)).state != plan.state:
+            raise _Altered("it was truncated or rewritten")
+
     async def _copy(self, reader: Any, statement: str, described: DescribedTable) -> ChunkRows:
         source = self._source
         rows = ChunkRows(described, source.spool, source.options.in_flight_bytes)
@@ -333,11 +347,19 @@ class TableReader:
         async with contextlib.aclosing(
             copied_rows(reader, statement, len(described.kinds), timeout)
         ) as parts:
-            async for data, count in parts:
-                await source.rate.wait(count)
-                rows.add(data, count)
-                self.rows += count
-                self.bytes += len(data)
+            try:
+                async for data, count in parts:
+                    await source.rate.wait(count)
+                    rows.add(data, count)
+                    self.rows += count
+                    self.bytes += len(data)
+            except ServerError as error:
+                if error.sqlstate != TIMED_OUT:
+                    raise
+                raise SlotError(
+                    f"a chunk of table {described.table} could not be read: {error.message}: set a longer "
+                    "statement_timeout, or a smaller chunk_bytes"
+                ) from None
         return rows
 
     async def _mark(self, arrive: Arrival) -> asyncio.Future[LSN]:
@@ -397,10 +419,9 @@ class TableReader:
         source.merge.hold(point, reached.set)
         await self._configure(self._reader)
         await self._lock(self._reader, table)
-        if await self._published() != table or await table_state(self._control, table) != plan.state:
-            raise _Altered("it was altered or truncated")
+        await self._require_unaltered(table)
         time = from_datetime(await self._reader.fetchval("SELECT now()"))
-        rows = await self._copy(self._reader, self._statement(described, ()), described)
+        rows = await self._copy(self._reader, self._statement(described, None), described)
         await self._reader.execute("ROLLBACK")
         # So that the stream reaches the point on an idle server, too.
         await self._mark(lambda _: ())
@@ -408,6 +429,6 @@ class TableReader:
         header = self._header(table, point, 1, last=True)
         transaction = Transaction(0, LSN(point - 1), time, snapshot=header)
         source.merge.release(
-            rows.slices(transaction, point, first=(truncate(transaction, described.layout.relation),))
+            rows.slices(transaction, point, first=(truncate(transaction, (described.layout.relation,)),))
         )
         await self._record(1, point)

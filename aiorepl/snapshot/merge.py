@@ -86,6 +86,12 @@ class ChunkMerge:
         """Await a watermark no longer."""
         self._awaited.pop(watermark.token, None)
 
+    def abandon(self) -> None:
+        """Forget the table that was being read: its watermarks and its window, and hold back nothing."""
+        self.window = None
+        self._awaited.clear()
+        self.release()
+
     def rewound(self) -> None:
         """Forget what the source will send again."""
         self.signals.clear()

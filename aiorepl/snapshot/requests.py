@@ -176,7 +176,9 @@ class Snapshots:
 
     # For the pipeline.
 
-    async def begin(self, store: LedgerStore, source: SnapshotSource, position: LSN, durable: Callable[[], LSN]) -> None:
+    async def begin(
+        self, store: LedgerStore, source: SnapshotSource, position: LSN, durable: Callable[[], LSN]
+    ) -> None:
         """Take the tables that an earlier run has left, before the stream starts.
 
         :param position: where the stream starts; every consumer has what ended before it.
@@ -308,9 +310,7 @@ class Snapshots:
 
         async def read() -> None:
             progress = _find(self._ledger.tables, table.id)
-            reader = TableReader(
-                self._source, progress, update, lambda: not self._left(besides=table.id)
-            )
+            reader = TableReader(self._source, progress, update, lambda: not self._left(besides=table.id))
             try:
                 await reader.run()
             finally:

@@ -33,8 +33,29 @@ _KEYWORDS: Final = frozenset(
 )
 # Keywords that begin an expression which is more than a comparison, without parentheses after a name.
 _RESERVED: Final = frozenset(
-    "select with values table from union intersect except case cast array row exists any all some collate "
-    "current_user session_user user current_role".split()
+    [
+        "select",
+        "with",
+        "values",
+        "table",
+        "from",
+        "union",
+        "intersect",
+        "except",
+        "case",
+        "cast",
+        "array",
+        "row",
+        "exists",
+        "any",
+        "all",
+        "some",
+        "collate",
+        "current_user",
+        "session_user",
+        "user",
+        "current_role",
+    ]
 )
 
 

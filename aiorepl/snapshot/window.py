@@ -170,14 +170,14 @@ class Window:
         for xid in [xid for xid in self._committed if snapshot.sees(xid)]:
             self._bytes -= self._committed.pop(xid).bytes
 
-    def take_owed(self) -> set[Key] | None:
-        """Return the owed keys to be read again, all ranges of the table having been delivered; ``None``: too many.
+    def end_ranges(self) -> None:
+        """Record that all ranges of the table were delivered: from now on a key is owed only if its own chunk drops it."""
+        self._ranges_remain = False
 
-        From now on a key is owed only if the window of its own chunk drops it.
-        """
+    def take_owed(self) -> set[Key] | None:
+        """Return the owed keys, to be read again; ``None``: too many."""
         owed, self.owed = self.owed, set()
         self._owed_bytes = 0
-        self._ranges_remain = False
         return owed
 
     def owe_dropped(self, snapshot: Visibility) -> None:

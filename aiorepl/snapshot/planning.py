@@ -1,0 +1,103 @@
+"""Cuts tables into chunks, and identifies the state in which they were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from aiorepl.snapshot.chunk_query import bounds_query
+from aiorepl.snapshot.chunks import KeyRange, Range, TablePlan, block_ranges, key_ranges
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.tables import PublishedTable
+
+# TID range scans exist since PostgreSQL 14; without them every range would read the whole table.
+_RANGE_SCANS: Final = 14
+# A table gets larger chunks instead of more.
+_MOST_CHUNKS: Final = 16384
+
+# The files of tables with their partitions, their sizes, and estimates of their rows, NULL if a part was never analyzed.
+_FILES: Final = """
+WITH RECURSIVE tree(root, part) AS (
+  SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)
+   UNION
+  SELECT tree.root, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
+    JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
+SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::bigint AS size,
+       CASE WHEN bool_and(c.relkind <> 'r' OR c.reltuples > 0 OR pg_catalog.pg_relation_size(c.oid) = 0)
+            THEN sum(greatest(c.reltuples, 0) * (c.relkind = 'r')::int)::bigint END AS rows,
+       bool_or(c.relkind = 'f') AS has_foreign,
+       string_agg(c.oid || ':' || c.relfilenode, ',' ORDER BY c.oid) AS files,
+       coalesce(bool_or(c.reltoastrelid <> 0 AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0), false) AS has_toast
+  FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
+"""
+# By the names that all versions have.
+_XMIN: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files of a table.
+
+    :param state: identifies the files, and what of the table is published.
+    :param has_toast: whether any values are stored out of line, so that updates may lack them.
+    """
+
+    state: str
+    has_toast: bool
+
+
+async def plan_tables(
+    connection: Any, tables: Sequence[PublishedTable], options: SnapshotOptions
+) -> tuple[TablePlan, ...]:
+    """Cut tables into chunks.
+
+    :param connection: an asyncpg connection.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    xmin = await connection.fetchval(_XMIN)
+    by_oid = {row["oid"]: row for row in await connection.fetch(_FILES, [table.oid for table in tables])}
+    block = int(await connection.fetchval("SELECT current_setting('block_size')"))
+    plans = []
+    for table in tables:
+        row = by_oid[table.oid]
+        blocks = -(-row["size"] // block)
+        step = max(options.chunk_bytes // block, -(-blocks // _MOST_CHUNKS), 1)
+        ranges = await _ranges(connection, table, blocks, step, has_foreign=row["has_foreign"])
+        key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
+        state = _state(table, row["files"])
+        plans.append(
+            TablePlan(table.oid, table.schema, table.name, row["rows"], row["size"], ranges, key, state, xmin)
+        )
+    return tuple(plans)
+
+
+async def table_files(connection: Any, table: PublishedTable) -> TableFiles | None:
+    """Read the state of a table's files; ``None`` if it was dropped.
+
+    :param connection: an asyncpg connection without a snapshot.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    row = await connection.fetchrow(_FILES, [table.oid])
+    return None if row is None else TableFiles(_state(table, row["files"]), row["has_toast"])
+
+
+def _state(table: PublishedTable, files: str) -> str:
+    return sha256(f"{table!r} {files}".encode()).hexdigest()[:32]
+
+
+async def _ranges(
+    connection: Any, table: PublishedTable, blocks: int, step: int, *, has_foreign: bool
+) -> tuple[Range, ...]:
+    if blocks <= step or connection.get_server_version() < (_RANGE_SCANS,):
+        return (None,)
+    if not table.partitioned:
+        return block_ranges(blocks, step)
+    # A sample cannot be taken of foreign tables.
+    if not table.key or has_foreign:
+        return (None,)
+    query = bounds_query(table, table.key, -(-blocks // step), step)
+    rows = await connection.fetch(query)
+    bounds = dict.fromkeys(tuple(row[0]) for row in rows)
+    return key_ranges(list(bounds)) if bounds else (None,)
