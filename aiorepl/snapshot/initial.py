@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
@@ -21,6 +22,7 @@ from typing import Any, Final
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.messages import Truncate as TruncateMessage
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.altered import Queried
 from aiorepl.snapshot.chunk_reader import ChunkReader, Connect, RateLimit
@@ -30,7 +32,7 @@ from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.exported import ExportedSnapshot, SnapshotGone, translating
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.ordering import ChunkOrder
-from aiorepl.snapshot.truncates import truncate
+from aiorepl.transactions.changes import Truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
@@ -41,6 +43,8 @@ _log = logging.getLogger("aiorepl.snapshot")
 Emit = Callable[[list[Slice]], Awaitable[None]]
 Skip = Callable[[TablePlan, AioreplError], Awaitable[None]]
 
+_TRUNCATE: Final = struct.Struct(">cIB").pack
+_OID: Final = struct.Struct(">I").pack
 # For connections that are lost while a chunk is read. The next one goes on where the last one broke off.
 _RETRY: Final = RetryPolicy(attempts=5, timeout=60.0, wait_max=10.0)
 
@@ -275,9 +279,10 @@ class InitialSnapshot:
     def _truncate(self, base: LSN) -> Slice:
         # One truncate for all tables, because they may refer to each other.
         relations = tuple(described.layout.relation for described in self._tables.values())
+        payload = _TRUNCATE(b"T", len(relations), 0) + b"".join(_OID(relation.oid) for relation in relations)
         transaction = Transaction(0, LSN(base - 1), self._begun().time)
-        change = truncate(transaction, relations)
-        return Slice(transaction, (change,), True, base, len(change.message.payload) + OVERHEAD)
+        change = Truncate(transaction, 0, TruncateMessage(relations, False, False, payload, None))
+        return Slice(transaction, (change,), True, base, len(payload) + OVERHEAD)
 
     def _begun(self) -> ExportedSnapshot:
         if self._exported is None:
