@@ -58,6 +58,7 @@ PURE = (
         "journal/index.py",
         "journal/chain.py",
         "snapshot/ledger.py",
+        "snapshot/statistics.py",
     ),
     *(
         "journal/segment_builder.py",
@@ -66,7 +67,7 @@ PURE = (
         "delivery/batching.py",
     ),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
-    *("source/feedback/liveness.py", "source/catalog/tables.py"),
+    *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}

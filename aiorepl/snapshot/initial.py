@@ -32,6 +32,7 @@ from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.exported import ExportedSnapshot, SnapshotGone, translating
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.ordering import ChunkOrder
+from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.transactions.changes import Truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
@@ -60,6 +61,7 @@ class InitialSnapshot:
     :param types: the known types; those of the tables are added.
     :param publications: the publications whose tables are read.
     :param consistent_point: the slot's first position.
+    :ivar counters: by oid, what was delivered of each table of the plan, in its order.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class InitialSnapshot:
         self._publications = publications
         self._consistent_point = consistent_point
         self._options = options or SnapshotOptions()
+        self.counters: dict[int, TableCounters] = {}
         self._exported: ExportedSnapshot | None = None
         self._tables: dict[int, DescribedTable] = {}
         # Whether the chunk that is delivered has begun and not ended.
@@ -133,6 +136,7 @@ class InitialSnapshot:
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
         base = plan.base(self._consistent_point) if base is None else base
+        self.counters = counters(plan, from_chunk)
         if truncate and self._tables:
             await emit([self._truncate(base)])
         order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
@@ -231,6 +235,7 @@ class InitialSnapshot:
                     if skip is None or self._broken:
                         raise SnapshotFailed(f"table {chunk.table} was not read: {error}") from None
                     await skip(chunk.table, error)
+                    self.counters[chunk.table.oid].fail(str(error))
                     _log.error("table %s is left out of the snapshot: %s", chunk.table, error)
                     failed[chunk.table.oid] = chunk.table, error
             await order.pass_by(chunk.number)
@@ -247,6 +252,7 @@ class InitialSnapshot:
         commit_lsn = LSN(base + chunk.number)
         header = chunk.header(self._consistent_point, complete=complete)
         transaction = Transaction(0, commit_lsn, exported.time, snapshot=header)
+        counters, clock = self.counters[chunk.table.oid], asyncio.get_running_loop().time
         rows, first = 0, True
         last: Slice | None = None
         async with aclosing(order.release(chunk.number)) as parts:
@@ -259,6 +265,7 @@ class InitialSnapshot:
                     transaction, changes, first, None, len(data) + count * OVERHEAD + changes.expansion
                 )
                 rows, first = rows + count, False
+                counters.add(count, len(data), clock())
         # The chunk ends only after it is certain that its rows were read from the table as the snapshot knows it.
         await exported.verify()
         if described.types:
@@ -268,6 +275,7 @@ class InitialSnapshot:
             await emit([Slice(transaction, (), True, end, 0)])
         else:
             await emit([Slice(transaction, last.changes, last.first, end, last.size)])
+        counters.end_chunk(last=chunk.last_of_table)
         return rows
 
     async def _require_same_types(self, described: DescribedTable) -> None:
@@ -288,3 +296,22 @@ class InitialSnapshot:
         if self._exported is None:
             raise RuntimeError("call begin first")
         return self._exported
+
+
+def counters(plan: SnapshotPlan, from_chunk: int = 0) -> dict[int, TableCounters]:
+    """Return counters for the tables of a plan, by oid.
+
+    :param from_chunk: the number of the first chunk that is delivered; those before it were.
+    """
+    made, first = {}, 0
+    for table in plan.tables:
+        done = min(max(from_chunk - first, 0), len(table.ranges))
+        first += len(table.ranges)
+        made[table.oid] = TableCounters(
+            str(table),
+            estimated_rows=table.rows,
+            chunks=len(table.ranges),
+            chunks_done=done,
+            state="delivered" if done == len(table.ranges) else "queued",
+        )
+    return made

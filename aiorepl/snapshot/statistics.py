@@ -1,0 +1,207 @@
+"""How far snapshots are: tables, rows, bytes, rates and the WAL that the slot keeps meanwhile. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["queued", "reading", "delivered", "complete", "cancelled", "failed"]
+"""A table is delivered once all of its rows were passed on to the sinks, and complete once they are durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalRetention:
+    """The WAL that the slot makes the server keep (``pg_replication_slots``).
+
+    :param bytes: from ``restart_lsn`` to the end of WAL.
+    :param status: ``wal_status``: ``reserved``, ``extended``, ``unreserved`` or ``lost``; ``None`` if the server has no slot
+        of this name, or does not say.
+    :param safe_bytes: ``safe_wal_size``: how many bytes can still be written before the slot may be lost; ``None`` if
+        ``max_slot_wal_keep_size`` sets no limit.
+    """
+
+    bytes: int
+    status: str | None
+    safe_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """How far the reading of one table is.
+
+    :param table: ``schema.table``.
+    :param rows: the rows that were delivered in this process.
+    :param bytes: their size, as the server sent them.
+    :param estimated_rows: the server's estimate of the table's rows; ``None`` if it was never analyzed, or only some are read.
+    :param chunks: the number of chunks; ``None`` until they are planned.
+    :param chunks_done: how many of them were delivered, also by earlier processes.
+    :param rows_per_second: since the table's first row in this process.
+    :param error: why the table cannot be read, or had to be read again.
+    """
+
+    table: str
+    state: State
+    rows: int = 0
+    bytes: int = 0
+    estimated_rows: int | None = None
+    chunks: int | None = None
+    chunks_done: int = 0
+    rows_per_second: float = 0.0
+    error: str | None = None
+
+    @property
+    def done(self) -> float:
+        """Which part of the table was delivered, from 0 to 1, by the number of its chunks, or else of its rows."""
+        if self.state in ("delivered", "complete"):
+            return 1.0
+        by_chunks = self.chunks_done / self.chunks if self.chunks else 0.0
+        # Within a large chunk, only the rows show progress.
+        by_rows = min(self.rows / self.estimated_rows, 0.99) if self.estimated_rows else 0.0
+        return by_chunks if self.chunks is not None and self.chunks > 1 else max(by_chunks, by_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatistics:
+    """How far all snapshots are.
+
+    :param tables: in the order in which they are read. Complete tables of earlier processes are not among them.
+    :param paused: whether the reading of tables beside the stream is paused.
+    :param wal: the WAL that the slot keeps; ``None`` before it was first read.
+    """
+
+    tables: tuple[TableStatistics, ...]
+    paused: bool = False
+    wal: WalRetention | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether a table is read or waits for its turn."""
+        return any(table.state in ("queued", "reading") for table in self.tables)
+
+    @property
+    def done(self) -> float:
+        """Which part of all tables was delivered, from 0 to 1; each chunk counts as much as any other."""
+        chunks = sum(table.chunks or 1 for table in self.tables)
+        return sum(table.done * (table.chunks or 1) for table in self.tables) / chunks if chunks else 0.0
+
+    @property
+    def rows(self) -> int:
+        """The rows that were delivered in this process."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """The size of these rows, as the server sent them."""
+        return sum(table.bytes for table in self.tables)
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks that are planned."""
+        return sum(table.chunks or 0 for table in self.tables)
+
+    @property
+    def chunks_done(self) -> int:
+        """How many of them were delivered."""
+        return sum(table.chunks_done for table in self.tables)
+
+
+class TableCounters:
+    """Counts what is delivered of one table.
+
+    :param now: the time in seconds, when this is created.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        estimated_rows: int | None = None,
+        chunks: int | None = None,
+        chunks_done: int = 0,
+        state: State = "queued",
+    ) -> None:
+        self.table = table
+        self.state: State = state
+        self.estimated_rows = estimated_rows
+        self.chunks = chunks
+        self.chunks_done = chunks_done
+        self.rows = 0
+        self.bytes = 0
+        self.error: str | None = None
+        self._began: float | None = None
+        self._seconds = 0.0
+
+    def add(self, rows: int, size: int, now: float) -> None:
+        """Count rows that were delivered.
+
+        :param now: the time in seconds, of a clock that never goes back.
+        """
+        if self._began is None:
+            self._began = now
+        self.state = "reading"
+        self.rows += rows
+        self.bytes += size
+        self._seconds = now - self._began
+
+    def end_chunk(self, *, last: bool) -> None:
+        """Count a chunk that was delivered.
+
+        :param last: whether it is the table's last one.
+        """
+        self.chunks_done += 1
+        self.state = "delivered" if last else "reading"
+
+    def fail(self, error: str) -> None:
+        """Record why the table cannot be read."""
+        self.state, self.error = "failed", error
+
+    def statistics(self) -> TableStatistics:
+        """Return the counters as they are."""
+        return TableStatistics(
+            self.table,
+            self.state,
+            self.rows,
+            self.bytes,
+            self.estimated_rows,
+            self.chunks,
+            self.chunks_done,
+            self.rows / self._seconds if self._seconds > 0 else 0.0,
+            self.error,
+        )
+
+
+def describe(statistics: SnapshotStatistics, rows_per_second: float) -> str:
+    """Return the progress as one line.
+
+    :param rows_per_second: of all tables together.
+    """
+    tables = statistics.tables
+    ended = sum(table.state in ("delivered", "complete") for table in tables)
+    parts = [
+        f"{statistics.done:.0%}",
+        f"{ended:,} of {len(tables):,} tables",
+        f"{statistics.rows:,} rows",
+        f"{rows_per_second:,.0f} rows/s",
+    ]
+    if failed := sum(table.state == "failed" for table in tables):
+        parts.append(f"{failed:,} failed")
+    if statistics.paused:
+        parts.append("paused")
+    if statistics.wal is not None:
+        parts.append(f"the slot keeps {shown_bytes(statistics.wal.bytes)} of WAL")
+    return ", ".join(parts)
+
+
+def shown_bytes(size: float) -> str:
+    """Return a size with a unit, such as ``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def reading(tables: Iterable[TableStatistics]) -> list[TableStatistics]:
+    """Return the tables that are being read."""
+    return [table for table in tables if table.state == "reading"]

@@ -1,0 +1,121 @@
+"""Watches the WAL that a slot makes the server keep while tables are read.
+
+A slot keeps all WAL from its ``restart_lsn`` on. During an initial snapshot the stream stands still, so WAL grows with every
+write, until the disk is full or ``max_slot_wal_keep_size`` invalidates the slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiorepl.errors import AioreplError
+from aiorepl.snapshot.statistics import WalRetention, shown_bytes
+from aiorepl.wire.opening import ANSWER_SECONDS
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+SECONDS: Final = 5.0
+# safe_wal_size exists since PostgreSQL 13. A standby has replayed WAL instead of written.
+_RETAINED: Final = """
+SELECT wal_status, safe_wal_size,
+       pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+         ELSE pg_catalog.pg_current_wal_lsn() END, restart_lsn)::int8 AS retained
+  FROM pg_catalog.pg_replication_slots WHERE slot_name = $1
+"""
+# A warning is repeated once twice as much WAL is kept.
+_FIRST_WARNING: Final = 1 << 30
+
+
+class WalWatch:
+    """Reads every few seconds how much WAL a slot keeps, on a connection of its own. Never fails.
+
+    :param connect: opens an asyncpg connection.
+    :param limit: call ``exceeded`` while more bytes than this are kept; ``None``: never.
+    :param exceeded: called with whether the limit is exceeded, whenever that changes.
+    :ivar retention: what was read last.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        slot: str,
+        limit: int | None,
+        exceeded: Callable[[bool], None],
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
+        self.retention: WalRetention | None = None
+        self._connect = connect
+        self._slot = slot
+        self._limit = limit
+        self._exceeded = exceeded
+        self._seconds = seconds
+        self._connection: Any = None
+        self._is_exceeded = False
+        self._warn_at = _FIRST_WARNING
+        self._failing = False
+        self._unsafe = False
+
+    async def run(self) -> None:
+        """Watch until this is cancelled."""
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(self._seconds)
+        finally:
+            self._drop()
+
+    async def _look(self) -> None:
+        try:
+            if self._connection is None:
+                self._connection = await self._connect()
+            row = await self._connection.fetchrow(_RETAINED, self._slot, timeout=ANSWER_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the snapshot does not depend on it
+            self._drop()
+            if not self._failing:
+                text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+                _log.warning("cannot read how much WAL slot %s keeps: %s", self._slot, text)
+            self._failing = True
+            return
+        self._failing = False
+        if row is not None and row["retained"] is not None:
+            self.take(WalRetention(max(row["retained"], 0), row["wal_status"], row["safe_wal_size"]))
+
+    def take(self, retention: WalRetention) -> None:
+        """Warn of what was read, and compare it with the limit."""
+        self.retention = retention
+        kept = shown_bytes(retention.bytes)
+        unsafe = retention.status in ("unreserved", "lost")
+        if unsafe and not self._unsafe:
+            _log.warning(
+                "slot %s keeps %s of WAL, more than max_slot_wal_keep_size allows, and may be lost (wal_status = %s): raise it, "
+                "or make the sinks faster",
+                self._slot,
+                kept,
+                retention.status,
+            )
+        elif retention.bytes >= self._warn_at:
+            left = (
+                ""
+                if retention.safe_bytes is None
+                else f", {shown_bytes(retention.safe_bytes)} before it is lost"
+            )
+            _log.warning("slot %s keeps %s of WAL while tables are read%s", self._slot, kept, left)
+        while self._warn_at <= retention.bytes:
+            self._warn_at *= 2
+        self._unsafe = unsafe
+        if self._limit is None:
+            return
+        # Twice around the limit would be a pause and a resumption every few seconds.
+        limit = self._limit if not self._is_exceeded else self._limit * 3 // 4
+        if (retention.bytes > limit) != self._is_exceeded:
+            self._is_exceeded = not self._is_exceeded
+            self._exceeded(self._is_exceeded)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()

@@ -1,0 +1,130 @@
+"""The statistics of a snapshot, and how they are shown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from aiorepl.cli.snapshot_progress import SnapshotProgress
+from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
+from aiorepl.snapshot.initial import counters
+from aiorepl.snapshot.statistics import (
+    SnapshotStatistics,
+    TableCounters,
+    TableStatistics,
+    WalRetention,
+    describe,
+    shown_bytes,
+)
+
+GIB = 1 << 30
+
+
+def table(name: str, state: str = "reading", **fields: object) -> TableStatistics:
+    return TableStatistics(f"public.{name}", state, **fields)
+
+
+@pytest.mark.parametrize(
+    ("found", "done"),
+    [
+        (table("t"), 0.0),
+        (table("t", chunks=4, chunks_done=1, rows=90, estimated_rows=100), 0.25),
+        (table("t", chunks=1, rows=25, estimated_rows=100), 0.25),
+        # The estimate is too low: it is not complete before it is.
+        (table("t", chunks=1, rows=900, estimated_rows=100), 0.99),
+        (table("t", "delivered", chunks=1, rows=1, estimated_rows=100), 1.0),
+        (table("t", "queued"), 0.0),
+    ],
+)
+def test_part_of_a_table(found, done):
+    """Chunks show the progress of a table of several, rows that of a table of one."""
+    assert done == found.done
+
+
+def test_counters_of_a_plan():
+    """Chunks that an earlier process has delivered count as done."""
+    plan = SnapshotPlan(tuple(TablePlan(oid, "public", f"t{oid}", 10, 0, (None,) * 2) for oid in (1, 2, 3)))
+    found = [each.statistics() for each in counters(plan, 3).values()]
+    assert [("delivered", 2), ("queued", 1), ("queued", 0)] == [
+        (each.state, each.chunks_done) for each in found
+    ]
+
+
+def test_counting():
+    """Rows per second count from the table's first row, and a failure names its reason."""
+    counted = TableCounters("public.t", estimated_rows=100, chunks=2)
+    counted.add(10, 1000, 50.0)
+    counted.add(30, 3000, 52.0)
+    counted.end_chunk(last=False)
+    expected = table(
+        "t", rows=40, bytes=4000, estimated_rows=100, chunks=2, chunks_done=1, rows_per_second=20.0
+    )
+    assert expected == counted.statistics()
+    counted.end_chunk(last=True)
+    assert "delivered" == counted.statistics().state
+    counted.fail("it was dropped")
+    assert ("failed", "it was dropped") == (counted.statistics().state, counted.statistics().error)
+
+
+SOME = SnapshotStatistics(
+    (
+        table("a", "complete", chunks=3, chunks_done=3, rows=5000, bytes=5 * GIB),
+        table("b", chunks=3, chunks_done=1, rows=1000, bytes=1024, estimated_rows=3000),
+        table("c", "queued", chunks=2),
+        table("d", "failed", error="it was dropped"),
+    ),
+    wal=WalRetention(3 * GIB // 2, "reserved", None),
+)
+
+
+def test_one_line():
+    """A line has the progress of all tables, and the WAL that is kept."""
+    assert "44%, 1 of 4 tables, 6,000 rows, 500 rows/s, 1 failed, the slot keeps 1.5 GiB of WAL" == describe(
+        SOME, 500.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (5 << 40, "5.0 TiB")]
+)
+def test_sizes(size, text):
+    """A size has the largest unit that leaves at least one of it."""
+    assert text == shown_bytes(size)
+
+
+def shown(statistics: list[SnapshotStatistics | None], *, terminal: bool) -> str:
+    """Return what is written while these statistics are shown, each a minute after the one before."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=140, color_system=None)
+    times = iter(range(0, 100_000, 30))
+    now = SnapshotProgress(iter(statistics).__next__, console, lambda: next(times))
+    for _ in statistics:
+        now.show()
+    return out.getvalue()
+
+
+def test_bars_in_a_terminal():
+    """There is a bar for all tables and one for each that is read; they vanish when everything was delivered."""
+    ended = SnapshotStatistics((table("a", "complete"),))
+    text = shown([None, SOME, ended, ended], terminal=True)
+    assert "all tables" in text
+    assert "2/4 tables  6,000 rows  5.0 GiB  WAL kept: 1.5 GiB" in text
+    assert "public.b" in text
+    assert "1,000/~3,000 rows" in text
+    assert "public.c" not in text
+
+
+def test_lines_elsewhere():
+    """Without a terminal there is a line now and then, and none without a snapshot."""
+    text = shown([SOME, SOME], terminal=False)
+    assert ["aiorepl: snapshot: 44%, 1 of 4 tables"] * 2 == [line[:37] for line in text.splitlines()]
+    assert "" == shown([None, SnapshotStatistics(())], terminal=False)
+
+
+def test_many_tables():
+    """Only some of the tables that are read at the same time have a bar."""
+    text = shown([SnapshotStatistics(tuple(table(f"t{n}") for n in range(1000)))], terminal=True)
+    assert "public.t7" in text
+    assert "public.t8" not in text
