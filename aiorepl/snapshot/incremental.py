@@ -32,6 +32,7 @@ from aiorepl.snapshot.merge import Arrival, ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import TableFiles, plan_tables, table_files
 from aiorepl.snapshot.privileges import require_readable
+from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.snapshot.truncates import truncate
 from aiorepl.snapshot.watermarks import Watermark, emit_watermark, require_messages
@@ -105,8 +106,7 @@ class TableReader:
     :param progress: what the ledger has about the table.
     :param update: changes that in the ledger, durably.
     :param ends_snapshot: whether no other table is left to be read; asked when this one is complete.
-    :ivar rows: the number of rows that were read.
-    :ivar bytes: the bytes of them.
+    :param counters: count the rows that are read.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class TableReader:
         progress: TableProgress,
         update: Callable[[Callable[[TableProgress], TableProgress]], Awaitable[TableProgress]],
         ends_snapshot: Callable[[], bool],
+        counters: TableCounters,
     ) -> None:
-        self.rows = 0
-        self.bytes = 0
+        self._counters = counters
         self._source = source
         self._progress = progress
         self._update = update
@@ -343,7 +343,7 @@ class TableReader:
     async def _copy(self, reader: Any, statement: str, described: DescribedTable) -> ChunkRows:
         source = self._source
         rows = ChunkRows(described, source.spool, source.options.in_flight_bytes)
-        timeout = source.options.statement_timeout
+        timeout, clock = source.options.statement_timeout, asyncio.get_running_loop().time
         async with contextlib.aclosing(
             copied_rows(reader, statement, len(described.kinds), timeout)
         ) as parts:
@@ -351,8 +351,7 @@ class TableReader:
                 async for data, count in parts:
                     await source.rate.wait(count)
                     rows.add(data, count)
-                    self.rows += count
-                    self.bytes += len(data)
+                    self._counters.add(count, len(data), clock())
             except ServerError as error:
                 if error.sqlstate != TIMED_OUT:
                     raise

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from aiorepl.cancellation import cancel_and_wait
@@ -16,6 +16,7 @@ from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.snapshot.exported import translating
 from aiorepl.snapshot.incremental import SnapshotSource, TableReader
 from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.snapshot.tables import published_tables
 
 _log = logging.getLogger("aiorepl.snapshot")
@@ -55,31 +56,6 @@ class MemoryLedger:
         return self.ledger
 
 
-@dataclass(slots=True)
-class TableStatus:
-    """How far the reading of a table is.
-
-    :param table: ``schema.table``.
-    :param where: the condition of its rows; ``None``: all.
-    :param state: ``queued``, ``reading``, ``delivered``, ``complete``, ``cancelled`` or ``failed``. A table is delivered when
-        all of its rows were passed on to the sinks, and complete when they are durable.
-    :param chunks: the number of chunks; ``None`` until they are planned.
-    :param chunks_done: how many of them were delivered.
-    :param rows: the rows that were read in this process.
-    :param bytes: their bytes.
-    :param error: the last error.
-    """
-
-    table: str
-    where: str | None = field(default=None, repr=False)
-    state: str = "queued"
-    chunks: int | None = None
-    chunks_done: int = 0
-    rows: int = 0
-    bytes: int = 0
-    error: str | None = None
-
-
 @dataclass(slots=True, eq=False)
 class _Request:
     """A call of ``resnapshot``: the ids of the tables that it waits for."""
@@ -96,7 +72,7 @@ class Snapshots:
     """
 
     def __init__(self, retry: RetryPolicy | None) -> None:
-        self.tables: dict[int, TableStatus] = {}
+        self.tables: dict[int, TableCounters] = {}
         self._retry = retry
         self._requests: list[_Request] = []
         # Set by ``begin``.
@@ -109,24 +85,38 @@ class Snapshots:
         self._delivered = asyncio.Event()
         self._resumed = asyncio.Event()
         self._resumed.set()
+        self._paused = self._held = False
         self._ended = False
 
     # For users.
 
     @property
     def paused(self) -> bool:
-        """Whether ``pause`` was called."""
+        """Whether no rows are read, because of ``pause`` or of the WAL that the slot keeps."""
         return not self._resumed.is_set()
 
     def pause(self) -> None:
         """Read no rows until ``resume``. The chunk that is being read is dropped, and read again later."""
-        self._resumed.clear()
-        if self._running is not None:
-            self._running[1].cancel()
+        self._paused = True
+        self._pause_or_resume()
 
     def resume(self) -> None:
         """Go on after ``pause``."""
-        self._resumed.set()
+        self._paused = False
+        self._pause_or_resume()
+
+    def hold(self, held: bool) -> None:
+        """Read no rows while the slot keeps more WAL than ``max_wal_bytes``; independent of ``pause``."""
+        self._held = held
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        if not (self._paused or self._held):
+            self._resumed.set()
+            return
+        self._resumed.clear()
+        if self._running is not None:
+            self._running[1].cancel()
 
     async def cancel(self, table: str) -> bool:
         """Stop reading a table. Rows that were delivered stay in the sinks.
@@ -170,7 +160,7 @@ class Snapshots:
             raise AioreplError("the pipeline has ended")
         ledger = await self._store.update(lambda ledger: ledger.with_table(0, schema, name, where))
         added = ledger.tables[-1]
-        self.tables[added.id] = TableStatus(str(added), where)
+        self.tables[added.id] = TableCounters(str(added))
         self._wake.set()
         return added.id
 
@@ -187,7 +177,7 @@ class Snapshots:
         self._store, self._source, self._durable = store, source, durable
         await store.update(lambda ledger: ledger.durable(position).rewound(position))
         for table in self._ledger.unfinished:
-            self.tables[table.id] = TableStatus(str(table), table.where)
+            self.tables[table.id] = TableCounters(str(table))
         self._begun.set()
 
     async def run(self) -> None:
@@ -278,7 +268,7 @@ class Snapshots:
         ledger = await self._store.update(replaced)
         ids = {table.id for table in ledger.tables[-len(found) :]}
         for table in ledger.tables[-len(found) :]:
-            self.tables[table.id] = TableStatus(str(table), table.where)
+            self.tables[table.id] = TableCounters(str(table))
         del self.tables[named.id]
         for request in self._requests:
             if named.id in request.ids:
@@ -304,18 +294,18 @@ class Snapshots:
                 return ledger.with_progress(change(_find(ledger.tables, table.id)))
 
             progress = _find((await self._store.update(changed)).tables, table.id)
-            status.chunks = None if progress.plan is None else len(progress.plan.ranges)
+            plan = progress.plan
+            status.chunks = None if plan is None else len(plan.ranges)
             status.chunks_done = 0 if status.chunks is None else status.chunks - len(progress.parts)
+            status.estimated_rows = None if plan is None or progress.where is not None else plan.rows
             return progress
 
         async def read() -> None:
             progress = _find(self._ledger.tables, table.id)
-            reader = TableReader(self._source, progress, update, lambda: not self._left(besides=table.id))
-            try:
-                await reader.run()
-            finally:
-                status.rows += reader.rows
-                status.bytes += reader.bytes
+            reader = TableReader(
+                self._source, progress, update, lambda: not self._left(besides=table.id), status
+            )
+            await reader.run()
 
         task = asyncio.create_task(self._retried(table, read), name=f"aiorepl snapshot of {table}")
         self._running = table.id, task
@@ -354,7 +344,7 @@ class Snapshots:
         if not isinstance(error, AioreplError):
             _log.debug("table %s", table, exc_info=error)
         status = self.tables[table.id]
-        status.state, status.error = "failed", text
+        status.fail(text)
 
         def failed(ledger: ChunkLedger) -> ChunkLedger:
             return ledger.with_progress(_find(ledger.tables, table.id).failed(text))

@@ -31,7 +31,7 @@ class TableStatistics:
     """How far the reading of one table is.
 
     :param table: ``schema.table``.
-    :param rows: the rows that were delivered in this process.
+    :param rows: the rows that were read in this process, those of chunks that had to be read again included.
     :param bytes: their size, as the server sent them.
     :param estimated_rows: the server's estimate of the table's rows; ``None`` if it was never analyzed, or only some are read.
     :param chunks: the number of chunks; ``None`` until they are planned.
@@ -87,7 +87,7 @@ class SnapshotStatistics:
 
     @property
     def rows(self) -> int:
-        """The rows that were delivered in this process."""
+        """The rows that were read in this process."""
         return sum(table.rows for table in self.tables)
 
     @property
@@ -107,10 +107,7 @@ class SnapshotStatistics:
 
 
 class TableCounters:
-    """Counts what is delivered of one table.
-
-    :param now: the time in seconds, when this is created.
-    """
+    """Counts what is read and delivered of one table."""
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class TableCounters:
         self._seconds = 0.0
 
     def add(self, rows: int, size: int, now: float) -> None:
-        """Count rows that were delivered.
+        """Count rows that were read.
 
         :param now: the time in seconds, of a clock that never goes back.
         """
