@@ -10,10 +10,11 @@ from functools import partial
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import SOURCE, FanOut
-from aiorepl.pipeline.progress import LedgerProgress
+from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
 from aiorepl.position import Position
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import GapPolicy
+from aiorepl.source.preflight import PreflightResult
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -22,9 +23,14 @@ class DirectFanOut(FanOut):
     """Connects the source to all sinks through one buffer. The slot waits for every sink."""
 
     def __init__(
-        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
+        self,
+        capture: Capture,
+        sinks: Mapping[str, ResolvedDelivery],
+        buffer_bytes: int,
+        gaps: GapPolicy,
+        snapshot: InitialPhase,
     ) -> None:
-        super().__init__(capture, sinks, buffer_bytes, gaps)
+        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot)
         # The positions that the sinks returned from ``open``.
         self._stored: dict[str, Position | None] = {}
 
@@ -53,32 +59,63 @@ class DirectFanOut(FanOut):
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(delivery.sink.supports_prepared for delivery in self._sinks.values()):
             self._capture.deliver_prepared()
-        preflight_result = await self._connect(cleanup)
-        begin = preflight_result.position
+        snapshot = self._snapshot
+        result = await self._connect(cleanup, **await snapshot.prepare())
+        slot, begin = result.position, await snapshot.begin(result, cleanup)
         for name, delivery in self._sinks.items():
             self._stored[name] = await self._open(name, delivery, begin, cleanup)
         resumed = {
-            name: self.gaps.check(f"sink {name}", position, begin, preflight_result.wal_end)
+            name: self._resumed(f"sink {name}", position, begin, result)
             for name, position in self._stored.items()
         }
-        after = min(begin.lsn if position is None else position.lsn for position in resumed.values())
+        unknown = snapshot.durable_position(slot.lsn)
+        await snapshot.opened(
+            min(unknown if position is None else position.lsn for position in resumed.values())
+        )
+        after = min(
+            slot.lsn if position is None else snapshot.in_stream(position).lsn
+            for position in resumed.values()
+        )
         claims = [
             self._claim(name, f"sink {name}", position)
             for name, position in resumed.items()
             if position is not None and position == self._stored[name]
         ]
-        ledger = await self._capture.begin(after, self._sinks, claims=claims, refuted=self.gaps.check_refuted)
+        start = begin.lsn if snapshot.loads else after
+        ledger = await self._capture.begin(
+            after, self._sinks, start=start, claims=claims, refuted=self.gaps.check_refuted
+        )
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
         workers = [
             self._worker(
                 name,
                 delivery,
                 buffer,
-                LedgerProgress(ledger, name),
+                SnapshotProgress(ledger, name, snapshot, record=None in resumed.values()),
                 after=(resumed[name] or begin).lsn,
                 stored=resumed[name],
             )
             for name, delivery in self._sinks.items()
         ]
         self.started.set()
-        await self._run_workers(buffer, partial(self._read, buffer), workers, rewind=self._capture.rewind)
+        await self._run_workers(buffer, partial(self._read, buffer), workers, rewind=self._rewind)
+
+    def _resumed(
+        self, holder: str, stored: Position | None, begin: Position, result: PreflightResult
+    ) -> Position | None:
+        """Return where a sink continues that keeps its position.
+
+        :raises SlotError: the slot does not continue from there, or the sink would skip the initial snapshot.
+        """
+        if stored is None:
+            return None
+        self._snapshot.require_behind(holder, stored)
+        in_stream = self._snapshot.in_stream(stored)
+        checked = self.gaps.check(holder, in_stream, result.position, result.wal_end)
+        if checked != in_stream:
+            return checked
+        # A snapshot that truncates replaces everything before it.
+        return begin if stored.lsn < begin.lsn and self._snapshot.loads else stored
+
+    async def _rewind(self, lsn: LSN) -> None:
+        await self._capture.rewind(self._snapshot.rewind(lsn))

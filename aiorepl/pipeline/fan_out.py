@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiorepl.cancellation import uninterrupted
@@ -24,6 +25,7 @@ from aiorepl.delivery.worker import Progress, SinkWorker
 from aiorepl.delivery.writer import close, require_awaitable
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError
 from aiorepl.lsn import LSN
+from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
@@ -32,6 +34,7 @@ from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
+from aiorepl.transactions.slices import Slice
 from aiorepl.wire.interface import CreatedSlot
 
 _log = logging.getLogger("aiorepl.pipeline")
@@ -47,13 +50,19 @@ class FanOut(ABC):
     :param sinks: the resolved deliveries by sink name.
     :param buffer_bytes: the limit of each buffer, in bytes.
     :param gaps: whether missing transactions are accepted.
+    :param snapshot: what comes before the stream.
     :ivar started: set once the stream has started.
     :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.
     :ivar failure: the error that ended reading.
     """
 
     def __init__(
-        self, capture: Capture, sinks: Mapping[str, ResolvedDelivery], buffer_bytes: int, gaps: GapPolicy
+        self,
+        capture: Capture,
+        sinks: Mapping[str, ResolvedDelivery],
+        buffer_bytes: int,
+        gaps: GapPolicy,
+        snapshot: InitialPhase,
     ) -> None:
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
@@ -62,6 +71,7 @@ class FanOut(ABC):
         self.failure: Exception | None = None
         self.gaps = gaps
         self._capture = capture
+        self._snapshot = snapshot
         self._sinks = sinks
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
@@ -100,25 +110,21 @@ class FanOut(ABC):
         return preflight_result
 
     async def _drop_slot(self, created: CreatedSlot) -> None:
-        if not self._complete:
+        if not self.started.is_set():
             await uninterrupted(self._drop_slot_unless_needed(created))
 
     async def _drop_slot_unless_needed(self, created: CreatedSlot) -> None:
         dependent = await self._dependent(created.consistent_point)
         if dependent is None:
             await self._capture.roll_back()
-        elif not self.started.is_set():
+            await self._snapshot.forget()
+        else:
             _log.warning(
                 "the start has failed, but slot %s is kept, because %s has a position in its stream: it keeps WAL until the next "
                 "start",
                 created.name,
                 dependent,
             )
-
-    @property
-    def _complete(self) -> bool:
-        """Whether the stream has started and its consumers have everything before it."""
-        return self.started.is_set()
 
     @abstractmethod
     async def _dependent(self, lsn: LSN) -> str | None:
@@ -232,12 +238,23 @@ class FanOut(ABC):
         self.ending.set()
 
     async def _read(self, buffer: SliceBuffer) -> None:
+        await self._snapshot.read(partial(self._emit, buffer))
         while (slices := await self._capture.receive()) is not None:
             buffer.extend(slices)
             # Do not keep the slices, and their spool file, alive until the next ones arrive.
             del slices
             if buffer.backpressured:
                 await self._wait_for_room(buffer)
+
+    async def _emit(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
+        """Put slices of the initial snapshot into the buffer, and wait until it has room."""
+        assert self.ledger is not None
+        for part in slices:
+            if part.end_lsn is not None:
+                self.ledger.complete(part.end_lsn)
+        buffer.extend(slices)
+        if buffer.backpressured:
+            await self._wait_for_room(buffer)
 
     async def _wait_for_room(self, buffer: SliceBuffer) -> None:
         """Wait until the buffer has room. After a while, log which sink is slow."""

@@ -1,8 +1,7 @@
 """Delivery through a journal: from the source to the journal, and from the journal to each sink.
 
 The slot waits only for the journal. A sink reads the journal from its cursor, which is stored with the journal, so a slow,
-stopped or broken sink does not make the server keep WAL. The journal can begin with an initial load of the tables. If that
-load was interrupted, the slot exists while the journal is empty; the next start refuses this state.
+stopped or broken sink does not make the server keep WAL. The journal can begin with an initial snapshot of the tables.
 """
 
 from __future__ import annotations
@@ -21,24 +20,22 @@ from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import SinkWorker
-from aiorepl.errors import AioreplError, ConfigurationError, SlotError
+from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention, keep_pruned
 from aiorepl.journal.sink import JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
+from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
 from aiorepl.pipeline.journal_follower import JournalFollower
-from aiorepl.pipeline.progress import CursorProgress, LedgerProgress
+from aiorepl.pipeline.progress import CursorProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
-from aiorepl.snapshot.chunks import SnapshotPlan
-from aiorepl.snapshot.initial import InitialSnapshot
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
-from aiorepl.transactions.slices import Slice
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -52,26 +49,20 @@ class JournaledFanOut(FanOut):
         sinks: Mapping[str, ResolvedDelivery],
         buffer_bytes: int,
         gaps: GapPolicy,
+        snapshot: InitialPhase,
         *,
         journal: str,
         batches: BatchPolicy,
         retry: RetryPolicy,
-        snapshot: bool,
-        resnapshot: bool,
         retention: Retention | str | None,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
-        super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps)
+        super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot)
         self._url = journal
         self._sink = JournalSink(journal)
         # Limits of rows and lingering are meant for sinks, not for the journal.
         self._journal = ResolvedDelivery(self._sink, replace(batches, max_rows=None, linger=0.0), retry)
-        self._snapshot = snapshot or resnapshot
-        self._resnapshot = resnapshot
-        # Whether this start begins with an initial load; a partly loaded journal counts as empty.
-        self._loads = False
-        self._plan = SnapshotPlan(())
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[JournalFollower] = []
@@ -87,42 +78,40 @@ class JournaledFanOut(FanOut):
         self._end: LSN | None = None
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
-        """Connect, open the journal and the sinks, load the tables, and deliver until the end.
+        """Connect, open the journal and the sinks, read the tables, and deliver until the end.
 
         :raises AioreplError: the source or the journal failed, or a sink; the other sinks continued to the end.
         """
         self._capture.deliver_prepared()
-        preflight_result = await self._connect(
-            cleanup,
-            snapshot="export" if self._snapshot else "nothing",
-            replace=self._resnapshot,
-            journal=await asyncio.to_thread(JournalReader(self._url).recorded_position),
-        )
-        self._preflight, begin = preflight_result, preflight_result.position
+        snapshot = self._snapshot
+        recorded = await asyncio.to_thread(JournalReader(self._url).recorded_position)
+        previous = LSN(0) if recorded is None else recorded.lsn
+        snapshot.require_empty(previous)
+        options = await snapshot.prepare()
+        preflight_result = await self._connect(cleanup, **options, journal=recorded)
+        self._preflight, slot = preflight_result, preflight_result.position
+        begin = await snapshot.begin(preflight_result, cleanup, previous)
         stored = await self._open(JOURNAL, self._journal, begin, cleanup)
         if preflight_result.created is not None:
             await self._sink.void_prepared()
-        load = await self._initial_load(preflight_result, stored, cleanup)
-        self._loads = load is not None
         claims: list[Claim] = []
-        if load is None:
+        if not snapshot.loads:
             stored, claims = await self._continue_journal(stored, preflight_result)
-        after = begin.lsn if stored is None or load is not None else stored.lsn
-        self._journal_end = after
-        # The load ends where the slot begins, and is durable only once the journal has it.
-        start = after if load is None else LSN(self._plan.base(after) - 1)
+        await snapshot.opened(snapshot.durable_position(slot.lsn) if stored is None else stored.lsn)
+        # A snapshot replaces what the journal has, or begins it.
+        held = begin if stored is None or snapshot.loads else stored
+        in_stream = snapshot.in_stream(held)
+        self._journal_end = held.lsn
         ledger = await self._capture.begin(
-            after, (JOURNAL,), start=start, claims=claims, refuted=partial(self._refuted, begin)
+            in_stream.lsn,
+            (JOURNAL,),
+            start=held.lsn if snapshot.loads else in_stream.lsn,
+            claims=claims,
+            refuted=partial(self._refuted, slot),
         )
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
-        worker = self._worker(
-            JOURNAL,
-            self._journal,
-            buffer,
-            LedgerProgress(ledger, JOURNAL),
-            after=start,
-            stored=begin if stored is None or load is not None else stored,
-        )
+        progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
+        worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
         chain = await asyncio.to_thread(JournalReader(self._url).chain)
         self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
         cursors = {name: await self._register(name, begin) for name in self._sinks}
@@ -131,16 +120,12 @@ class JournaledFanOut(FanOut):
             cleanup.push_async_callback(cancel_and_wait, pruning)
         self.started.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._fill_journal(buffer, worker, load))
+            group.create_task(self._fill_journal(buffer, worker))
             for name, at in cursors.items():
                 if at is not None:
                     group.create_task(self._read_journal(name, at, cleanup))
         for error in self._failed.values():
             raise error
-
-    @property
-    def _complete(self) -> bool:
-        return super()._complete and not self._loads
 
     async def _dependent(self, lsn: LSN) -> str | None:
         try:
@@ -162,11 +147,11 @@ class JournaledFanOut(FanOut):
         self, stored: Position | None, preflight_result: PreflightResult
     ) -> tuple[Position | None, list[Claim]]:
         """Return the position where the journal continues, and its claim on the stream."""
-        holder = f"journal {self._url}"
-        resumed = self.gaps.check(holder, stored, preflight_result.position, preflight_result.wal_end)
-        if stored is None or resumed is None:
+        if stored is None:
             return None, []
-        if resumed == stored:
+        holder, in_stream = f"journal {self._url}", self._snapshot.in_stream(stored)
+        resumed = self.gaps.check(holder, in_stream, preflight_result.position, preflight_result.wal_end)
+        if resumed is None or resumed == in_stream:
             return stored, [self._claim(JOURNAL, holder, stored)]
         await self._sink.skip(self.gaps.accepted[-1].after, resumed)
         return resumed, []
@@ -205,11 +190,9 @@ class JournaledFanOut(FanOut):
         if len(self._failed) == len(self._sinks):
             self.ending.set()
 
-    async def _fill_journal(
-        self, buffer: SliceBuffer, worker: SinkWorker, load: InitialSnapshot | None
-    ) -> None:
-        # No rewind: the journal never loses accepted data, and an initial load can be read only once.
-        await self._run_workers(buffer, partial(self._load_and_read, buffer, load), [worker])
+    async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
+        # No rewind: the journal never loses accepted data.
+        await self._run_workers(buffer, partial(self._read, buffer), [worker])
         self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
         for follower in self._followers:
             follower.end_at(self._end)
@@ -217,7 +200,7 @@ class JournaledFanOut(FanOut):
     async def _register(self, name: str, begin: Position) -> Position | None:
         """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
         cursors = Cursors(self._url)
-        # A new sink begins where the journal does. With an initial load, that is before the slot.
+        # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
             kept = await asyncio.to_thread(cursors.get, name)
             at = begin.at(LSN(0) if kept is None else kept.lsn)
@@ -276,8 +259,8 @@ class JournaledFanOut(FanOut):
         chain = await asyncio.to_thread(reader.chain)
         first = await asyncio.to_thread(reader.first_readable, chain)
         start = own or at
-        # A load that begins with a TRUNCATE replaces everything before it.
-        truncates = self._loads and self._resnapshot
+        # A snapshot that begins with a TRUNCATE replaces everything before it.
+        truncates = self._snapshot.truncates
         begins = max(first, chain.manifest.start_lsn) if start.lsn and not truncates else chain.start_lsn
         if start.lsn < begins:
             if not truncates:
@@ -293,18 +276,13 @@ class JournaledFanOut(FanOut):
     def _check_ahead(self, holder: str, own: Position) -> Position:
         """Return where a sink continues that may be ahead of the journal.
 
-        :raises SlotError: the sink is ahead of the initial load, or of the server.
+        :raises SlotError: the sink is ahead of the initial snapshot, or of the server.
         """
         assert self._preflight is not None
-        slot = self._preflight.position
-        if self._loads and own.lsn >= slot.lsn:
-            raise SlotError(
-                f"{holder} has a position at {own.lsn}, ahead of the initial load at {slot.lsn}, and would skip the load: start "
-                "again with an empty one"
-            )
+        self._snapshot.require_behind(holder, own)
         if own.lsn <= self._journal_end:
             return own
-        return self.gaps.check(holder, own, slot, self._preflight.wal_end) or own
+        return self.gaps.check(holder, own, self._preflight.position, self._preflight.wal_end) or own
 
     async def _open_sink_at(
         self, name: str, delivery: ResolvedDelivery, at: Position, cleanup: contextlib.AsyncExitStack
@@ -313,40 +291,3 @@ class JournaledFanOut(FanOut):
         assert task is not None
         attribute_to_sink(task, self.statistics[name])
         return (await self._open(name, delivery, at, cleanup),)
-
-    async def _initial_load(
-        self, preflight_result: PreflightResult, stored: Position | None, cleanup: contextlib.AsyncExitStack
-    ) -> InitialSnapshot | None:
-        if not self._snapshot or (stored is not None and not self._resnapshot):
-            return None
-        if preflight_result.created is None or preflight_result.created.snapshot_name is None:
-            slot = preflight_result.position.slot
-            raise SlotError(
-                f"slot {slot!r} exists but the journal is empty: the initial load was interrupted, or never started; "
-                f"start with resnapshot=True (--resnapshot), or drop the slot (SELECT pg_drop_replication_slot('{slot}')) "
-                "and start again"
-            )
-        source = self._capture.source
-        load = InitialSnapshot(
-            source.connect_sql,
-            self._capture.types,
-            source.options().publications,
-            preflight_result.position.lsn,
-        )
-        cleanup.push_async_callback(load.close)
-        await load.begin(preflight_result.created.snapshot_name, self._capture)
-        self._plan = await load.plan()
-        return load
-
-    async def _load_and_read(self, buffer: SliceBuffer, load: InitialSnapshot | None) -> None:
-        if load is not None:
-
-            async def emit(slices: list[Slice]) -> None:
-                buffer.extend(slices)
-                if buffer.backpressured:
-                    await self._wait_for_room(buffer)
-
-            # With the TRUNCATE, rows that were deleted in the meantime disappear from mirrors too.
-            await load.run(emit, self._plan, truncate=self._resnapshot)
-            await load.close()
-        await self._read(buffer)

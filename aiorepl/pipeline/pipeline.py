@@ -24,8 +24,10 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
+from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import GapPolicy
@@ -47,11 +49,12 @@ class Pipeline:
     :param sinks: sinks, or deliveries (sinks with options); as a list, or a mapping from names. A sink's position or cursor
         is stored under its name, so do not rename a sink. In a list, names come from the classes: kafka, kafka-2.
     :param journal: the folder (or ``file://`` URL) of a journal.
-    :param snapshot: if the slot is created now, begin with the existing rows of the tables. Needs a journal.
+    :param snapshot: if the slot is created now, begin with the existing rows of the tables; ``True``, or the options of
+        reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
         size: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. ``None``: only ``aiorepl journal prune`` deletes segments.
-    :param resnapshot: create the slot again, and load the tables again, after the existing content of the journal. The load
-        is one transaction that begins with a TRUNCATE of the tables. Set this for one start only.
+    :param resnapshot: create the slot again, and read the rows of all tables again, after a TRUNCATE of the tables. With a
+        journal they come after its content. Set this for one start only.
     :param accept_gap: continue without missing transactions instead of refusing to start: if the slot is ahead of the
         journal or of a sink that keeps its position, or if the journal no longer has what a sink needs. Each gap is logged,
         recorded in the journal, and in the statistics.
@@ -71,7 +74,7 @@ class Pipeline:
         sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec] = (),
         *,
         journal: str | None = None,
-        snapshot: bool = False,
+        snapshot: bool | SnapshotOptions = False,
         retention: Retention | str | None = None,
         resnapshot: bool = False,
         accept_gap: bool = False,
@@ -94,10 +97,13 @@ class Pipeline:
             raise ConfigurationError(f"buffer_bytes is {buffer_bytes}, but must be at least 1")
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
-        if (snapshot or resnapshot) and journal is None:
+        options = snapshot if isinstance(snapshot, SnapshotOptions) else SnapshotOptions()
+        if (snapshot or resnapshot) and journal is None and options.state is None:
             raise ConfigurationError(
-                "a snapshot needs a journal: without one, a crash in the middle of it would go unnoticed"
+                "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…)"
             )
+        if journal is not None and options.state is not None:
+            raise ConfigurationError("the plan of a snapshot is in the journal's folder: leave out state")
         if retention is not None and journal is None:
             raise ConfigurationError("retention needs a journal")
         if resnapshot and accept_gap:
@@ -117,9 +123,12 @@ class Pipeline:
             columns=ColumnLookups(source) if announces and source.has_catalog else None,
         )
         gaps = GapPolicy(accept=accept_gap)
+        phase = InitialPhase(
+            self._capture, journal or options.state, options, wanted=bool(snapshot), resnapshot=resnapshot
+        )
         self._fan_out: FanOut
         if journal is None:
-            self._fan_out = DirectFanOut(self._capture, deliveries, buffer_bytes, gaps)
+            self._fan_out = DirectFanOut(self._capture, deliveries, buffer_bytes, gaps, phase)
         else:
             # Imported here, because it takes a tenth of the start-up time.
             from aiorepl.pipeline.journaled import JournaledFanOut
@@ -129,11 +138,10 @@ class Pipeline:
                 deliveries,
                 buffer_bytes,
                 gaps,
+                phase,
                 journal=journal,
                 batches=batches,
                 retry=retry,
-                snapshot=snapshot,
-                resnapshot=resnapshot,
                 retention=retention,
             )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)

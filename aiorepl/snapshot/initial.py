@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.messages import Truncate as TruncateMessage
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.altered import Queried
 from aiorepl.snapshot.chunk_reader import ChunkReader, Connect, RateLimit
@@ -138,7 +139,8 @@ class InitialSnapshot:
         base = plan.base(self._consistent_point) if base is None else base
         self.counters = counters(plan, from_chunk)
         if truncate and self._tables:
-            await emit([self._truncate(base)])
+            relations = [described.layout.relation for described in self._tables.values()]
+            await emit([truncation(relations, base, self._begun().time)])
         order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
         numbers = iter(range(from_chunk, len(plan)))
         limit = RateLimit(self._options.max_rows_per_second)
@@ -284,14 +286,6 @@ class InitialSnapshot:
         with translating():
             await require_same_types(self._now, described)
 
-    def _truncate(self, base: LSN) -> Slice:
-        # One truncate for all tables, because they may refer to each other.
-        relations = tuple(described.layout.relation for described in self._tables.values())
-        payload = _TRUNCATE(b"T", len(relations), 0) + b"".join(_OID(relation.oid) for relation in relations)
-        transaction = Transaction(0, LSN(base - 1), self._begun().time)
-        change = Truncate(transaction, 0, TruncateMessage(relations, False, False, payload, None))
-        return Slice(transaction, (change,), True, base, len(payload) + OVERHEAD)
-
     def _begun(self) -> ExportedSnapshot:
         if self._exported is None:
             raise RuntimeError("call begin first")
@@ -315,3 +309,16 @@ def counters(plan: SnapshotPlan, from_chunk: int = 0) -> dict[int, TableCounters
             state="delivered" if done == len(table.ranges) else "queued",
         )
     return made
+
+
+def truncation(relations: Sequence[Relation], base: LSN, time: int) -> Slice:
+    """Return the transaction before the first chunk, which truncates tables.
+
+    :param base: its end.
+    :param time: microseconds since 2000-01-01 00:00 UTC.
+    """
+    # One truncate for all tables, because they may refer to each other.
+    payload = _TRUNCATE(b"T", len(relations), 0) + b"".join(_OID(relation.oid) for relation in relations)
+    transaction = Transaction(0, LSN(base - 1), time)
+    change = Truncate(transaction, 0, TruncateMessage(tuple(relations), False, False, payload, None))
+    return Slice(transaction, (change,), True, base, len(payload) + OVERHEAD)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
@@ -31,20 +31,23 @@ _UINT32: Final = 2**32 - 1
 class InitialRange:
     """The positions of an initial snapshot, which no transaction of the stream has.
 
-    :param previous: the position of the consumer before it: the journal's end; 0 if there was none.
-    :param start: the position before the first transaction, a truncate of all tables or the first chunk.
     :param base: the position before the first chunk.
     :param consistent_point: where the stream begins.
+    :param truncates: whether it begins with a truncate of all tables, which replaces everything before it.
     """
 
-    previous: LSN
-    start: LSN
     base: LSN
     consistent_point: LSN
+    truncates: bool = False
+
+    @property
+    def start(self) -> LSN:
+        """The position before the first transaction: the truncate, or the first chunk."""
+        return LSN(self.base - 1) if self.truncates else self.base
 
     def __contains__(self, position: LSN) -> bool:
-        """Whether a consumer at ``position`` has everything of the stream before the consistent point."""
-        return position == self.previous != ZERO or self.start <= position < self.consistent_point
+        """Whether a consumer at ``position`` lacks nothing but a part of the snapshot before the consistent point."""
+        return (self.truncates or self.start <= position) and position < self.consistent_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +143,7 @@ class ChunkLedger:
 
     def chunks_done(self, position: LSN) -> int:
         """Return how many chunks of the initial snapshot are done if every consumer is at ``position`` or after it."""
-        if self.initial is None:
-            return 0
-        if position not in self.initial:
+        if self.initial is None or position >= self.initial.consistent_point:
             return len(self.plan)
         return min(max(position - self.initial.base, 0), len(self.plan))
 
@@ -156,21 +157,29 @@ class ChunkLedger:
         """The tables to be read while the stream runs."""
         return [table for table in self.tables if table.status == "reading" and not table.complete]
 
-    def hand_over(self, position: LSN) -> ChunkLedger:
-        """Leave the chunks of the initial snapshot after ``position`` to be read while the stream runs.
+    def hand_over(self, position: LSN, delivered: int = 0) -> ChunkLedger:
+        """Leave the rest of the initial snapshot to be read while the stream runs.
 
         Write the result before anything of the stream is delivered: from then on positions say nothing about these chunks.
+
+        :param position: every consumer is there, or after it.
+        :param delivered: the chunks before this number were delivered; they may not be durable yet.
         """
-        ledger = self
-        first = self.chunks_done(position)
+        ledger, done = self, self.chunks_done(position)
         failed = {table.oid for table in self.tables if table.status == "failed"}
-        left: dict[int, tuple[TablePlan, int]] = {}
-        for chunk in self.plan.chunks(first):
-            if chunk.table.oid not in failed:
-                left.setdefault(chunk.table.oid, (chunk.table, chunk.part))
-        for plan, part in left.values():
-            ledger = ledger.with_table(plan.oid, plan.schema, plan.name)
-            table = replace(ledger.tables[-1], plan=plan, done=frozenset(range(1, part)))
+        left: dict[int, TableProgress] = {}
+        for chunk in self.plan.chunks(done):
+            plan = chunk.table
+            if plan.oid in failed:
+                continue
+            if plan.oid not in left:
+                ledger = ledger.with_table(plan.oid, plan.schema, plan.name)
+                before = frozenset(range(1, chunk.part))
+                left[plan.oid] = replace(ledger.tables[-1], plan=plan, done=before)
+            if chunk.number < delivered and self.initial is not None:
+                table = left[plan.oid]
+                left[plan.oid] = table.with_chunk(chunk.part, LSN(self.initial.base + chunk.number))
+        for table in left.values():
             ledger = ledger.with_progress(table)
         return replace(ledger, plan=SnapshotPlan(()))
 
@@ -195,9 +204,6 @@ class ChunkLedger:
 
     def durable(self, position: LSN) -> ChunkLedger:
         """Record that every consumer has everything up to ``position``, and forget complete tables."""
-        if self.initial is not None and position in self.initial:
-            # Nothing of the stream is durable yet.
-            return self
         return self._each(lambda table: table.durable(position))
 
     def rewound(self, position: LSN) -> ChunkLedger:
@@ -218,10 +224,9 @@ def dump(ledger: ChunkLedger) -> bytes:
             "initial": None
             if initial is None
             else {
-                "previous": str(initial.previous),
-                "start": str(initial.start),
                 "base": str(initial.base),
                 "consistent_point": str(initial.consistent_point),
+                "truncates": initial.truncates,
             },
             "plan": ledger.plan.to_json(),
             "tables": [_dump_table(table) for table in ledger.tables],
@@ -251,7 +256,7 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         None
         if initial is None
         else InitialRange(
-            *(lsn(initial, name) for name in ("previous", "start", "base", "consistent_point"))
+            lsn(initial, "base"), lsn(initial, "consistent_point"), boolean(initial, "truncates")
         ),
         SnapshotPlan.from_json(fields["plan"]),
         tuple(map(_load_table, fields["tables"])),
@@ -315,16 +320,15 @@ def initial_ledger(
     """Make the ledger of an initial snapshot.
 
     :param source: the slot and its cluster.
-    :param previous: the journal's end; 0 if it is empty.
+    :param previous: the end of the journal, or the position of a sink; 0 if they are empty.
     :param truncate: whether it begins with a truncate of all tables.
     :raises ConfigurationError: there is no room for its positions after ``previous``.
     """
-    base = plan.base(consistent_point)
-    start = LSN(base - 1) if truncate and plan.tables else base
-    if start <= previous:
+    initial = InitialRange(plan.base(consistent_point), consistent_point, truncate)
+    if initial.start <= previous:
         raise ConfigurationError(
             f"an initial snapshot of {len(plan)} chunks does not fit between {previous}, where the data ends that is there, "
             f"and {consistent_point}, where the slot begins: set a larger chunk_bytes, or first move the server's WAL "
             "(SELECT pg_switch_wal())"
         )
-    return ChunkLedger(source.at(ZERO), InitialRange(previous, start, base, consistent_point), plan)
+    return ChunkLedger(source.at(ZERO), initial, plan)

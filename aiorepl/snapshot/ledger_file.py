@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Final
 
 from aiorepl.durable import storage_error
 from aiorepl.journal.store import LocalStore, open_store, reading
 from aiorepl.position import Position
 from aiorepl.snapshot.ledger import ChunkLedger, dump, load
 
+_TRUNCATES: Final = b"truncate"
+
 
 class LedgerFile:
     """The ledger of one slot, in memory and on disk. The one on disk is never newer.
+
+    A second file exists between the decision to create the slot and the first write of the ledger. If a process ends in between,
+    the next one would take the slot for one that needs no snapshot.
 
     :param folder: a path or ``file://`` URL.
     :param slot: the name of the replication slot.
@@ -22,6 +28,7 @@ class LedgerFile:
     def __init__(self, folder: str | os.PathLike[str], slot: str) -> None:
         self._store: LocalStore = open_store(folder)
         self._name = f"{slot}.snapshot"
+        self._intent = f"{slot}.snapshot-intent"
         self._writing = asyncio.Lock()
         self.ledger: ChunkLedger | None = None
         """The ledger on disk; ``None`` before ``read``, or if there is none."""
@@ -43,13 +50,38 @@ class LedgerFile:
             self.ledger.source.require_same_source(source, self.location)
         return self.ledger
 
-    async def write(self, ledger: ChunkLedger) -> None:
-        """Replace the ledger. It is durable on return.
+    async def intended(self) -> bool | None:
+        """Whether the snapshot truncates of a slot that was going to be created; ``None`` if there is no such slot.
+
+        :raises JournalError: the file cannot be read.
+        """
+        data = await asyncio.to_thread(self._read_file, self._intent)
+        return None if data is None else data == _TRUNCATES
+
+    async def intend(self, *, truncates: bool) -> None:
+        """Record that the slot is going to be created.
 
         :raises TransientError, PermanentError: the file cannot be written.
         """
+        await self._store_file(self._intent, _TRUNCATES if truncates else b"")
+
+    async def forget(self) -> None:
+        """Delete the ledger: its slot was dropped."""
+        with reading(self._store):
+            await asyncio.to_thread(self._store.delete, self._name)
+            await asyncio.to_thread(self._store.delete, self._intent)
+        self.ledger = None
+
+    async def write(self, ledger: ChunkLedger) -> None:
+        """Replace the ledger by that of another slot, or write the first one. It is durable on return.
+
+        :raises TransientError, PermanentError: the file cannot be written.
+        :raises JournalError: the record of the intent cannot be deleted.
+        """
         async with self._writing:
             await self._write(ledger)
+            with reading(self._store):
+                await asyncio.to_thread(self._store.delete, self._intent)
 
     async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
         """Change the ledger. It is durable on return.
@@ -66,16 +98,22 @@ class LedgerFile:
             return changed
 
     async def _write(self, ledger: ChunkLedger) -> None:
-        try:
-            await asyncio.to_thread(self._store.write, self._name, dump(ledger))
-        except OSError as error:
-            raise storage_error(error, f"cannot write {self.location}") from error
+        await self._store_file(self._name, dump(ledger))
         self.ledger = ledger
 
+    async def _store_file(self, name: str, data: bytes) -> None:
+        try:
+            await asyncio.to_thread(self._store.write, name, data)
+        except OSError as error:
+            raise storage_error(error, f"cannot write {name} in {self._store.url}") from error
+
     def _read(self) -> ChunkLedger | None:
+        data = self._read_file(self._name)
+        return None if data is None else load(data, self.location)
+
+    def _read_file(self, name: str) -> bytes | None:
         with reading(self._store):
             try:
-                data = self._store.read(self._name)
+                return self._store.read(name)
             except FileNotFoundError:
                 return None
-        return load(data, self.location)

@@ -105,7 +105,12 @@ class Capture:
         return TransactionBufferStatistics() if self._session is None else self._session.transaction_buffer
 
     async def connect(
-        self, *, snapshot: str = "nothing", replace: bool = False, journal: Position | None = None
+        self,
+        *,
+        snapshot: str = "nothing",
+        replace: bool = False,
+        journal: Position | None = None,
+        creating: Callable[[], Awaitable[None]] | None = None,
     ) -> PreflightResult:
         """Open the first connection and check the source; the connection stays idle until ``begin``.
 
@@ -114,6 +119,7 @@ class Capture:
         :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial load.
         :param replace: drop an existing slot and create it again.
         :param journal: the position of the journal, which must belong to a slot that is created.
+        :param creating: called before a slot is dropped or created.
         :raises ConnectionFailed, ConfigurationError, SlotError: the source cannot be used; the message says what to do.
         """
         self._connection = await self.source.open()
@@ -125,6 +131,7 @@ class Capture:
                 snapshot=snapshot,
                 replace=replace,
                 journal=journal,
+                creating=creating,
                 tables=self.tables,
             )
         except BaseException:
@@ -166,7 +173,7 @@ class Capture:
             # The slot may lag because of prepared transactions that are not decided yet. They are unknown until
             # the server sends their PREPARE again, so nothing more is confirmed before that.
             start = min(start, result.position.lsn)
-        ledger = self.ledger = Ledger(start, sinks)
+        ledger = self.ledger = Ledger(start, sinks, result.position.lsn)
         self._claims = list(claims)
         lasts = [claim.position.last for claim in self._claims if claim.position.lsn == after]
         self._progress = CaptureProgress(after, next(iter(lasts), None))

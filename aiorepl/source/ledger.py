@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 
 
 class Ledger:
@@ -27,9 +27,12 @@ class Ledger:
 
     :param start: where the stream begins; durable in every sink.
     :param sinks: the names of the sinks that a confirmation waits for.
+    :param slot_lsn: nothing before this LSN is confirmed. Positions of an initial snapshot are before the slot's own,
+        and a confirmation would move the slot back to them.
     """
 
-    def __init__(self, start: LSN, sinks: Iterable[str]) -> None:
+    def __init__(self, start: LSN, sinks: Iterable[str], slot_lsn: LSN = ZERO) -> None:
+        self._slot_lsn = slot_lsn
         self._received = start
         self._end = start
         self._flushed = start
@@ -63,8 +66,9 @@ class Ledger:
 
     @property
     def confirmable(self) -> LSN:
-        """The LSN that the next status confirms: ``flushed``, or the limit of ``confirm_at_most``."""
-        return self._flushed if self._limit is None else min(self._flushed, self._limit)
+        """The LSN that the next status confirms: ``flushed``, or the limit of ``confirm_at_most``; 0 confirms nothing."""
+        lsn = self._flushed if self._limit is None else min(self._flushed, self._limit)
+        return ZERO if lsn < self._slot_lsn else lsn
 
     def notify(self, listener: Callable[[], None] | None) -> None:
         """Call ``listener`` once, when ``confirmable`` moves next; ``None`` cancels that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiorepl.errors import SlotError
@@ -22,7 +23,7 @@ from aiorepl.source.server.requirements import (
     require_publications,
     require_usable,
 )
-from aiorepl.source.server.slots import create_slot, drop_replaced
+from aiorepl.source.server.slots import create_slot, drop_replaced, reserve_wal
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection, CreatedSlot
 from aiorepl.wire.server_errors import missing_slot
@@ -64,6 +65,7 @@ async def preflight(
     snapshot: str = "nothing",
     replace: bool = False,
     journal: Position | None = None,
+    creating: Callable[[], Awaitable[None]] | None = None,
     previous: Position | None = None,
     tables: TableLookups | None = None,
 ) -> PreflightResult:
@@ -74,6 +76,7 @@ async def preflight(
     :param replace: drop an existing slot first, even a lost one, and create it again.
     :param journal: the position of the journal, LSN 0 while it is empty. No slot is created or dropped if the journal belongs
         to another source, and a slot that replaces another must begin after it.
+    :param creating: called before a slot is dropped or created.
     :param previous: after a reconnect, the position up to which the slot was read before.
     :param tables: load and verify the published tables before a slot is created.
     :raises ConfigurationError: the server or a publication does not fit the source.
@@ -97,12 +100,17 @@ async def preflight(
         _require_journal(journal, server, replace=replace)
     if slot is not None and replace:
         require_own(slot, source, system.database)
+    if creating is not None and (replace or (slot is None and create)):
+        await creating()
+    if slot is not None and replace:
         await drop_replaced(connection, slot)
         slot = None
     created: CreatedSlot | None = None
     if slot is None:
         if not create:
             raise _missing_slot(source, system.timeline, previous)
+        if replace and not process.in_recovery:
+            await reserve_wal(connection)
         created = await create_slot(connection, source, snapshot=snapshot)
         begin = created.consistent_point
     else:

@@ -45,7 +45,6 @@ def test_positions_below_the_consistent_point(ledger):
     ]
     again = initial_ledger(SOURCE, PLAN, POINT, previous=LSN(100), truncate=True)
     assert POINT == again.stream_position(LSN(100)) == again.stream_position(LSN(BASE - 1))
-    assert 99 == again.stream_position(LSN(99))
     assert [0, 0, 1] == [again.chunks_done(LSN(lsn)) for lsn in (100, BASE, BASE + 1)]
 
 
@@ -71,9 +70,18 @@ def test_what_is_left_is_handed_over(ledger):
     ]
     assert [2] == delivered.rewound(LSN(POINT + 500)).unfinished[0].parts
     assert ["public.a"] == [str(table) for table in delivered.durable(LSN(POINT + 501)).tables]
-    # A consumer that is still in the initial snapshot has nothing of the stream.
     assert delivered == delivered.durable(LSN(BASE + 4))
     assert POINT == delivered.stream_position(LSN(BASE + 4))
+
+
+def test_delivered_chunks_keep_their_positions(ledger):
+    """Those that are not durable when the rest is handed over are done at the positions that they were delivered with."""
+    handed = ledger.hand_over(LSN(BASE + 1), 4)
+    a, b = handed.tables
+    assert ([], [2]) == (a.parts, b.parts)
+    assert [2, 3] == handed.rewound(LSN(BASE + 1)).tables[0].parts
+    assert [3] == handed.rewound(LSN(BASE + 2)).tables[0].parts
+    assert [b.durable(POINT)] == list(handed.durable(POINT).tables)
 
 
 def test_a_table_is_read_again(ledger):

@@ -16,6 +16,7 @@ from aiorepl.wire.interface import Connection, CreatedSlot
 _log = logging.getLogger("aiorepl.source")
 
 _DROP_TIMEOUT: Final = 30.0
+_RESERVED_BYTES: Final = 1024 * 1024
 
 
 async def create_slot(connection: Connection, source: Source, *, snapshot: str) -> CreatedSlot:
@@ -71,6 +72,16 @@ async def drop_replaced(connection: Connection, slot: Slot) -> None:
         raise ConfigurationError('an initial load needs a replication connection: set interface="walsender"')
     _log.warning("dropping slot %s, which stood at %s", slot.name, slot.confirmed_flush_lsn)
     await connection.drop_slot(slot.name)
+
+
+async def reserve_wal(connection: Connection) -> None:
+    """Write a megabyte of WAL, so that the positions of a snapshot come after those that consumers have.
+
+    Its chunks have positions just below the consistent point of the slot, which is created next.
+    """
+    await connection.query(
+        f"SELECT pg_catalog.pg_logical_emit_message(false, 'aiorepl', pg_catalog.repeat('-', {_RESERVED_BYTES}))"
+    )
 
 
 async def drop_created(source: Source, created: CreatedSlot) -> None:

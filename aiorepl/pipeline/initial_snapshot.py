@@ -1,0 +1,347 @@
+"""The initial snapshot of a pipeline's start, and what an interrupted one has left.
+
+If the slot is created now, its exported snapshot is read before the stream, and the consumers begin below the slot's
+consistent point. A start that finds a slot whose initial snapshot is not complete hands the rest over to be read while the
+stream runs: the exported snapshot is gone. It recognizes consumers whose positions are in the range of the snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from aiorepl.errors import ConnectionFailed, ConnectionLost, SlotError
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pipeline.progress import LedgerProgress
+from aiorepl.position import Position
+from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
+from aiorepl.snapshot.exported import SnapshotGone
+from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
+from aiorepl.snapshot.ledger import ChunkLedger, TableProgress, initial_ledger
+from aiorepl.snapshot.ledger_file import LedgerFile
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.tables import published_tables
+from aiorepl.source.capture import Capture
+from aiorepl.source.ledger import Ledger
+from aiorepl.source.preflight import PreflightResult
+from aiorepl.transactions.slices import Slice
+from aiorepl.wire.opening import translated
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+Emit = Callable[[list[Slice]], Awaitable[None]]
+
+
+class InitialPhase:
+    """The part of a start before its stream. Call ``prepare``, ``begin``, ``opened``, ``read``.
+
+    :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
+    :param wanted: whether to read the rows of all tables if the slot is created now.
+    :param resnapshot: whether to create the slot again, and to begin with a truncate.
+    :ivar loads: whether this start reads the snapshot that its slot exports.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        folder: str | None,
+        options: SnapshotOptions,
+        *,
+        wanted: bool,
+        resnapshot: bool,
+    ) -> None:
+        self.loads = False
+        self._capture = capture
+        self._options = options
+        self._wanted = wanted or resnapshot
+        self._resnapshot = resnapshot
+        self._file = None if folder is None else LedgerFile(folder, capture.source.slot)
+        # Set if an earlier process ended after it had begun to create the slot: whether its snapshot truncates.
+        self._intended: bool | None = None
+        self._empty_journal = False
+        self._ledger: ChunkLedger | None = None
+        self._initial: InitialSnapshot | None = None
+        # What ``read`` delivers next; None once it has delivered everything.
+        self._next: int | None = None
+        self._truncate = False
+        # The end of the last chunk that was delivered whole, and whether a later one was delivered in part.
+        self._delivered = ZERO
+        self._partial = False
+        self._end_early = False
+
+    @property
+    def ledger(self) -> ChunkLedger | None:
+        """The chunk ledger; ``None`` if the slot never had a snapshot."""
+        return self._ledger
+
+    @property
+    def start(self) -> LSN | None:
+        """The position before the initial snapshot; ``None`` if consumers begin in the stream."""
+        ledger = self._ledger
+        return None if ledger is None or ledger.initial is None or not ledger.plan else ledger.initial.start
+
+    @property
+    def truncates(self) -> bool:
+        """Whether this start begins with a truncate of all tables."""
+        return self.loads and self._resnapshot
+
+    def require_empty(self, journal_lsn: LSN) -> None:
+        """Read the rows of all tables only if the journal is empty, unless they replace what it has.
+
+        :param journal_lsn: the journal's end.
+        """
+        self._empty_journal = not journal_lsn
+        self._wanted = self._wanted and (self._resnapshot or self._empty_journal)
+
+    async def prepare(self) -> dict[str, Any]:
+        """Return how the capture has to connect."""
+        if self._file is None:
+            return {}
+        self._intended = await self._file.intended()
+        if not self._wanted:
+            return {}
+        intend = partial(self._file.intend, truncates=self._resnapshot)
+        return {"snapshot": "export", "replace": self._resnapshot, "creating": intend}
+
+    async def begin(
+        self, result: PreflightResult, cleanup: contextlib.AsyncExitStack, previous: LSN = ZERO
+    ) -> Position:
+        """Import the snapshot of a slot that was created now, and plan its chunks; or read the ledger.
+
+        :param previous: the journal's end.
+        :returns: where consumers begin that have no position of their own.
+        :raises AioreplError: the tables cannot be read; the message names each.
+        """
+        if self._file is None:
+            return result.position
+        created = result.created
+        known = await self._file.read(result.position)
+        if created is None or created.snapshot_name is None:
+            # An empty journal of a slot that exists has none of the rows either.
+            missed = known is None and self._wanted and self._empty_journal
+            self._ledger = await self._everything(result) if missed or self._intended is not None else known
+        else:
+            source, point = self._capture.source, result.position.lsn
+            publications = source.options().publications
+            self._initial = InitialSnapshot(
+                source.connect_sql, self._capture.types, publications, point, self._options
+            )
+            cleanup.push_async_callback(self._initial.close)
+            await self._initial.begin(created.snapshot_name, self._capture)
+            plan = await self._initial.plan()
+            self._ledger = initial_ledger(
+                result.position, plan, point, previous=previous, truncate=self._resnapshot
+            )
+            self.loads = True
+        return result.position if self.start is None else result.position.at(self.start)
+
+    def in_stream(self, position: Position) -> Position:
+        """Return where a consumer is in the slot's stream: at its beginning, if it is in the initial snapshot."""
+        if self._ledger is None:
+            return position
+        return replace(position, lsn=self._ledger.stream_position(position.lsn))
+
+    def require_behind(self, holder: str, stored: Position) -> None:
+        """Check that a consumer is not ahead of the initial snapshot that is going to be delivered.
+
+        :raises SlotError: it would skip the snapshot.
+        """
+        if self.loads and self.start is not None and stored.lsn > self.start:
+            raise SlotError(
+                f"{holder} has a position at {stored.lsn}, ahead of the initial snapshot at {self.start}, and would skip it: "
+                "start again with an empty one"
+            )
+
+    def durable_position(self, slot_lsn: LSN) -> LSN:
+        """Return how far a consumer is durable that keeps no position, or a journal that is empty.
+
+        :param slot_lsn: the slot's position, which is confirmed only over durable data.
+        """
+        ledger = self._ledger
+        if ledger is None or ledger.initial is None or slot_lsn > ledger.initial.consistent_point:
+            return slot_lsn
+        return max(ledger.initial.start, ledger.durable_lsn)
+
+    async def opened(self, durable: LSN) -> None:
+        """Write the ledger, now that the positions of all consumers are known and before the stream starts.
+
+        :param durable: the lowest position of a consumer.
+        :raises AioreplError: the ledger cannot be written.
+        """
+        ledger = self._ledger
+        if self._file is None or ledger is None:
+            return
+        if self.loads:
+            self._next, self._truncate = 0, self._resnapshot
+        else:
+            initial = ledger.initial
+            self._truncate = initial is not None and initial.truncates and durable < initial.base
+            ledger = ledger.hand_over(durable).durable(durable).rewound(durable)
+            self._require_complete(ledger.unfinished)
+        if ledger != self._file.ledger or self._intended is not None:
+            await self._file.write(ledger)
+        self._ledger = ledger
+
+    async def read(self, emit: Emit) -> None:
+        """Deliver what comes before the stream. A call that is cancelled can be repeated, after ``rewind``.
+
+        :raises AioreplError: the server failed in the middle of a chunk.
+        """
+        if self._initial is None or self._next is None:
+            if self._truncate:
+                await emit([await self._truncation()])
+                self._truncate = False
+            return
+        assert self._ledger is not None
+        assert self._ledger.initial is not None
+
+        async def emit_chunk(slices: list[Slice]) -> None:
+            await emit(slices)
+            for part in slices:
+                self._partial = part.end_lsn is None
+                self._delivered = part.end_lsn or self._delivered
+            if self._end_early and not self._partial:
+                raise _EndedEarly
+
+        try:
+            rows = await self._initial.run(
+                emit_chunk,
+                self._ledger.plan,
+                base=self._ledger.initial.base,
+                from_chunk=self._next,
+                truncate=self._truncate,
+                skip=self._left_out,
+            )
+        except SnapshotFailed as error:
+            _log.error("the initial snapshot is not complete, and the stream begins: %s", error)
+        except (_EndedEarly, SnapshotGone, ConnectionFailed, ConnectionLost) as error:
+            await self._hand_over(error)
+        else:
+            _log.info(
+                "the initial snapshot is complete: %s rows of %s tables", rows, len(self._ledger.plan.tables)
+            )
+        self._next, self._truncate = None, False
+
+    def end_early(self) -> None:
+        """End the initial snapshot after the next chunk, and leave the rest to be read while the stream runs."""
+        self._end_early = True
+
+    def rewind(self, lsn: LSN) -> LSN:
+        """Deliver everything after ``lsn`` again, with the next ``read``.
+
+        :returns: where the stream has to be read again from.
+        """
+        ledger = self._ledger
+        if not self.loads or ledger is None or ledger.initial is None or lsn not in ledger.initial:
+            return lsn
+        self._next = ledger.chunks_done(lsn)
+        self._truncate = ledger.initial.truncates and lsn < ledger.initial.base
+        self._partial = False
+        return ledger.initial.consistent_point
+
+    async def durable(self, lsn: LSN, *, record: bool) -> None:
+        """Take note that all consumers have everything up to ``lsn``.
+
+        :param record: whether to write that down, because a consumer keeps no position.
+        """
+        ledger, file = self._ledger, self._file
+        if file is None or ledger is None or not self.loads or not ledger.plan:
+            return
+        done = ledger.chunks_done(lsn)
+        if record and done > ledger.chunks_done(ledger.durable_lsn):
+            self._ledger = await file.update(lambda current: replace(current, durable_lsn=lsn))
+        if done == len(ledger.plan):
+            await self.close()
+
+    async def close(self) -> None:
+        """End the exported snapshot, and release the locks of the tables."""
+        if self._initial is not None:
+            await self._initial.close()
+
+    async def forget(self) -> None:
+        """Delete the ledger: the slot of this start was dropped."""
+        if self._file is not None and self.loads:
+            await self._file.forget()
+
+    async def _left_out(self, table: TablePlan, error: Exception) -> None:
+        assert self._file is not None
+        self._ledger = await self._file.update(lambda ledger: ledger.left_out(table, str(error)))
+
+    async def _hand_over(self, error: Exception) -> None:
+        """Leave the rest to be read while the stream runs.
+
+        :raises Exception: ``error``, if a part of a chunk was delivered: the next start delivers it again.
+        """
+        if self._partial:
+            raise error
+        assert self._file is not None
+        flushed = ZERO if self._capture.ledger is None else self._capture.ledger.flushed
+        delivered = 0 if self._ledger is None else self._ledger.chunks_done(max(flushed, self._delivered))
+        ledger = await self._file.update(lambda ledger: ledger.hand_over(flushed, delivered))
+        self._ledger = ledger
+        _log.warning("the initial snapshot ends early, and the stream begins: %s", error)
+        self._require_complete(ledger.unfinished)
+
+    def _require_complete(self, unfinished: list[TableProgress]) -> None:
+        if unfinished:
+            names = ", ".join(map(str, unfinished[:5]))
+            raise SlotError(
+                f"the snapshot of {len(unfinished)} tables is not complete ({names}): start again with resnapshot=True "
+                "(--resnapshot)"
+            )
+
+    async def _everything(self, result: PreflightResult) -> ChunkLedger:
+        """Return a ledger in which all tables are to be read while the stream runs."""
+        ledger = initial_ledger(
+            result.position, SnapshotPlan(()), result.position.lsn, truncate=bool(self._intended)
+        )
+        for table in await self._published():
+            ledger = ledger.with_table(table.oid, table.schema, table.name)
+        return ledger
+
+    async def _published(self) -> list[Any]:
+        source = self._capture.source
+        connection = await source.connect_sql()
+        try:
+            return list(await published_tables(connection, source.options().publications))
+        except Exception as error:  # noqa: BLE001 - translated or raised as it is
+            raise translated(error) from None
+        finally:
+            connection.terminate()
+
+    async def _truncation(self) -> Slice:
+        assert self._ledger is not None
+        assert self._ledger.initial is not None
+        decoder, relations = Decoder(), []
+        for table in await self._published():
+            relation = decoder.decode(table.relation)
+            assert isinstance(relation, Relation)
+            relations.append(relation)
+        return truncation(relations, self._ledger.initial.base, 0)
+
+
+class _EndedEarly(Exception):
+    """Ends the reading of the exported snapshot between two chunks."""
+
+
+class SnapshotProgress(LedgerProgress):
+    """The progress of a sink without a journal, while an initial snapshot is delivered.
+
+    :param record: whether a sink keeps no position, so that the chunk ledger has to record what is durable.
+    """
+
+    def __init__(self, ledger: Ledger, name: str, snapshot: InitialPhase, *, record: bool) -> None:
+        super().__init__(ledger, name)
+        self._snapshot = snapshot
+        self._record = record
+
+    async def durable(self, end_lsn: LSN) -> None:
+        """Record it in the ledger, which may confirm the slot up to here, and in the chunk ledger."""
+        await super().durable(end_lsn)
+        await self._snapshot.durable(self._ledger.flushed, record=self._record)
