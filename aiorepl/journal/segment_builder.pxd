@@ -7,7 +7,7 @@ from aiorepl.transactions.changes cimport Change, RowChange
 cdef class SegmentBuilder:
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t _block_bytes, _ordinal
-    cdef object _first_end, _chunk, _open, _descriptions
+    cdef object _first_xid, _chunk, _open, _descriptions
     cdef list _ready, _blocks
     cdef bint _binary
     cdef _OpenBlock _block

@@ -42,7 +42,7 @@ class SegmentBuilder:
         self._blocks: list[Block] = []
         self._descriptions = _Descriptions()
         self._binary = False
-        self._first_end = ZERO
+        self._first_xid: int | None = None
         self._chunk: SnapshotChunk | None = None
         self._open: Transaction | None = None
         self._ordinal = 0
@@ -98,9 +98,9 @@ class SegmentBuilder:
         return ready
 
     @property
-    def first_end(self) -> LSN:
-        """The end LSN of the first transaction, or message between transactions; 0 if there is none yet."""
-        return self._first_end
+    def begins_snapshot(self) -> bool:
+        """Whether the first transaction is of a snapshot."""
+        return self._first_xid == 0
 
     def finish(
         self, end: Position, *, after: LSN, start_lsn: LSN, prepared: tuple[PreparedTransaction, ...] = ()
@@ -138,6 +138,7 @@ class SegmentBuilder:
             self._block.append(segment_format.begin(header.commit_lsn, header.commit_timestamp, header.xid))
             self._ordinal = 0
             self._chunk = header.snapshot
+            self._first_xid = header.xid if self._first_xid is None else self._first_xid
         if header.origin is not None and (before is None or before.origin != header.origin):
             self._block.append(segment_format.origin(header.origin))
         self._open = header
@@ -203,7 +204,6 @@ class SegmentBuilder:
         block.relation, block.number = relation, number
 
     def _end(self, end: LSN) -> None:
-        self._first_end = self._first_end or end
         self._block.last_end_lsn = max(self._block.last_end_lsn or ZERO, end)
 
     def _close_block(self) -> None:

@@ -287,10 +287,8 @@ class JournalWriter:
                 self._advance(replace(state, position=end, prepared=prepared))
             return
         if self._index is None:
-            # An initial load ends where the slot starts, and needs nothing before it.
-            start = state.last_segment_end or (
-                self._start_lsn if builder.first_end > self._start_lsn else ZERO
-            )
+            # An initial snapshot needs nothing before it.
+            start = state.last_segment_end or (ZERO if builder.begins_snapshot else self._start_lsn)
             self._index = builder.finish(
                 end, after=state.last_segment_end, start_lsn=start, prepared=prepared
             )

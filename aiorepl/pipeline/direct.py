@@ -56,6 +56,11 @@ class DirectFanOut(FanOut):
         )
         return next((f"sink {name}" for name in dependents), None)
 
+    @property
+    def _undelivered(self) -> bool:
+        # A sink that keeps its position may have stored one that the ledger does not know yet.
+        return super()._undelivered and not any(self._stored.values())
+
     async def _run(self, cleanup: contextlib.AsyncExitStack) -> None:
         if all(delivery.sink.supports_prepared for delivery in self._sinks.values()):
             self._capture.deliver_prepared()

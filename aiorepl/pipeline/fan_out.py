@@ -110,21 +110,33 @@ class FanOut(ABC):
         return preflight_result
 
     async def _drop_slot(self, created: CreatedSlot) -> None:
-        if not self.started.is_set():
+        if not self.started.is_set() or self._undelivered:
             await uninterrupted(self._drop_slot_unless_needed(created))
 
     async def _drop_slot_unless_needed(self, created: CreatedSlot) -> None:
-        dependent = await self._dependent(created.consistent_point)
+        start = self._snapshot.start if self._snapshot.loads else None
+        dependent = await self._dependent(created.consistent_point if start is None else LSN(start + 1))
         if dependent is None:
             await self._capture.roll_back()
             await self._snapshot.forget()
-        else:
+        elif not self.started.is_set():
             _log.warning(
                 "the start has failed, but slot %s is kept, because %s has a position in its stream: it keeps WAL until the next "
                 "start",
                 created.name,
                 dependent,
             )
+
+    @property
+    def _undelivered(self) -> bool:
+        """Whether nothing is durable of an initial snapshot that has begun, so that the next start begins it anew."""
+        start = self._snapshot.start
+        return (
+            self._snapshot.loads
+            and self.ledger is not None
+            and start is not None
+            and self.ledger.flushed <= start
+        )
 
     @abstractmethod
     async def _dependent(self, lsn: LSN) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 import aiorepl
 from aiorepl import AioreplError, BatchPolicy, Delivery, Pipeline
 from aiorepl.errors import PermanentError, ServerError
-from aiorepl.snapshot.initial import InitialLoad
+from aiorepl.snapshot.initial import InitialSnapshot
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl_sinks.jsonl import JsonLinesSink
@@ -88,7 +88,7 @@ async def test_a_stop_during_the_initial_load(published, tmp_path, monkeypatch):
     sink, hang = MemorySink(), Hang()
     options = {"journal": str(tmp_path), "snapshot": True, "batches": SOON}
     with monkeypatch.context() as patched:
-        patched.setattr(InitialLoad, "run", lambda *_: hang.strike(asyncio.sleep))
+        patched.setattr(InitialSnapshot, "run", lambda *_, **__: hang.strike(asyncio.sleep))
         async with Pipeline(published.source(), [sink], **options):
             await hang.reached.wait()
     assert 0 == await slots(published)

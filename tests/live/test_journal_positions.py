@@ -17,7 +17,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 def keys(sink):
     """The keys of the delivered rows, in their order."""
-    return [change.key["id"] for change in sink.changes if change.kind == "insert"]
+    return [change.key["id"] for change in sink.changes if change.kind in ("insert", "read")]
 
 
 def journal(folder, name="journal"):
