@@ -136,7 +136,7 @@ class InitialPhase:
             await self._initial.begin(created.snapshot_name, self._capture)
             plan = await self._initial.plan()
             self._ledger = initial_ledger(
-                result.position, plan, point, previous=previous, truncate=self._resnapshot
+                result.position, plan, point, previous=previous, truncates=self._resnapshot
             )
             self.loads = True
         return result.position if self.start is None else result.position.at(self.start)
@@ -215,7 +215,7 @@ class InitialPhase:
                 self._ledger.plan,
                 base=self._ledger.initial.base,
                 from_chunk=self._next,
-                truncate=self._truncate,
+                truncates=self._truncate,
                 skip=self._left_out,
             )
         except SnapshotFailed as error:
@@ -299,7 +299,7 @@ class InitialPhase:
     async def _everything(self, result: PreflightResult) -> ChunkLedger:
         """Return a ledger in which all tables are to be read while the stream runs."""
         ledger = initial_ledger(
-            result.position, SnapshotPlan(()), result.position.lsn, truncate=bool(self._intended)
+            result.position, SnapshotPlan(()), result.position.lsn, truncates=bool(self._intended)
         )
         for table in await self._published():
             ledger = ledger.with_table(table.oid, table.schema, table.name)

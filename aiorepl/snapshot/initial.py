@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -22,7 +21,6 @@ from typing import Any, Final
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.lsn import LSN
-from aiorepl.pgoutput.messages import Truncate as TruncateMessage
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.altered import Queried
@@ -34,7 +32,7 @@ from aiorepl.snapshot.exported import ExportedSnapshot, SnapshotGone, translatin
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.ordering import ChunkOrder
 from aiorepl.snapshot.statistics import TableCounters
-from aiorepl.transactions.changes import Truncate
+from aiorepl.snapshot.truncates import truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
@@ -45,8 +43,6 @@ _log = logging.getLogger("aiorepl.snapshot")
 Emit = Callable[[list[Slice]], Awaitable[None]]
 Skip = Callable[[TablePlan, AioreplError], Awaitable[None]]
 
-_TRUNCATE: Final = struct.Struct(">cIB").pack
-_OID: Final = struct.Struct(">I").pack
 # For connections that are lost while a chunk is read. The next one goes on where the last one broke off.
 _RETRY: Final = RetryPolicy(attempts=5, timeout=60.0, wait_max=10.0)
 
@@ -119,7 +115,7 @@ class InitialSnapshot:
         *,
         base: LSN | None = None,
         from_chunk: int = 0,
-        truncate: bool = False,
+        truncates: bool = False,
         skip: Skip | None = None,
     ) -> int:
         """Deliver the chunks, and at last a slice that ends at the consistent point.
@@ -127,7 +123,7 @@ class InitialSnapshot:
         :param emit: called with the slices; returns once there is room for more.
         :param base: the position before the first chunk; by default ``plan.base``.
         :param from_chunk: the number of the first chunk that is delivered.
-        :param truncate: whether to start with a truncate of all tables, in a transaction of its own.
+        :param truncates: whether to start with a truncate of all tables, in a transaction of its own.
         :param skip: called before the rest of a table is left out because it cannot be read. The caller must remember it:
             later positions say nothing about this table. Without it, the first such table ends the run.
         :returns: the number of rows.
@@ -138,7 +134,7 @@ class InitialSnapshot:
         """
         base = plan.base(self._consistent_point) if base is None else base
         self.counters = counters(plan, from_chunk)
-        if truncate and self._tables:
+        if truncates and self._tables:
             relations = [described.layout.relation for described in self._tables.values()]
             await emit([truncation(relations, base, self._begun().time)])
         order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
@@ -318,7 +314,6 @@ def truncation(relations: Sequence[Relation], base: LSN, time: int) -> Slice:
     :param time: microseconds since 2000-01-01 00:00 UTC.
     """
     # One truncate for all tables, because they may refer to each other.
-    payload = _TRUNCATE(b"T", len(relations), 0) + b"".join(_OID(relation.oid) for relation in relations)
     transaction = Transaction(0, LSN(base - 1), time)
-    change = Truncate(transaction, 0, TruncateMessage(tuple(relations), False, False, payload, None))
-    return Slice(transaction, (change,), True, base, len(payload) + OVERHEAD)
+    change = truncate(transaction, tuple(relations))
+    return Slice(transaction, (change,), True, base, len(change.message.payload) + OVERHEAD)

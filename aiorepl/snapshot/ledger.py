@@ -321,10 +321,10 @@ def initial_ledger(
 
     :param source: the slot and its cluster.
     :param previous: the end of the journal, or the position of a sink; 0 if they are empty.
-    :param truncate: whether it begins with a truncate of all tables.
+    :param truncates: whether it begins with a truncate of all tables.
     :raises ConfigurationError: there is no room for its positions after ``previous``.
     """
-    initial = InitialRange(plan.base(consistent_point), consistent_point, truncate)
+    initial = InitialRange(plan.base(consistent_point), consistent_point, truncates)
     if initial.start <= previous:
         raise ConfigurationError(
             f"an initial snapshot of {len(plan)} chunks does not fit between {previous}, where the data ends that is there, "

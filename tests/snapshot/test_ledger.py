@@ -43,7 +43,7 @@ def test_positions_below_the_consistent_point(ledger):
     assert [BASE - 1, POINT, POINT + 1] == [
         ledger.stream_position(LSN(lsn)) for lsn in (BASE - 1, POINT, POINT + 1)
     ]
-    again = initial_ledger(SOURCE, PLAN, POINT, previous=LSN(100), truncate=True)
+    again = initial_ledger(SOURCE, PLAN, POINT, previous=LSN(100), truncates=True)
     assert POINT == again.stream_position(LSN(100)) == again.stream_position(LSN(BASE - 1))
     assert [0, 0, 1] == [again.chunks_done(LSN(lsn)) for lsn in (100, BASE, BASE + 1)]
 
@@ -52,7 +52,7 @@ def test_there_is_no_room(ledger):
     """The positions must come after those that are there already."""
     initial_ledger(SOURCE, PLAN, POINT, previous=LSN(BASE - 1))
     with pytest.raises(ConfigurationError, match="does not fit"):
-        initial_ledger(SOURCE, PLAN, POINT, previous=LSN(BASE - 1), truncate=True)
+        initial_ledger(SOURCE, PLAN, POINT, previous=LSN(BASE - 1), truncates=True)
 
 
 def test_what_is_left_is_handed_over(ledger):
