@@ -315,7 +315,7 @@ def initial_ledger(
     consistent_point: LSN,
     *,
     previous: LSN = ZERO,
-    truncate: bool = False,
+    truncates: bool = False,
 ) -> ChunkLedger:
     """Make the ledger of an initial snapshot.
 
