@@ -20,7 +20,7 @@ MODES = list(Streaming)
 
 
 def decode(data: bytes) -> Iterator[AnyMessage]:
-    """The messages that can be told."""
+    """Yield the messages up to an error."""
     decoder = Decoder(MODES[data[0] % 3] if data else Streaming.OFF)
     at = 1
     while at < len(data):
@@ -32,7 +32,7 @@ def decode(data: bytes) -> Iterator[AnyMessage]:
 
 
 def use(data: bytes) -> None:
-    """Decode, and read what is decoded."""
+    """Decode messages, and read their content."""
     for message in decode(data):
         for row in (getattr(message, "new", None), getattr(message, "old", None)):
             if isinstance(row, TupleData):

@@ -1,4 +1,4 @@
-"""Writes the seeds of the corpus, every message in every surrounding it may have: ``python tests/fuzz/seeds.py``."""
+"""Writes the seeds of the corpus, every message in every context: ``python tests/fuzz/seeds.py``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = ["1", None, None]
 
 
 def content(xid: int | None) -> list[bytes]:
-    """A transaction's content."""
+    """Return the messages within a transaction."""
     return [
         build.type_(oid=99, namespace="shop", name="mood", xid=xid),
         build.relation(oid=7, name="orders", columns=COLUMNS, xid=xid),
@@ -32,7 +32,7 @@ def content(xid: int | None) -> list[bytes]:
 
 
 def transcripts() -> dict[str, tuple[Streaming, list[bytes]]]:
-    """The seeds by name."""
+    """Return the seeds by name."""
     block = [build.stream_start(xid=5, first_segment=True), *content(6), build.stream_stop()]
     prepared = {"prepare_lsn": 0x10, "end_lsn": 0x20, "prepare_time": 3, "xid": 5, "gid": "gid"}
     decided = [
@@ -86,7 +86,7 @@ def transcripts() -> dict[str, tuple[Streaming, list[bytes]]]:
 
 
 def seeds() -> dict[str, bytes]:
-    """As the target reads them."""
+    """Return the seeds in the form that the target reads."""
     return {
         name: bytes([list(Streaming).index(streaming)])
         + b"".join(len(payload).to_bytes(2, "big") + payload for payload in payloads)

@@ -1,4 +1,4 @@
-"""The fuzz target over its corpus and over damaged copies of it: no other exception, no memory on a claim's word."""
+"""The fuzz target reads its corpus and damaged copies: no other exception, and memory in proportion to the input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAIMS = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\0\xff\xf
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """The same with a few places overwritten, left out, repeated or filled with noise."""
+    """Return a copy in which a few places are overwritten, removed, repeated or random."""
     damaged = bytearray(data)
     for _ in range(chance.randint(1, 6)):
         at, size = chance.randrange(len(damaged) + 1), chance.randint(0, 8)
@@ -30,7 +30,7 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", SEEDS["seeds"]())
 def test_seeds(name):
-    """The kept seeds are what the builders write, and every message in them is read."""
+    """The stored seeds are what the builders write, and every message in them can be decoded."""
     streaming, payloads = SEEDS["transcripts"]()[name]
 
     assert SEEDS["seeds"]()[name] == CORPUS[name]
@@ -39,7 +39,7 @@ def test_seeds(name):
 
 
 def test_every_message_is_in_the_corpus():
-    """The nineteen messages."""
+    """The corpus has all nineteen messages."""
     first = {payload[:1] for _, payloads in SEEDS["transcripts"]().values() for payload in payloads}
 
     assert set(b"BCORYIUDTMSEcAbPKrp") == {byte[0] for byte in first}
@@ -47,13 +47,13 @@ def test_every_message_is_in_the_corpus():
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_corpus(name):
-    """Everything that was ever worth keeping is still taken."""
+    """Every file of the corpus gives messages or ProtocolError."""
     TARGET["use"](CORPUS[name])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged(seed):
-    """A thousand damaged copies, the same in every run: messages or ProtocolError."""
+    """A thousand damaged copies, the same in every run, give messages or ProtocolError."""
     chance = random.Random(seed)
     originals = list(CORPUS.values())
 
@@ -63,7 +63,7 @@ def test_damaged(seed):
 
 @pytest.mark.parametrize("name", SEEDS["seeds"]())
 def test_memory(name):
-    """Whatever four bytes claim a huge length or count, memory stays in proportion to what was received."""
+    """If any four bytes claim a huge length or count, memory stays in proportion to the input."""
     data = CORPUS[name]
     TARGET["use"](data)
     tracemalloc.start()

@@ -56,12 +56,12 @@ class Way:
 
     @property
     def immediately(self) -> bool:
-        """Whether every transaction is streamed, however small."""
+        """Return whether every transaction is streamed, however small."""
         return self.at == "once" and self.streaming != "off"
 
 
 def possible(server: int) -> list[Way]:
-    """Every way that a server has."""
+    """Return every way that a server supports."""
     protos = range(1, best_version(server) + 1)
     modes = {"off": 1, "on": 2, "parallel": 4}
     every = itertools.product(
@@ -79,13 +79,13 @@ def possible(server: int) -> list[Way]:
 
 
 def pairs(way: Way) -> set[tuple[Any, ...]]:
-    """The pairs of settings that a way has."""
+    """Return the pairs of settings that a way has."""
     settings = [(name, getattr(way, name)) for name in Way.__dataclass_fields__]
     return set(itertools.combinations(settings, 2))
 
 
 def chosen(server: int) -> list[Way]:
-    """Few ways that have every pair of settings that any way has; the first is the plainest."""
+    """Return few ways that have every pair of settings of any way; the first is the simplest."""
     left = possible(server)
     ways = [left[0]]
     missing = set().union(*map(pairs, left)) - pairs(ways[0])
@@ -97,7 +97,7 @@ def chosen(server: int) -> list[Way]:
 
 
 def told_by_tail(server: int) -> list[Way]:
-    """What the command line is asked for: the server's best by each route."""
+    """Return the ways for the command line: the newest version of each interface."""
     ways = [replace(way, reader="tail") for way in possible(server)]
     best = [way for way in ways if way.proto == ways[-1].proto and way.streaming == ways[-1].streaming]
     routes = (("walsender", "held"), ("sql", "no")) if server >= 15 else (("walsender", "no"), ("sql", "no"))
@@ -108,7 +108,7 @@ def told_by_tail(server: int) -> list[Way]:
 
 
 def by_origin(server: int) -> list[Way]:
-    """Ways that say which origins they want."""
+    """Return the ways with an ``origin`` option."""
     return [
         Way(proto, streaming, origin=origin, route=route)
         for proto, streaming, origin, route in (
@@ -121,7 +121,7 @@ def by_origin(server: int) -> list[Way]:
 
 
 def live(server: int) -> list[Way]:
-    """Ways that read while it happens: the server's best, told of prepared transactions and not."""
+    """Return the ways that read while transactions run: the newest version, with prepared transactions delivered and held."""
     best = replace(possible(server)[-1], reader="live", route="walsender")
     return [best, replace(best, prepared="held", at="64kB")] if server >= 15 else [best]
 
@@ -202,7 +202,7 @@ _KINDS: dict[str, Callable[[int], list[Way]]] = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes ``way`` runs for each chosen one of each server, and so on; ``version`` alone is each server."""
+    """Run a test that takes ``way`` for each chosen way of each server; ``version`` alone is each server."""
     names = set(metafunc.fixturenames)
     given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _argnames(mark)}
     kind = next(iter(names & set(_KINDS)), None)
@@ -220,7 +220,7 @@ def _argnames(mark: pytest.Mark) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one server stay in one process, which has it running."""
+    """Keep the tests of one server in one process, which has it running."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if Path(__file__).parent in item.path.parents and "version" in parameters:
@@ -235,19 +235,19 @@ def server(version: int, servers: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def ways_of() -> Callable[[int], list[Way]]:
-    """All ways that are tried on a server."""
+    """Return all ways that are tried on a server."""
     return lambda server: [way for ways in _KINDS.values() for way in ways(server)]
 
 
 @pytest.fixture
 def pairs_left(version: int) -> set[tuple[Any, ...]]:
-    """The pairs of settings that a server has and no chosen way."""
+    """Return the pairs of settings of a server that no chosen way has."""
     return set().union(*map(pairs, possible(version))).difference(*map(pairs, chosen(version)))
 
 
 @pytest.fixture(scope="session")
 def scenario_of() -> Callable[[int], Scenario]:
-    """The scenario as a server has it."""
+    """Return the scenario for a server."""
     return Scenario
 
 

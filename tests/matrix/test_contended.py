@@ -1,4 +1,4 @@
-"""A slot that somebody else reads, moves or drops meanwhile, on every server and by each route."""
+"""Another client reads, moves or drops the slot, on every server and by each interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOVE = "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())"
 
 
 async def recreate(client, slot):
-    """Drop the slot and make it anew."""
+    """Drop and create the slot."""
     await client.execute("SELECT pg_drop_replication_slot($1)", slot)
     await client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
 
@@ -36,7 +36,7 @@ async def slot(client, slot_name):
 
 
 async def polled(connection):
-    """The number of messages in a round; all of it is confirmed."""
+    """Confirm a whole round, and return its number of messages."""
     count = 0
     while True:
         for item in await connection.receive():
@@ -59,7 +59,7 @@ async def poller(database, slot, version):
 
 @pytest.mark.parametrize("route", ROUTES)
 async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, route, version):
-    """A second consumer is refused between two polls, too, and gets everything once the first one has stopped."""
+    """A second consumer is rejected between two polls, too, and receives everything once the first one has stopped."""
     await client.execute("INSERT INTO items VALUES (1)")
     assert 4 == await polled(poller)
     with pytest.raises(SlotError, match=r"in use by process \d+") as caught:
@@ -79,7 +79,7 @@ async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, r
 
 
 async def test_the_server_looks_for_its_poller(poller, version):
-    """A poller that is gone without a word holds its lock for a minute, not for hours."""
+    """TCP keepalives of the server release the lock of a vanished poller after a minute, not after hours."""
     names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
     rows = await poller.query(f"SELECT setting FROM pg_settings WHERE name IN {names} ORDER BY name")
     assert ["3", "30", "10"] == [row["setting"] for row in rows]
@@ -87,7 +87,7 @@ async def test_the_server_looks_for_its_poller(poller, version):
 
 @pytest.mark.parametrize("meddle", [move, recreate])
 async def test_moved_between_two_polls(client, slot, poller, meddle, version):
-    """What somebody else has moved a slot past is not passed over in silence."""
+    """If another client moves the slot between two polls, the stream fails."""
     await client.execute("INSERT INTO items VALUES (1)")
     assert 4 == await polled(poller)
     assert 0 == await polled(poller)  # advances the slot
@@ -99,7 +99,7 @@ async def test_moved_between_two_polls(client, slot, poller, meddle, version):
 
 
 async def test_dropped_between_two_polls(client, slot, poller, version):
-    """A slot that is gone is said to be."""
+    """If the slot is dropped between two polls, the error says so."""
     await client.execute("INSERT INTO items VALUES (1)")
     assert 4 == await polled(poller)
     await client.execute("SELECT pg_drop_replication_slot($1)", slot)
@@ -110,7 +110,7 @@ async def test_dropped_between_two_polls(client, slot, poller, version):
 @pytest.mark.parametrize("meddle", [move, recreate])
 @pytest.mark.parametrize("route", ROUTES)
 async def test_moved_before_the_stream_begins(client, database, slot, route, meddle, version):
-    """A slot that is moved while a pipeline opens its sinks is refused."""
+    """If the slot is moved while a pipeline opens its sinks, the start fails."""
 
     class Slow(Sink):
         async def open(self, context):
@@ -127,7 +127,7 @@ async def test_moved_before_the_stream_begins(client, database, slot, route, med
 
 @pytest.mark.parametrize("route", ROUTES)
 async def test_a_publication_that_is_dropped(client, database, slot, route, version):
-    """A stream whose publication is dropped ends, and says what to create."""
+    """If the publication is dropped, the stream ends, and the error says what to create."""
     with pytest.raises(ConfigurationError, match=r"publication .*p.* did not exist.*CREATE PUBLICATION"):
         async with (
             connect(database, slot=slot, publication="p", interface=route) as stream,

@@ -1,4 +1,4 @@
-"""``docs/protocol.md`` names every message, option and command, and only tests and code that exist."""
+"""``docs/protocol.md`` names every message, option and command, and only existing tests and code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[^`]+::[^`]+)`", PAGE))))
 def test_tests(name):
-    """A test that the page names is a test."""
+    """Every test that the page names exists."""
     path, function = name.split("::")
     defined = [
         node.name
@@ -36,19 +36,19 @@ def test_tests(name):
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(aiorepl\.[\w.]+)`", PAGE))))
 def test_code(name):
-    """A name of ours that the page says is one."""
+    """Every name of aiorepl's code on the page exists."""
     assert callable(pkgutil.resolve_name(name))
 
 
 def is_known(first):
-    """Whether there is a message of this first byte; none is as short as that."""
+    """Return whether a message begins with this byte; none is that short."""
     with pytest.raises(ProtocolError) as raised:
         Decoder().decode(bytes([first]))
     return "unknown message type" not in str(raised.value)
 
 
 def test_every_message():
-    """There is a row for each message that is read, with the byte it is known by and a test of its own."""
+    """Each message has a row with its first byte and a test of its own."""
     known = {first for first in range(256) if is_known(first)}
     rows = [
         row.split("|")
@@ -62,7 +62,7 @@ def test_every_message():
 
 
 def test_every_option():
-    """There is a row for each option."""
+    """Each option has a row."""
     described = {found[1] for row in ROWS if (found := re.match(r"\| `(\w+)`", row))}
     options = {
         field.name.replace("publications", "publication_names") for field in dataclasses.fields(Options)

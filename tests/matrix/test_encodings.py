@@ -23,7 +23,7 @@ ROW = {"id": 1, "naïve": "Ça coûte 5 £", "g": "groß", "js": {"é": ["ü"]},
 
 @contextlib.asynccontextmanager
 async def encoded(server, slot_name, encoding, setup):
-    """The DSN of a database in this encoding; dropped afterwards with its slots."""
+    """A factory of databases in an encoding, which are dropped afterwards with their slots; returns the DSN."""
     name = f"{slot_name[:40]}_{encoding.lower()}"
     admin = await asyncpg.connect(server.dsn)
     await admin.execute(
@@ -64,7 +64,7 @@ async def sql_ascii(server, slot_name):
 
 
 async def test_latin1(latin1, slot_name, version):
-    """All text is the same as from a database in UTF-8; a message's content is bytes, and stays what it was."""
+    """All text is the same as from a database in UTF-8; the content of a message is unchanged bytes."""
     ways = itertools.product(("walsender", "sql"), (False, True) if version >= 14 else (False,))
     sources = [
         Source(
@@ -99,14 +99,14 @@ async def test_latin1(latin1, slot_name, version):
 
 
 async def lines(source):
-    """The lines of what is new."""
+    """Return the lines that are new."""
     sink = MemorySink()
     await Pipeline(source, [sink], until="now").run()
     return [line for batch in sink.batches for line in NativeFormat().events(batch.slices)]
 
 
 class Lines(Sink):
-    """The lines that are durable."""
+    """A sink of durable lines."""
 
     def __init__(self):
         self.events, self._written = [], []
@@ -123,7 +123,7 @@ ROUTES = [("walsender", False), ("walsender", True), ("sql", False)]
 
 
 def ascii_source(sql_ascii, slot_name, route, binary, version):
-    """A source there."""
+    """A source that reads this database."""
     return Source(
         sql_ascii,
         slot=slot_name,
@@ -135,7 +135,7 @@ def ascii_source(sql_ascii, slot_name, route, binary, version):
 
 
 async def execute(dsn, *statements):
-    """Run each in a transaction of its own; gives their xids."""
+    """Run each statement in a transaction of its own; return the xids."""
     client = await asyncpg.connect(dsn)
     xids = []
     for statement in statements:
@@ -148,7 +148,7 @@ async def execute(dsn, *statements):
 
 @pytest.mark.parametrize(("route", "binary"), ROUTES)
 async def test_text_that_is_not_utf8(sql_ascii, slot_name, version, route, binary):
-    """It withholds no transaction before it, and the error names it; a sink may pass over it. What is UTF-8 comes."""
+    """Text that is not UTF-8 stops the stream at its transaction, and the error names it; with dead letters the stream continues."""
     source = ascii_source(sql_ascii, slot_name, route, binary, version)
     await Pipeline(source, [Lines()], until="now").run()
     *_, bad, _ = await execute(
@@ -178,7 +178,7 @@ async def test_text_that_is_not_utf8(sql_ascii, slot_name, version, route, binar
 
 @pytest.mark.parametrize("value", ["js", "jsb", "many"])
 async def test_parts_of_values_that_are_not_utf8(sql_ascii, slot_name, version, value):
-    """Documents and arrays are looked at as well: what is written is UTF-8, or refused."""
+    """Parts of documents and arrays are checked, too: only UTF-8 is written."""
     text = {"js": '["\\xff"]', "jsb": '["\\xff"]', "many": '{"\\xff"}'}[value]
     for binary in (False, True):
         source = ascii_source(sql_ascii, f"{slot_name[:50]}_{binary:d}", "walsender", binary, version)
@@ -191,7 +191,7 @@ async def test_parts_of_values_that_are_not_utf8(sql_ascii, slot_name, version, 
 
 
 async def test_a_load_of_text_that_is_not_utf8(sql_ascii, slot_name, version, tmp_path):
-    """The journal has every row, and a sink that can pass over what it cannot read has the others."""
+    """The journal has every row, and a sink with dead letters has every other row."""
     await execute(
         sql_ascii,
         "INSERT INTO notes SELECT i, CASE i WHEN 2 THEN E'\\xff' ELSE 'ü' END FROM generate_series(1, 3) i",

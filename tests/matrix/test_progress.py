@@ -1,4 +1,4 @@
-"""What is decided only after it was sent: transactions in progress, and prepared ones."""
+"""Transactions whose outcome is decided after they were sent: streamed and prepared ones."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ async def client(database: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def other(database: str, client: asyncpg.Connection) -> AsyncIterator[asyncpg.Connection]:
-    """Another connection, whose commits bring WAL to the disk: before that a walsender does not send it."""
+    """Another connection, whose commits flush WAL: a walsender sends only WAL that is flushed."""
     connection = await asyncpg.connect(database)
     yield connection
     await connection.close()
 
 
 async def received(connection: ReplicationConnection, decoder: Decoder) -> AsyncIterator[Any]:
-    """The messages as they come."""
+    """Yield the messages of the stream."""
     while True:
         for item in await connection.receive():
             if isinstance(item, list):
@@ -51,7 +51,7 @@ async def received(connection: ReplicationConnection, decoder: Decoder) -> Async
 
 
 async def first(kind: type, messages: AsyncIterator[Any]) -> Any:
-    """The next message of a kind."""
+    """Return the next message of a kind."""
     async with asyncio.timeout(DEADLINE):
         while not isinstance(message := await anext(messages), kind):
             pass
@@ -65,7 +65,7 @@ async def first(kind: type, messages: AsyncIterator[Any]) -> Any:
     ids=str,
 )
 async def test_an_abort_of_what_was_streamed(database, slot_name, client, other, version, streaming):
-    """A transaction that was streamed and is rolled back ends in a Stream Abort of its own xid."""
+    """A streamed transaction that rolls back ends with a Stream Abort of its xid."""
     connection = await ReplicationConnection.open(f"{database}?logical_decoding_work_mem=64kB")
     await connection.create_slot(slot_name, temporary=True)
     asked = Options(("p",), streaming=streaming).negotiate(version)
@@ -90,7 +90,7 @@ async def test_an_abort_of_what_was_streamed(database, slot_name, client, other,
 @pytest.mark.parametrize("streaming", ["off", "on"])
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 async def test_a_decision_that_comes_alone(database, slot_name, client, end, streaming):
-    """Who was given a prepared transaction is told how it ended, though nothing else comes with that."""
+    """The outcome of a prepared transaction is delivered, even if no other message follows."""
     sink = MemorySink()
     sink.supports_prepared = True
     source = Source(

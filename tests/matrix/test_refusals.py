@@ -1,4 +1,4 @@
-"""What a server cannot do is refused by name, with the version that can, before anything was asked of it."""
+"""Options that a server does not support are rejected before the server is asked, with the version that supports them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LACKING = [
 
 @pytest.mark.parametrize(("version", "name", "asked", "first"), LACKING)
 async def test_an_option_the_server_lacks(database, slot_name, client, version, name, asked, first):
-    """It is refused by each route before a slot is made, and the server itself, asked without us, refuses it too."""
+    """An unsupported option is rejected by each interface before a slot is created, and by the server itself."""
     for route in ("walsender", "sql"):
         with pytest.raises(ConfigurationError) as caught:
             async with connect(
@@ -74,7 +74,7 @@ async def test_an_option_the_server_lacks(database, slot_name, client, version, 
 )
 @pytest.mark.parametrize("version", [18])
 async def test_an_option_the_version_lacks(database, slot_name, client, asked, needed):
-    """A chosen protocol version that lacks an option is refused with the version that has it."""
+    """An option that the chosen protocol version lacks is rejected with the version that has it."""
     with pytest.raises(ConfigurationError) as caught:
         async with connect(database, slot=slot_name, publication="p", create_slot=True, **asked):
             pass
@@ -86,7 +86,7 @@ async def test_an_option_the_version_lacks(database, slot_name, client, asked, n
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 async def test_the_best_is_chosen(database, slot_name, client, route, version):
-    """Who asks for nothing asks for the server's best version, and reads any publication of any server."""
+    """Without ``proto_version`` the newest version of the server is used, for any publication."""
     await client.execute('CREATE PUBLICATION "a,b ""c"" É\'s" FOR TABLE items')
     source = Source(database, slot=slot_name, publication='a,b "c" É\'s', create_slot=True, interface=route)
     assert str(best_version(version)) == source.options().negotiate(version)["proto_version"]
@@ -102,7 +102,7 @@ async def test_the_best_is_chosen(database, slot_name, client, route, version):
 @pytest.mark.parametrize("version", [15, 16, 17, 18])
 @pytest.mark.parametrize("proto", [1, 2, 3])
 async def test_a_two_phase_slot_read_without_asking(database, slot_name, client, proto):
-    """Such a slot sends prepared transactions to everyone; what is undecided survives the reader and comes later."""
+    """A two-phase slot sends prepared transactions to every reader; undecided ones survive a restart."""
     source = Source(database, slot=slot_name, publication="p", proto_version=proto)
     await client.fetchval("SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, true)", slot_name)
     gid = slot_name[-50:]

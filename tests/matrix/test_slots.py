@@ -1,4 +1,4 @@
-"""Slots on every server: made, altered, used and dropped, by each route that can."""
+"""Slots are created, altered, used and dropped on every server, by each interface that can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUTES = {"walsender": ReplicationConnection, "sql": SqlConnection}
 
 @pytest.fixture(params=list(ROUTES))
 async def connection(request, database):
-    """A connection by each route."""
+    """A factory of connections by each interface."""
     opened = await ROUTES[request.param].open(database)
     yield opened
     await opened.close()
@@ -39,7 +39,7 @@ async def walsender(database):
 
 @pytest.fixture
 def slot(client, slot_name):
-    """What the server says of the test's slot: ``None`` when it is not there."""
+    """A function that returns the server's row of the test's slot, or ``None``."""
 
     async def said():
         row = await client.fetchrow(
@@ -51,7 +51,7 @@ def slot(client, slot_name):
 
 
 async def test_created(slot, connection, slot_name, version):
-    """A slot begins where it says, for pgoutput, with neither two_phase nor failover, and outlives its maker."""
+    """A slot begins at its consistent point, for pgoutput, without two_phase and failover, and outlives its connection."""
     created = await connection.create_slot(slot_name)
     await connection.close()
     said = await slot()
@@ -63,14 +63,14 @@ async def test_created(slot, connection, slot_name, version):
 
 
 async def test_created_twice(connection, slot_name, version):
-    """A name that is taken is said to be."""
+    """Creating a slot that exists is an error that says so."""
     await connection.create_slot(slot_name)
     with pytest.raises(SlotError, match="exists already"):
         await connection.create_slot(slot_name)
 
 
 async def test_temporary(slot, connection, slot_name, version):
-    """A temporary slot goes with its connection."""
+    """A temporary slot is dropped with its connection."""
     await connection.create_slot(slot_name, temporary=True)
     assert (await slot())["temporary"]
 
@@ -81,7 +81,7 @@ async def test_temporary(slot, connection, slot_name, version):
 
 
 async def test_two_phase(slot, connection, slot_name, version):
-    """A slot is made for prepared transactions since 15, and refused before."""
+    """A two-phase slot needs PostgreSQL 15."""
     if version >= 15:
         await connection.create_slot(slot_name, two_phase=True)
         assert (await slot())["two_phase"]
@@ -94,7 +94,7 @@ async def test_two_phase(slot, connection, slot_name, version):
 
 
 async def test_failover(slot, connection, slot_name, version):
-    """A slot is made for standbys since 17, and refused before."""
+    """A failover slot needs PostgreSQL 17."""
     if version >= 17:
         await connection.create_slot(slot_name, failover=True)
         assert (await slot())["failover"]
@@ -108,7 +108,7 @@ async def test_failover(slot, connection, slot_name, version):
 
 @pytest.mark.parametrize("version", [17, 18])
 async def test_failover_of_a_temporary_slot(slot, connection, slot_name, version):
-    """A slot that goes with its connection cannot fail over: that is said before the server says it."""
+    """A temporary slot with failover is rejected before the server is asked."""
     with pytest.raises(ConfigurationError, match="failover slot cannot be temporary"):
         await connection.create_slot(slot_name, failover=True, temporary=True)
     assert await slot() is None
@@ -116,7 +116,7 @@ async def test_failover_of_a_temporary_slot(slot, connection, slot_name, version
 
 @pytest.mark.parametrize("version", [17, 18])
 async def test_two_phase_and_failover(slot, connection, slot_name, version):
-    """17 does not make a slot with both, which is explained; 18 does."""
+    """PostgreSQL 17 cannot create a slot with both, and the error says what to do; 18 can."""
     if version == 18:
         await connection.create_slot(slot_name, two_phase=True, failover=True)
         assert {"two_phase": True, "failover": True}.items() <= (await slot()).items()
@@ -128,7 +128,7 @@ async def test_two_phase_and_failover(slot, connection, slot_name, version):
 
 @pytest.mark.parametrize("version", [17, 18])
 async def test_two_phase_and_then_failover(slot, walsender, slot_name):
-    """What the explanation advises works."""
+    """Following that error's advice works."""
     await walsender.create_slot(slot_name, two_phase=True)
     await walsender.alter_slot(slot_name, failover=True)
 
@@ -137,7 +137,7 @@ async def test_two_phase_and_then_failover(slot, walsender, slot_name):
 
 @pytest.mark.parametrize(("option", "first"), [("failover", 17), ("two_phase", 18)])
 async def test_altered(slot, walsender, slot_name, option, first, version):
-    """An option is switched on and off where the server can, and refused by name where it cannot."""
+    """An option is set and reset where the server can, and rejected by name where it cannot."""
     await walsender.create_slot(slot_name)
     if version >= first:
         for value in (True, False):
@@ -151,7 +151,7 @@ async def test_altered(slot, walsender, slot_name, option, first, version):
 
 
 async def test_a_snapshot_exported(client, walsender, slot_name, version):
-    """Another session sees through it the rows of when the slot was made."""
+    """Another session that imports the snapshot sees the rows of the slot's creation."""
     await client.execute("INSERT INTO items VALUES (1)")
     created = await walsender.create_slot(slot_name, snapshot="export")
     await client.execute("INSERT INTO items VALUES (2)")
@@ -162,7 +162,7 @@ async def test_a_snapshot_exported(client, walsender, slot_name, version):
 
 
 async def test_a_snapshot_used(client, walsender, slot_name, version):
-    """The same connection's transaction sees the rows of when the slot was made."""
+    """The same connection's transaction sees the rows of the slot's creation."""
     await client.execute("INSERT INTO items VALUES (1)")
     await walsender.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     created = await walsender.create_slot(slot_name, snapshot="use")
@@ -175,7 +175,7 @@ async def test_a_snapshot_used(client, walsender, slot_name, version):
 
 @pytest.mark.parametrize("snapshot", ["export", "use"])
 async def test_no_snapshot_by_sql(slot, database, slot_name, snapshot, version):
-    """No SQL function exports a snapshot: the refusal names the route that does."""
+    """No SQL function exports a snapshot, and the error names the interface that does."""
     connection = await SqlConnection.open(database)
     with pytest.raises(ConfigurationError, match="walsender"):
         await connection.create_slot(slot_name, snapshot=snapshot)
@@ -184,7 +184,7 @@ async def test_no_snapshot_by_sql(slot, database, slot_name, snapshot, version):
 
 
 async def test_dropped(slot, walsender, slot_name, version):
-    """A dropped slot is gone, and dropping it again says so."""
+    """A dropped slot is gone, and dropping it again is an error that says so."""
     await walsender.create_slot(slot_name)
     await walsender.drop_slot(slot_name)
     assert await slot() is None
@@ -195,7 +195,7 @@ async def test_dropped(slot, walsender, slot_name, version):
 
 @contextlib.asynccontextmanager
 async def in_use(database, slot_name, version):
-    """A slot that somebody reads."""
+    """A slot that another connection reads."""
     reader = await ReplicationConnection.open(database)
     await reader.create_slot(slot_name)
     await reader.start_replication(slot_name, LSN(0), Options(("p",)).negotiate(version))
@@ -208,7 +208,7 @@ async def in_use(database, slot_name, version):
 
 @pytest.mark.parametrize("attempt", ["drop", "read"])
 async def test_a_slot_in_use(slot, walsender, database, slot_name, attempt, version):
-    """It is neither dropped nor read by a second one, who is told that it is in use."""
+    """A slot in use can be neither dropped nor read, and the error says that it is in use."""
     options = Options(("p",)).negotiate(version)
     async with in_use(database, slot_name, version):
         with pytest.raises(SlotError, match="another consumer is connected") as caught:
@@ -221,7 +221,7 @@ async def test_a_slot_in_use(slot, walsender, database, slot_name, attempt, vers
 
 
 async def test_dropping_waits(slot, client, walsender, database, slot_name, version):
-    """With ``wait`` a slot is dropped as soon as nobody uses it."""
+    """With ``wait`` a slot is dropped as soon as it is free."""
     async with asyncio.timeout(DEADLINE):
         async with in_use(database, slot_name, version):
             dropping = asyncio.create_task(walsender.drop_slot(slot_name, wait=True))
@@ -234,7 +234,7 @@ async def test_dropping_waits(slot, client, walsender, database, slot_name, vers
 
 @pytest.mark.parametrize("version", [17, 18])
 async def test_altering_waits(slot, client, walsender, database, slot_name, version):
-    """A slot is altered as soon as nobody uses it."""
+    """A slot is altered as soon as it is free."""
     async with asyncio.timeout(DEADLINE):
         async with in_use(database, slot_name, version):
             altering = asyncio.create_task(walsender.alter_slot(slot_name, failover=True))
@@ -246,7 +246,7 @@ async def test_altering_waits(slot, client, walsender, database, slot_name, vers
 
 
 async def somebody_waits(client):
-    """Return when a session of this database waits for a slot."""
+    """Return once a session of this database waits for a slot."""
     waits = (
         "SELECT wait_event = 'ReplicationSlotDrop' FROM pg_stat_activity WHERE datname = current_database()"
     )
@@ -255,7 +255,7 @@ async def somebody_waits(client):
 
 
 async def test_listed(walsender, database, slot_name, version):
-    """``aiorepl slots`` shows a slot with what this server knows of it."""
+    """``aiorepl slots`` shows the columns that this server has for a slot."""
     await walsender.create_slot(slot_name, two_phase=version >= 15)
     program = Path(sys.executable).with_name("aiorepl")
     listed = await asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""Columns into Arrow, without Spark: exact where the type can hold the value, and honest where not."""
+"""Columns become Arrow arrays, without Spark: exactly, or with an error if the type cannot hold the value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(
 
 
 def test_exact_where_arrow_gives_up() -> None:
-    """Years before 1 and after 9999 are what PostgreSQL means by them, beside ordinary ones."""
+    """Years before 1 and after 9999 are converted exactly, beside ordinary ones."""
     days = read(DATE, DAY, b"2026-11-21", b"0044-03-15 BC", b"12345-01-01", None).cast(pa.int32()).to_pylist()
     assert days == [20778, -735160, 3789391, None]
     microseconds = read(TIMESTAMPTZ, MOMENT_UTC, b"0001-12-31 23:59:59.5+00 BC", b"1970-01-01 00:00:00+00")
@@ -38,7 +38,7 @@ def test_exact_where_arrow_gives_up() -> None:
 
 
 def test_offsets_where_none_were_expected() -> None:
-    """A timestamp read as one with time zone is UTC, and the other way round too."""
+    """A timestamp that is read with a time zone is UTC, and vice versa."""
     moment = dt.datetime(2026, 11, 21, 8, 0, 0, 5)
     (value,) = read(TIMESTAMP, MOMENT_UTC, b"2026-11-21 08:00:00.000005").to_pylist()
     assert value == moment.replace(tzinfo=dt.UTC)
@@ -64,7 +64,7 @@ def test_offsets_where_none_were_expected() -> None:
     ],
 )
 def test_what_a_type_cannot_hold(oid: int, wanted: pa.DataType, value: bytes) -> None:
-    """It is an error without the value, or null, and the values around it are not harmed."""
+    """A value that the type cannot hold is an error without the value, or null; the other values are not affected."""
     with pytest.raises(DataError, match=r"public\.t\.c: a value of type") as caught:
         read(oid, wanted, value)
     assert value.decode(errors="replace") not in str(caught.value)
@@ -75,7 +75,7 @@ def test_what_a_type_cannot_hold(oid: int, wanted: pa.DataType, value: bytes) ->
 
 
 def test_forms() -> None:
-    """Booleans, bytes, domains and arrays of them are read as their own text says."""
+    """Booleans, bytes, domains and their arrays are read from their text forms."""
     assert read(BOOL, pa.bool_(), b"t", None, b"f").to_pylist() == [True, None, False]
     assert read(BYTEA, pa.binary(), b"\\x00ff", b"\\x", None).to_pylist() == [b"\0\xff", b"", None]
     assert read(TEXT, pa.binary(), b"as it is").to_pylist() == [b"as it is"]
@@ -90,7 +90,7 @@ def test_forms() -> None:
 
 @given(st.datetimes())
 def test_moments(moment: dt.datetime) -> None:
-    """The parser that goes further than Arrow's agrees with Python where that goes."""
+    """Aiorepl's timestamp parser agrees with Python's within Python's range."""
     text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0") + f".{moment.microsecond:06}"
     expected = (moment - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
     assert timestamps.microseconds(text) == expected
@@ -100,5 +100,5 @@ def test_moments(moment: dt.datetime) -> None:
 
 
 def test_keys_with_commas_in_their_names():
-    """The option names columns as ``--publication`` names publications: quoted as in SQL, where a name has a comma."""
+    """The option names columns as ``--publication`` does: a name with a comma is quoted as in SQL."""
     assert ("id", "a, b") == Options.parse({"journal": "j", "keys": 'id, "a, b"'}).keys

@@ -1,4 +1,4 @@
-"""A cursor has one owner: a sink, or one query; whoever else takes its name is refused."""
+"""A cursor has one owner, a sink or a query; no other consumer can use its name."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SCHEMA = StructType().add("id", IntegerType())
 
 
 def append(journal: Any, key: int) -> None:
-    """A segment with one row."""
+    """Append a segment with one row."""
     journal.stream.transaction(journal.stream.table("t", ID).insert(str(key)))
     journal.write()
 
 
 def stream(spark: Any, journal: Any, checkpoint: Any, *, fail: bool = False, **options: str) -> list[int]:
-    """The rows of a query that ends at the journal's end."""
+    """Return the rows of a query that ends at the journal's end."""
     seen: list[int] = []
 
     def process(frame: Any, number: int) -> None:
@@ -46,7 +46,7 @@ def stream(spark: Any, journal: Any, checkpoint: Any, *, fail: bool = False, **o
 
 
 class Run:
-    """One run of a query, called as Spark calls it; ``end`` is what a checkpoint keeps."""
+    """One run of a query, called as Spark calls it; ``end`` is the checkpoint's offset."""
 
     def __init__(self, journal: Any, **options: str) -> None:
         texts = {"journal": str(journal.folder), "table": "public.t", **options}
@@ -69,7 +69,7 @@ class Run:
 
 
 def test_names_of_sinks_and_queries(spark, tmp_path, make_journal) -> None:
-    """A query cannot take over the cursor of a pipeline's sink, nor a sink that of a query."""
+    """A query cannot use the cursor of a sink, nor a sink that of a query."""
     journal = make_journal(slot="memory")
     append(journal, 1)
     assert stream(spark, journal, tmp_path / "query", consumer="query") == [1]
@@ -97,7 +97,7 @@ def test_names_of_sinks_and_queries(spark, tmp_path, make_journal) -> None:
 
 
 def test_a_second_query(spark, journal, tmp_path) -> None:
-    """A query with another checkpoint is refused until the cursor is dropped; the first one goes on."""
+    """A query with another checkpoint is rejected until the cursor is dropped; the first one continues."""
     append(journal, 1)
     assert stream(spark, journal, tmp_path / "one", consumer="q") == [1]
     append(journal, 2)
@@ -110,7 +110,7 @@ def test_a_second_query(spark, journal, tmp_path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consumer": "q"}])
 def test_a_failed_first_batch(spark, journal, tmp_path, options) -> None:
-    """A query that begins at the end and fails in its first batch gets that batch again."""
+    """A query that begins at the end and fails in its first batch receives that batch again."""
     append(journal, 1)
     with pytest.raises(Exception, match="failed on purpose"):
         stream(spark, journal, tmp_path / "c", fail=True, **options)
@@ -119,7 +119,7 @@ def test_a_failed_first_batch(spark, journal, tmp_path, options) -> None:
 
 
 def test_the_end_moves_before_the_first_batch(journal) -> None:
-    """A first batch that begins at the end begins there once, also if the journal grows or the query is restarted."""
+    """A query that begins at the end keeps that position, even if the journal grows or the query restarts before its first batch."""
     append(journal, 1)
     first = Run(journal, startingPosition="latest", consumer="q")
     start = first.reader.initialOffset()
@@ -134,7 +134,7 @@ def test_the_end_moves_before_the_first_batch(journal) -> None:
 
 
 def test_two_queries_at_once(journal) -> None:
-    """Of two new queries with one name, the second one to read is refused; it moves nothing."""
+    """Of two new queries with one name, the second one to read is rejected, and moves nothing."""
     append(journal, 1)
     one, two = Run(journal, consumer="q"), Run(journal, consumer="q")
     two.reader.initialOffset()
@@ -147,7 +147,7 @@ def test_two_queries_at_once(journal) -> None:
 
 
 def test_a_restart_registers_before_it_reads(journal) -> None:
-    """A query whose cursor was dropped registers it again where its checkpoint is."""
+    """A query whose cursor was dropped registers it again at its checkpoint."""
     append(journal, 1)
     end = Run(journal, consumer="q").first_batch()
     Cursors(journal.folder).remove("q")
@@ -156,7 +156,9 @@ def test_a_restart_registers_before_it_reads(journal) -> None:
 
 
 def test_a_cursor_that_cannot_be_written(journal, monkeypatch, caplog) -> None:
-    """A commit leaves the cursor for the next one if the error may pass, and ends the query if not; so does a start."""
+    """If a commit cannot write the cursor, a transient error leaves it to the next commit, and any other ends the query; a start
+    fails.
+    """
     append(journal, 1)
     run = Run(journal, consumer="q")
     end = run.first_batch()
@@ -184,7 +186,7 @@ def without_query(offset: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_checkpoint_of_an_earlier_version(journal) -> None:
-    """A checkpoint that names no query is continued, also in its first batch; its cursor is refused to new queries."""
+    """A checkpoint without a query's identity is continued, even in its first batch; new queries cannot use its cursor."""
     append(journal, 1)
     start = without_query(Run(journal).reader.initialOffset())
     end = without_query(Run(journal).first_batch())
@@ -201,7 +203,7 @@ def test_a_checkpoint_of_an_earlier_version(journal) -> None:
 
 
 def test_an_offset_without_a_query(journal) -> None:
-    """A checkpoint that says where its query started, but not which one it is, is refused with what to do."""
+    """An offset with a start but without a query's identity is an error that says what to do."""
     append(journal, 1)
     run = Run(journal)
     end = run.first_batch()

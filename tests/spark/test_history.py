@@ -1,4 +1,4 @@
-"""What was not sent, found by going through changes in order."""
+"""Unsent values are found by following the changes in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def steps(*given: tuple) -> list[Step]:
 
 
 def test_kept_and_sent() -> None:
-    """The mirror's value stays until one is sent, column by column."""
+    """A column keeps the mirror's value until one is sent."""
     rows = resolve(
         steps(
             ("update", 1, 0, A, {"x": "new"}), ("update", 1, 1, A, {}), ("update", 1, 0, B, {}),
@@ -24,7 +24,7 @@ def test_kept_and_sent() -> None:
 
 
 def test_moves() -> None:
-    """A key change takes the values along, over several changes, and swaps do not mix them up."""
+    """A key change takes the values along, over several changes and in swaps."""
     rows = resolve(
         steps(
             ("delete", 1, 0, A, {}), ("insert", 1, 0, C, {}),
@@ -38,7 +38,7 @@ def test_moves() -> None:
 
 
 def test_deleted_and_born_again() -> None:
-    """A new row under an old key has nothing of the old one, whatever is sent later."""
+    """A new row with the key of a deleted one has none of its values."""
     rows = resolve(
         steps(("delete", 1, 0, A, {}), ("insert", 1, 1, A, {"x": "born"}), ("update", 1, 2, A, {})),
         ["x"],
@@ -48,6 +48,6 @@ def test_deleted_and_born_again() -> None:
 
 
 def test_truncated() -> None:
-    """Behind a truncate the mirror has nothing to keep."""
+    """After a truncate the mirror's values are not used."""
     assert resolve(steps(("update", 1, 0, A, {})), ["x"], truncated=True) == {A: {"x": None}}
     assert resolve(steps(("insert", 1, 0, A, {})), ["x"], truncated=False) == {A: {"x": None}}

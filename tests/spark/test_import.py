@@ -1,4 +1,4 @@
-"""What it takes to import the lane, and what is said when it is missing."""
+"""Importing the package needs no Spark, and its functions name a missing package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def python(program: str) -> str:
 
 
 def test_nothing_is_imported_early() -> None:
-    """Neither the package nor the lane's name imports Spark."""
+    """Neither ``aiorepl`` nor ``aiorepl.spark`` imports pyspark."""
     heavy = python(
         "import sys, aiorepl, aiorepl.spark, aiorepl.journal;"
         "print(sorted({'pyspark', 'pyarrow', 'deltalake'} & set(sys.modules)))"
@@ -35,7 +35,7 @@ def test_missing_extra(missing: str) -> None:
 
 
 def test_no_such_name() -> None:
-    """A name that is not there is an AttributeError, as in any module."""
+    """An unknown name is an AttributeError."""
     import aiorepl.spark
 
     with pytest.raises(AttributeError, match="nothing"):

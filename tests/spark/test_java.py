@@ -1,4 +1,4 @@
-"""Which Java a local Spark gets, and that the one from the wheel really runs it."""
+"""The choice of Java for a local Spark; the one from the wheel runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD, NEW, NEWEST = "1.8.0_392", "17.0.15", "25"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine with no Java but those that a test puts on it, and an environment of its own to write to."""
+    """A machine whose only Java is what the test installs, with an environment of its own."""
     environment = tmp_path / "venv"
     environment.mkdir()
     monkeypatch.setattr(sys, "prefix", str(environment))
@@ -31,7 +31,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def install(home: Path, version: str) -> Path:
-    """A Java that can tell its version, and print its arguments."""
+    """Install a Java that prints its version, or its arguments."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-20' >&2\n")
@@ -43,13 +43,13 @@ def install(home: Path, version: str) -> Path:
     ("said", "version"), [(OLD, 8), ("11.0.1", 11), (NEW, 17), (NEWEST, 25), ("25-ea", 25)]
 )
 def test_version(tmp_path, said, version):
-    """Both ways of counting are understood."""
+    """Both version schemes are parsed."""
     assert version == java_version(install(tmp_path, said) / "bin" / "java")
 
 
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nothing >&2\n", "not a program"])
 def test_no_version(tmp_path, script):
-    """What is called java and is none, as on macOS, is not taken for one."""
+    """A program called java that is none, as on macOS, is ignored."""
     program = tmp_path / "java"
     assert java_version(program) is None
 
@@ -59,7 +59,7 @@ def test_no_version(tmp_path, script):
 
 
 def test_own_java_home_is_left_alone(machine, monkeypatch):
-    """A fit JAVA_HOME stays, whatever else there is."""
+    """A suitable JAVA_HOME is used, whatever else there is."""
     install(machine / "path", NEWEST)
     home = str(install(machine / "home", NEW))
     monkeypatch.setenv("JAVA_HOME", home)
@@ -69,7 +69,7 @@ def test_own_java_home_is_left_alone(machine, monkeypatch):
 
 
 def test_java_on_the_path(machine):
-    """Its home is found through the program, and named for whatever this process starts."""
+    """The home of the java on PATH is found, and exported for child processes."""
     home = install(machine / "path", NEW)
 
     assert home == ensure_java()
@@ -77,7 +77,7 @@ def test_java_on_the_path(machine):
 
 
 def test_any_java_without_the_module_gets_the_wrapper(machine, monkeypatch):
-    """A runtime that was built small refuses Spark's argument, wherever it comes from; wrapped, it starts."""
+    """A runtime without the module rejects Spark's argument; with the wrapper it starts."""
     home = install(machine / "small", NEWEST)
     program = home / "bin" / "java"
     refuse = '#!/bin/sh\n[ "$1" = --add-modules=jdk.incubator.vector ] && exit 1\n'
@@ -92,7 +92,7 @@ def test_any_java_without_the_module_gets_the_wrapper(machine, monkeypatch):
 
 
 def test_java_on_the_path_over_an_old_java_home(machine, monkeypatch):
-    """Spark would take JAVA_HOME's, so JAVA_HOME is changed."""
+    """If JAVA_HOME is too old, it is changed, because Spark would use it."""
     monkeypatch.setenv("JAVA_HOME", str(install(machine / "home", OLD)))
     real = install(machine / "real", NEW)
     (machine / "path" / "bin").mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_java_on_the_path_over_an_old_java_home(machine, monkeypatch):
 
 
 def test_wheel_when_all_else_is_too_old(machine, monkeypatch):
-    """An old Java everywhere: the wheel's is used, through a folder inside the virtual environment."""
+    """If every Java is too old, the wheel's is used, through a folder in the virtual environment."""
     monkeypatch.setenv("JAVA_HOME", str(install(machine / "home", OLD)))
     install(machine / "path", OLD)
 
@@ -127,7 +127,7 @@ def _again_with_nothing_written(home: Path) -> Path | None:
 
 @pytest.mark.parametrize("writable", [True, False], ids=["no venv", "not writable"])
 def test_wheel_without_a_folder_of_our_own(machine, monkeypatch, writable):
-    """Outside a virtual environment, and in one of another user's, the folder is a temporary one."""
+    """Outside a virtual environment, or in another user's, the folder is temporary."""
     if writable:
         monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     else:
@@ -142,7 +142,7 @@ def test_wheel_without_a_folder_of_our_own(machine, monkeypatch, writable):
 
 
 def test_nothing_at_all(machine, monkeypatch):
-    """One line: what was found, what is needed, what to do."""
+    """Without any Java one line says what was found, what is needed and what to do."""
     monkeypatch.setattr(java, "find_spec", lambda name: None)
     install(machine / "path", OLD)
 
@@ -157,7 +157,7 @@ def test_nothing_at_all(machine, monkeypatch):
 
 
 def test_wrapper_drops_one_argument_and_keeps_the_rest(tmp_path):
-    """Quotes, blanks and empty arguments arrive as they were."""
+    """Quotes, blanks and empty arguments are passed on unchanged."""
     program = tmp_path / "it's a java"
     program.write_text('#!/bin/sh\nfor argument do printf "[%s]" "$argument"; done\n')
     program.chmod(0o755)
@@ -185,7 +185,7 @@ session.stop()
 
 @pytest.mark.xdist_group("spark")
 def test_spark_on_a_machine_without_java(tmp_path):
-    """With Java hidden, a session starts on the wheel's and computes."""
+    """Without another Java, a session runs on the wheel's."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):

@@ -1,4 +1,4 @@
-"""From a real server through a pipeline's journal into Spark and the mirror: what is there is what arrives."""
+"""From a real server through a pipeline's journal into Spark and the mirror."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ async def run(dsn: str, statements: str, *, fetch: bool = False) -> list[dict[st
 
 
 def test_server_to_mirror(spark, database, slot_name, tmp_path) -> None:
-    """Every column of every row is the same, after the load and after changes to it, TOASTed values included."""
+    """Every column of every row is the same in the mirror, after the load and after changes, TOASTed values included."""
     journal, target = str(tmp_path / "journal"), str(tmp_path / "mirror")
 
     def captured(statements: str) -> list[dict[str, Any]]:
-        """Execute, capture until now, and return the table."""
+        """Execute statements, capture them, and return the table."""
 
         async def capture() -> list[dict[str, Any]]:
             rows = await run(database, statements, fetch=True)
@@ -116,6 +116,6 @@ def test_server_to_mirror(spark, database, slot_name, tmp_path) -> None:
 
 
 def mirrored_or_nothing(spark: Any, journal: str) -> list[Any]:
-    """A journal that has nothing of the table yet can be read with a schema of one's own."""
+    """Return the mirror of a table that the journal may not have yet, by a given schema."""
     reader = spark.read.format("aiorepl").option("journal", journal).option("table", "public.things")
     return reader.schema("id int").load().collect()

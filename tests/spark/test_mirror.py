@@ -1,4 +1,4 @@
-"""``apply_changes``: the mirror is what the table is, whatever happens in a batch and however often it is run."""
+"""``apply_changes`` makes the mirror equal to the table, whatever a batch contains and however often it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def target(tmp_path: Path) -> str:
 
 
 def mirror(target: str) -> dict:
-    """The mirror's rows by key, without positions."""
+    """Return the mirror's rows by key, without positions."""
     rows = DeltaTable(target).to_pyarrow_table().to_pylist()
     return {row["id"]: {name: row[name] for name in row if not name.startswith("_")} for row in rows}
 
@@ -37,7 +37,7 @@ def notes(target: str) -> dict:
 
 
 def step(spark, journal, target: str, **options: str) -> None:
-    """Write a segment, and apply what is in it as Spark would in a micro-batch: with nothing that came before."""
+    """Write a segment, and apply it alone, as Spark does with a micro-batch."""
     journal.write()
     done = journal.applied
     journal.applied = journal.stream.ends[-1]
@@ -45,7 +45,7 @@ def step(spark, journal, target: str, **options: str) -> None:
 
 
 def run(spark, journal, target: str, **options) -> None:
-    """Stream what there is into the mirror, and end."""
+    """Stream everything into the mirror, and stop."""
     query = apply_changes(
         journal.read(spark, stream=True), target, ["id"], trigger={"availableNow": True}, **options
     )
@@ -53,7 +53,7 @@ def run(spark, journal, target: str, **options) -> None:
 
 
 def test_types_and_changes(spark, journal, target) -> None:
-    """Inserts, updates and deletes arrive with their types, in the batch that made the table and in later ones."""
+    """Inserts, updates and deletes keep their types, in the batch that creates the table and in later ones."""
     table = journal.stream.table(
         "t",
         ID,
@@ -96,7 +96,7 @@ def test_types_and_changes(spark, journal, target) -> None:
 
 
 def test_key_change_and_reuse(spark, journal, target) -> None:
-    """A row whose key changes moves; a key that is used again is the new row."""
+    """A row whose key changes moves; a reused key is the new row."""
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(table.insert("1", "one"), table.insert("2", "two"))
     step(spark, journal, target)
@@ -110,7 +110,7 @@ def test_key_change_and_reuse(spark, journal, target) -> None:
 
 
 def test_full_identity_with_keys(spark, journal, target) -> None:
-    """Under replica identity FULL the option ``keys`` says what a key change is."""
+    """Under replica identity FULL the option ``keys`` defines what a key change is."""
     table = journal.stream.table("t", ID, NOTE, replica_identity="f")
     journal.stream.transaction(table.insert("1", "one"))
     journal.stream.transaction(table.update("5", UNCHANGED, old=["1", "one"]))
@@ -121,7 +121,7 @@ def test_full_identity_with_keys(spark, journal, target) -> None:
 
 
 def test_unchanged_values(spark, journal, target) -> None:
-    """A value that was not sent is the last one sent in the batch, or the mirror's own; never null."""
+    """An unsent value is the last one sent in the batch, or the mirror's; never null."""
     table = journal.stream.table("t", ID, NOTE, column("n", INT4))
     journal.stream.transaction(*[table.insert(str(key), f"toast {key}", "0") for key in range(1, 5)])
     step(spark, journal, target)
@@ -145,7 +145,7 @@ def test_unchanged_values(spark, journal, target) -> None:
 
 
 def test_unchanged_values_move_with_the_key(spark, journal, target) -> None:
-    """A value that was not sent when the key changed is the one under the old key, over any number of changes."""
+    """An unsent value of a key change is the one under the old key, over any number of changes."""
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(table.insert("1", "first"), table.insert("2", "second"))
     step(spark, journal, target)
@@ -164,7 +164,7 @@ def test_unchanged_values_move_with_the_key(spark, journal, target) -> None:
 
 
 def test_truncate(spark, journal, target) -> None:
-    """A truncate empties what came before it, in the mirror and in the batch, in the same commit as the rest."""
+    """A truncate removes earlier rows from mirror and batch, in the same commit as the rest."""
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(table.insert("1", "one"), table.insert("2", "two"), table.insert("3", "three"))
     step(spark, journal, target)
@@ -184,7 +184,7 @@ def test_truncate(spark, journal, target) -> None:
 
 
 def test_new_column(spark, journal, target) -> None:
-    """A column that the table gets is added to the mirror by the next query; old rows have null in it."""
+    """The next query adds a new column to the mirror; old rows have null in it."""
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(table.insert("1", "one"))
     step(spark, journal, target)
@@ -198,7 +198,7 @@ def test_new_column(spark, journal, target) -> None:
 
 
 def test_odd_names(spark, journal, target) -> None:
-    """Names that want quotes are quoted everywhere."""
+    """Names that need quotes are quoted everywhere."""
     table = journal.stream.table("t", column("id", INT4, key=True), column("Mixed Case"), column('q"t'))
     journal.stream.transaction(table.insert("1", "a", "b"))
     step(spark, journal, target)
@@ -208,7 +208,7 @@ def test_odd_names(spark, journal, target) -> None:
 
 
 def history(journal) -> dict:
-    """Three segments of a table's life, with all that a replay could get wrong; what it comes to."""
+    """Three segments of a table's life with everything that a replay could get wrong, and the expected rows."""
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(table.insert("1", "one"), table.insert("2", "two"), table.insert("3", "three"))
     journal.write()
@@ -220,7 +220,7 @@ def history(journal) -> dict:
 
 
 def test_replayed_batch(spark, journal, target) -> None:
-    """When Spark loses its note that the last batch is done, it runs it again, and nothing changes."""
+    """If Spark loses the record of the last batch, it runs the batch again, and nothing changes."""
     expected = history(journal)
     one_segment = {"maxBytesPerTrigger": "1"}
     for _ in range(2):
@@ -238,7 +238,7 @@ def test_replayed_batch(spark, journal, target) -> None:
 
 
 def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
-    """A query that dies after Delta's commit and before Spark's has the batch once after its restart."""
+    """A query that dies between Delta's commit and Spark's applies the batch once."""
     from aiorepl.spark.delta import Mirror
 
     expected = history(journal)
@@ -268,7 +268,7 @@ def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
 
 
 def test_lost_checkpoint(spark, journal, target) -> None:
-    """A query that begins anew over a mirror that is full goes through the same changes and comes to the same."""
+    """A query that starts again over a full mirror reaches the same rows."""
     expected = history(journal)
     run(spark, journal, target)
     shutil.rmtree(Path(target, "_checkpoint"))
@@ -283,7 +283,7 @@ def test_lost_checkpoint(spark, journal, target) -> None:
 
 
 def test_batch_twice(spark, journal, target) -> None:
-    """A batch DataFrame is applied at once, and a second time to no effect."""
+    """A batch DataFrame is applied at once; a second time changes nothing."""
     expected = history(journal)
     assert apply_changes(journal.read(spark), target, ["id"]) is None
     assert notes(target) == expected
@@ -292,7 +292,7 @@ def test_batch_twice(spark, journal, target) -> None:
 
 
 def test_wrong_dataframe(spark, journal, target) -> None:
-    """What is missing is named."""
+    """The error names the missing columns."""
     history(journal)
     with pytest.raises(ConfigurationError, match="'number'"):
         apply_changes(journal.read(spark), target, ["number"])
@@ -303,7 +303,7 @@ def test_wrong_dataframe(spark, journal, target) -> None:
 
 
 def test_changed_type(spark, journal, target) -> None:
-    """A column whose type changed is refused by its name."""
+    """The error names the column whose type changed."""
     history(journal)
     apply_changes(journal.read(spark), target, ["id"])
     table = journal.stream.table("t", ID, column("note", INT4))

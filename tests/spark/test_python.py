@@ -1,4 +1,4 @@
-"""The Python of Spark's workers: ours, without the archives whose modules each process would compile."""
+"""The Python of Spark's workers imports the installed pyspark, not archives that each process would compile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aiorepl.spark import python
     ],
 )
 def test_the_wrapper_drops_the_archives_of_spark_alone(tmp_path, given, left):
-    """Other entries and all arguments arrive as they were."""
+    """Other entries and all arguments are passed on unchanged."""
     program = tmp_path / "it's a python"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$PYTHONPATH" "$@"\n')
     program.chmod(0o755)
@@ -39,7 +39,7 @@ def test_the_wrapper_drops_the_archives_of_spark_alone(tmp_path, given, left):
 
 
 def test_an_installed_pyspark_is_used(monkeypatch):
-    """The worker's pyspark is the one that is installed beside us, and its sys.path is ours."""
+    """The worker's pyspark is the installed one, and its sys.path is the driver's."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
     program = python.worker_python()
     assert program != sys.executable
@@ -49,7 +49,7 @@ def test_an_installed_pyspark_is_used(monkeypatch):
 
 
 def test_a_spark_of_its_own(monkeypatch, tmp_path):
-    """Where Spark or pyspark is installed elsewhere, its archives are needed."""
+    """If Spark or pyspark is installed elsewhere, its archives stay."""
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert sys.executable == python.worker_python()
     monkeypatch.delenv("SPARK_HOME")

@@ -1,4 +1,4 @@
-"""Where queries begin, and what of a journal they refuse to read: Spark verifies the same chain as every other reader."""
+"""Where queries begin, and which journals they reject: Spark verifies the same chain as every other reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batch(spark: Any, journal: Any, **options: str) -> list[int]:
 
 
 def stream(spark: Any, journal: Any, checkpoint: Any = None, **options: str) -> list[int]:
-    """What a query gets that ends where the journal does."""
+    """Return the rows of a query that ends at the journal's end."""
     seen: list[int] = []
     query = journal.read(spark, stream=True, **options).writeStream.foreachBatch(
         lambda frame, number: seen.extend(row["id"] for row in frame.collect())
@@ -57,7 +57,7 @@ def pruned(journal: Any, segments: int) -> None:
 
 @pytest.mark.parametrize("read", [batch, stream])
 def test_a_pruned_beginning(spark, five, read) -> None:
-    """A new query does not begin in the middle unless it is told to."""
+    """A new query begins after the pruned part only if it is told to."""
     pruned(five, 2)
     with pytest.raises(Exception, match="startingPosition: earliest") as caught:
         read(spark, five)
@@ -69,7 +69,7 @@ def test_a_pruned_beginning(spark, five, read) -> None:
 
 
 def test_latest(spark, five, tmp_path) -> None:
-    """A stream that begins at the end gets what comes from then on; a batch would be empty."""
+    """A stream that begins at the end receives later rows; a batch would be empty, and is rejected."""
     assert stream(spark, five, tmp_path / "c", startingPosition="latest") == []
     five.stream.transaction(five.stream.table("t", ID).insert("9"))
     five.write()
@@ -82,7 +82,7 @@ def test_latest(spark, five, tmp_path) -> None:
 @pytest.mark.parametrize("table", ["public.t", None])
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 def test_within_a_segment(spark, journal, table, block_bytes) -> None:
-    """A query may begin behind any transaction or message."""
+    """A query may begin after any transaction or message."""
     rows = journal.stream.table("t", ID)
     ends = []
     for key in range(4):
@@ -105,7 +105,7 @@ def test_within_a_segment(spark, journal, table, block_bytes) -> None:
 @pytest.mark.parametrize("read", [batch, stream])
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_a_lost_segment(spark, five, read, number) -> None:
-    """A segment that is missing in the middle or at the end ends the query with its name."""
+    """A missing segment, in the middle or at the end, ends the query with its name."""
     lost = links(five)[number]
     for path in five.folder.glob(f"{lost}.*"):
         path.unlink()
@@ -125,7 +125,7 @@ def test_a_flipped_bit(spark, five, file) -> None:
 
 
 def test_a_lost_segment_under_a_checkpoint(spark, five, tmp_path) -> None:
-    """Also a query that goes on from its checkpoint verifies all segments, and not the first alone."""
+    """A query that continues from its checkpoint verifies all segments, not only the first."""
     assert stream(spark, five, tmp_path / "c") == [0, 1, 2, 3, 4]
     table = five.stream.table("t", ID)
     for key in range(5, 8):
@@ -139,7 +139,7 @@ def test_a_lost_segment_under_a_checkpoint(spark, five, tmp_path) -> None:
 
 
 def test_a_checkpoint_ahead_of_the_journal(spark, five, tmp_path) -> None:
-    """A journal that was put back from an older copy has not what the checkpoint says was read."""
+    """A journal that was restored from an older copy is rejected, because it lacks what the checkpoint has."""
     older = [path for path in five.folder.iterdir() if path.is_file()]
     copy = {path: path.read_bytes() for path in older}
     table = five.stream.table("t", ID)
@@ -156,7 +156,7 @@ def test_a_checkpoint_ahead_of_the_journal(spark, five, tmp_path) -> None:
 
 
 def test_a_checkpoint_in_the_pruned_part(spark, five, tmp_path) -> None:
-    """A query without a cursor that was away for too long is refused, whatever its options say."""
+    """A query without a cursor whose position was pruned is rejected, whatever its options say."""
     assert stream(spark, five, tmp_path / "c") == [0, 1, 2, 3, 4]
     table = five.stream.table("t", ID)
     for key in (5, 6, 7):
@@ -169,7 +169,7 @@ def test_a_checkpoint_in_the_pruned_part(spark, five, tmp_path) -> None:
 
 @pytest.mark.parametrize("read", [batch, stream])
 def test_an_accepted_gap(spark, five, read) -> None:
-    """A gap that was accepted into the journal is read over; a query cannot begin inside it."""
+    """A gap that was accepted into the journal is skipped; a query cannot begin inside it."""
     end = five.stream.ends[-1]
     until = five.stream.position.at(LSN(end + 0x5000))
 
@@ -189,7 +189,7 @@ def test_an_accepted_gap(spark, five, read) -> None:
 
 
 def test_a_new_query_with_an_old_cursor(spark, five, tmp_path) -> None:
-    """A query that replaces another under its name begins at the beginning, and its cursor with it, once that is dropped."""
+    """After its cursor was dropped, a new query of the same name starts at the beginning."""
     assert len(stream(spark, five, tmp_path / "one", consumer="q")) == 5
     with pytest.raises(Exception, match=r"belongs to another Spark query.* journal drop"):
         stream(spark, five, tmp_path / "two", consumer="q")
