@@ -235,25 +235,25 @@ cdef inline void copy_into(
 
 cdef inline int put_framed(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
     cdef Py_ssize_t rest = PyBytes_GET_SIZE(data) - end, left = start + rest
-    cdef char* place = more(out, 4 + left)
-    place[0] = <char>(left >> 24)
-    place[1] = <char>(left >> 16)
-    place[2] = <char>(left >> 8)
-    place[3] = <char>left
-    memcpy(place + 4, PyBytes_AS_STRING(data), start)
-    memcpy(place + 4 + start, PyBytes_AS_STRING(data) + end, rest)
+    cdef char* target = more(out, 4 + left)
+    target[0] = <char>(left >> 24)
+    target[1] = <char>(left >> 16)
+    target[2] = <char>(left >> 8)
+    target[3] = <char>left
+    memcpy(target + 4, PyBytes_AS_STRING(data), start)
+    memcpy(target + 4 + start, PyBytes_AS_STRING(data) + end, rest)
     return 0
 
 
 # Converts in place, from ``start`` on.
 cdef inline int enclose(bytearray out, Py_ssize_t start) except -1:
     cdef Py_ssize_t size = PyByteArray_GET_SIZE(out) - start
-    cdef char* place = more(out, 2) - size
+    cdef char* target = more(out, 2) - size
     cdef Py_ssize_t at
     for at in range(size, 0, -1):
-        place[at] = place[at - 1]
-    place[0] = c'"'
-    place[size + 1] = c'"'
+        target[at] = target[at - 1]
+    target[0] = c'"'
+    target[size + 1] = c'"'
     return 0
 
 
@@ -262,10 +262,10 @@ cdef inline int put_quoted(bytearray out, bytes data) except -1:
 
 
 cdef inline int put_quoted_in(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
-    cdef char* place = more(out, end - start + 2)
-    place[0] = c'"'
-    memcpy(place + 1, PyBytes_AS_STRING(data) + start, end - start)
-    place[end - start + 1] = c'"'
+    cdef char* target = more(out, end - start + 2)
+    target[0] = c'"'
+    memcpy(target + 1, PyBytes_AS_STRING(data) + start, end - start)
+    target[end - start + 1] = c'"'
     return 0
 
 
@@ -294,10 +294,10 @@ cdef inline int put_unsigned(bytearray out, unsigned long long number) except -1
 
 
 cdef inline int put_padded(bytearray out, unsigned long long number, Py_ssize_t width) except -1:
-    cdef char* place = more(out, width)
+    cdef char* target = more(out, width)
     while width:
         width -= 1
-        place[width] = c'0' + <char>(number % 10)
+        target[width] = c'0' + <char>(number % 10)
         number //= 10
     return 0
 
@@ -305,12 +305,12 @@ cdef inline int put_padded(bytearray out, unsigned long long number, Py_ssize_t 
 cdef inline int put_hex(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
     cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data)
     cdef const char* digits = "0123456789abcdef"
-    cdef char* place = more(out, 2 * (end - start))
+    cdef char* target = more(out, 2 * (end - start))
     cdef Py_ssize_t at
     for at in range(start, end):
-        place[0] = digits[text[at] >> 4]
-        place[1] = digits[text[at] & 15]
-        place += 2
+        target[0] = digits[text[at] >> 4]
+        target[1] = digits[text[at] & 15]
+        target += 2
     return 0
 
 
@@ -320,12 +320,12 @@ cdef inline int put_hex_apart(bytearray out, bytes data) except -1:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at
     if not size:
         return 0
-    cdef char* place = more(out, 3 * size - 1)
+    cdef char* target = more(out, 3 * size - 1)
     for at in range(size):
         if at:
-            place[3 * at - 1] = c':'
-        place[3 * at] = digits[text[at] >> 4]
-        place[3 * at + 1] = digits[text[at] & 15]
+            target[3 * at - 1] = c':'
+        target[3 * at] = digits[text[at] >> 4]
+        target[3 * at + 1] = digits[text[at] & 15]
     return 0
 
 
@@ -346,10 +346,10 @@ cdef inline int put_hex_number(bytearray out, unsigned long long number, char te
 
 cdef inline int put_bits(bytearray out, bytes data, Py_ssize_t start, Py_ssize_t count) except -1:
     cdef const unsigned char* text = <const unsigned char*>PyBytes_AS_STRING(data) + start
-    cdef char* place = more(out, count)
+    cdef char* target = more(out, count)
     cdef Py_ssize_t at
     for at in range(count):
-        place[at] = c'0' + <char>(text[at >> 3] >> (7 - (at & 7)) & 1)
+        target[at] = c'0' + <char>(text[at >> 3] >> (7 - (at & 7)) & 1)
     return 0
 
 
@@ -357,13 +357,13 @@ cdef inline bytes unhex(bytes data, Py_ssize_t start):
     cdef const char* text = PyBytes_AS_STRING(data) + start
     cdef Py_ssize_t size = (PyBytes_GET_SIZE(data) - start) // 2, at
     cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
-    cdef char* place = PyBytes_AS_STRING(found)
+    cdef char* target = PyBytes_AS_STRING(found)
     cdef int high, low, wrong = (PyBytes_GET_SIZE(data) - start) & 1
     for at in range(size):
         high = nibble(text[2 * at])
         low = nibble(text[2 * at + 1])
         wrong |= (high | low) < 0
-        place[at] = <char>(<unsigned int>high << 4 | <unsigned int>low)
+        target[at] = <char>(<unsigned int>high << 4 | <unsigned int>low)
     if wrong:
         raise ValueError
     return found

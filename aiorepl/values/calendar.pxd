@@ -81,11 +81,11 @@ cdef inline object time_of(unsigned long long microseconds, object zone):
 # The number of ``count`` digits, or less than 0.
 cdef inline int number_at(const char* text, Py_ssize_t at, int count) noexcept nogil:
     cdef int number = 0
-    cdef Py_ssize_t place
-    for place in range(at, at + count):
-        if not c'0' <= text[place] <= c'9':
+    cdef Py_ssize_t index
+    for index in range(at, at + count):
+        if not c'0' <= text[index] <= c'9':
             return -1
-        number = number * 10 + (text[place] - c'0')
+        number = number * 10 + (text[index] - c'0')
     return number
 
 
@@ -163,16 +163,16 @@ cdef inline object parse_time(bytes text):
 
 cdef inline object parse_timetz(bytes text, object zone):
     cdef const char* data = PyBytes_AS_STRING(text)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), at = 8, place
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), at = 8, index
     cdef int part, east = 0, weight = 3600
     cdef Time time
     while at < size and data[at] != c'+' and data[at] != c'-':
         at += 1
     if at >= size or size - at > 9 or (size - at) % 3 or not is_clock(data, at, &time):
         return None
-    for place in range(at, size, 3):
-        part = number_at(data, place + 1, 2)
-        if not 0 <= part < 60 or (place > at and data[place] != c':'):
+    for index in range(at, size, 3):
+        part = number_at(data, index + 1, 2)
+        if not 0 <= part < 60 or (index > at and data[index] != c':'):
             return None
         east += part * weight
         weight //= 60
@@ -184,9 +184,9 @@ cdef inline object parse_timetz(bytes text, object zone):
     )
 
 
-cdef inline void set_two(char* place, unsigned int number) noexcept nogil:
-    place[0] = c'0' + <char>(number // 10)
-    place[1] = c'0' + <char>(number % 10)
+cdef inline void set_two(char* target, unsigned int number) noexcept nogil:
+    target[0] = c'0' + <char>(number // 10)
+    target[1] = c'0' + <char>(number % 10)
 
 
 cdef inline bint put_date(bytearray out, long long days) except -1:
@@ -196,10 +196,10 @@ cdef inline bint put_date(bytearray out, long long days) except -1:
         byteops.put_padded(out, year, 4)
     else:
         byteops.put_number(out, year)
-    cdef char* place = byteops.more(out, 6)
-    place[0] = place[3] = c'-'
-    set_two(place + 1, date.month)
-    set_two(place + 4, date.day)
+    cdef char* target = byteops.more(out, 6)
+    target[0] = target[3] = c'-'
+    set_two(target + 1, date.month)
+    set_two(target + 4, date.day)
     return date.year <= 0
 
 
@@ -215,11 +215,11 @@ cdef inline int put_time(bytearray out, unsigned long long microseconds) except 
     cdef unsigned int seconds = <unsigned int>(microseconds // 1000000)
     cdef unsigned int fraction = <unsigned int>(microseconds - seconds * 1000000ULL)
     cdef int places = 6
-    cdef char* place = byteops.more(out, 8)
-    set_two(place, seconds // 3600)
-    set_two(place + 3, seconds // 60 % 60)
-    set_two(place + 6, seconds % 60)
-    place[2] = place[5] = c':'
+    cdef char* target = byteops.more(out, 8)
+    set_two(target, seconds // 3600)
+    set_two(target + 3, seconds // 60 % 60)
+    set_two(target + 6, seconds % 60)
+    target[2] = target[5] = c':'
     if fraction:
         while fraction % 10 == 0:
             fraction //= 10

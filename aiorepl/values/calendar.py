@@ -66,8 +66,8 @@ def parse_timetz(text: bytes, zone: Callable[[int], tzinfo]) -> time | None:
 
 def put_date(out: bytearray, days: int) -> bool:
     """Append a date, and return whether it is BC."""
-    cycles, place = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_THEM)
-    value = date.fromordinal(place + 1)
+    cycles, day = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_THEM)
+    value = date.fromordinal(day + 1)
     year = value.year + cycles * _YEARS
     out += b"%04d-%02d-%02d" % (year if year > 0 else 1 - year, value.month, value.day)
     return year <= 0

@@ -23,7 +23,7 @@ cdef class CompositeText(Form):
     cdef list _names, _forms
 
     @cython.locals(
-        end=Py_ssize_t, ends=list, count=Py_ssize_t, start=Py_ssize_t, place=Py_ssize_t, behind=Py_ssize_t, values=dict
+        end=Py_ssize_t, ends=list, count=Py_ssize_t, start=Py_ssize_t, index=Py_ssize_t, after=Py_ssize_t, values=dict
     )
     cpdef object read(self, bytes raw)
 
@@ -38,23 +38,23 @@ cdef class Composite(Container):
     cdef list _names, _oids, _forms
 
     @cython.locals(
-        data="const unsigned char*", at=Py_ssize_t, place=Py_ssize_t, length=Py_ssize_t, form=Binary, values=dict
+        data="const unsigned char*", at=Py_ssize_t, index=Py_ssize_t, length=Py_ssize_t, form=Binary, values=dict
     )
     cpdef object read(self, bytes raw)
 
-    @cython.locals(data="const unsigned char*", at=Py_ssize_t, place=Py_ssize_t, length=Py_ssize_t)
+    @cython.locals(data="const unsigned char*", at=Py_ssize_t, index=Py_ssize_t, length=Py_ssize_t)
     cpdef void put(self, bytearray out, bytes raw) except *
 
-    @cython.locals(place=Py_ssize_t, form=Binary)
+    @cython.locals(index=Py_ssize_t, form=Binary)
     cpdef bint expands(self)
 
     @cython.locals(
-        data="const unsigned char*", total=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, length=Py_ssize_t, form=Binary,
+        data="const unsigned char*", total=Py_ssize_t, at=Py_ssize_t, index=Py_ssize_t, length=Py_ssize_t, form=Binary,
     )
     cpdef Py_ssize_t expansion(self, bytes raw, Py_ssize_t start, Py_ssize_t end) except -1
 
     @cython.locals(
-        data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t, same=bint, place=Py_ssize_t,
+        data="const unsigned char*", size=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t, same=bint, index=Py_ssize_t,
         length=Py_ssize_t, known=Py_ssize_t,
     )
     cdef int _check(self, bytes raw) except -1

@@ -81,10 +81,10 @@ class CompositeText(Form):
         _expect(count, len(self._names))
         values = {}
         start = 1
-        for place in range(count):
-            behind = ends[place]
-            values[self._names[place]] = read_field(self._forms[place], raw, start, behind)
-            start = behind + 1
+        for index in range(count):
+            after = ends[index]
+            values[self._names[index]] = read_field(self._forms[index], raw, start, after)
+            start = after + 1
         return values
 
 
@@ -120,14 +120,14 @@ class Composite(Container):
         self._check(raw)
         values: dict[str, Any] = {}
         at = _COUNT
-        for place in range(len(self._names)):
+        for index in range(len(self._names)):
             length = byteops.int32(data, at + 4)
             at += _HEAD
             if length < 0:
-                values[self._names[place]] = None
+                values[self._names[index]] = None
                 continue
-            form: Binary = self._forms[place]
-            values[self._names[place]] = form.read_in(raw, at, at + length)
+            form: Binary = self._forms[index]
+            values[self._names[index]] = form.read_in(raw, at, at + length)
             at += length
         return values
 
@@ -136,19 +136,19 @@ class Composite(Container):
         self._check(raw)
         byteops.put(out, b"(")
         at = _COUNT
-        for place in range(len(self._names)):
-            if place:
+        for index in range(len(self._names)):
+            if index:
                 byteops.put(out, b",")
             length = byteops.int32(data, at + 4)
             at += _HEAD
             if length >= 0:
-                put_field(out, self._forms[place], byteops.cut(data, at, at + length), _NEEDS_QUOTES)
+                put_field(out, self._forms[index], byteops.cut(data, at, at + length), _NEEDS_QUOTES)
                 at += length
         byteops.put(out, b")")
 
     def expands(self) -> bool:
-        for place in range(len(self._forms)):
-            form: Binary = self._forms[place]
+        for index in range(len(self._forms)):
+            form: Binary = self._forms[index]
             if form.expands():
                 return True
         return False
@@ -157,7 +157,7 @@ class Composite(Container):
         data: Any = raw  # a pointer in the compiled form
         total = 0
         at = start + _COUNT
-        for place in range(len(self._forms)):
+        for index in range(len(self._forms)):
             if end - at < _HEAD:
                 break
             length = byteops.int32(data, at + 4)
@@ -165,7 +165,7 @@ class Composite(Container):
             if length > end - at:
                 break
             if length > 0:
-                form: Binary = self._forms[place]
+                form: Binary = self._forms[index]
                 total += form.expansion(raw, at, at + length)
                 at += length
         return total
@@ -179,10 +179,10 @@ class Composite(Container):
             raise Malformed("fewer fields than it says")
         at = _COUNT
         same = True
-        for place in range(count):
+        for index in range(count):
             if at + _HEAD > size:
                 raise Malformed("its fields do not fill its bytes")
-            if place < len(self._oids) and self._oids[place] != byteops.uint32(data, at):
+            if index < len(self._oids) and self._oids[index] != byteops.uint32(data, at):
                 same = False
             length = byteops.int32(data, at + 4)
             at += _HEAD

@@ -37,17 +37,17 @@ cdef inline bytes unescaped(bytes data, Py_ssize_t start, Py_ssize_t end):
     cdef const char* text = PyBytes_AS_STRING(data)
     cdef Py_ssize_t at = start, size = 0
     cdef bytes found
-    cdef char* place
+    cdef char* target
     while at < end:
         at += 2 if text[at] == c'\\' or text[at] == c'"' else 1
         size += 1
     found = PyBytes_FromStringAndSize(NULL, size)
-    place = PyBytes_AS_STRING(found)
+    target = PyBytes_AS_STRING(found)
     at = start
     while at < end:
         if text[at] == c'\\' or text[at] == c'"':
             at += 1
-        place[0] = text[at]
-        place += 1
+        target[0] = text[at]
+        target += 1
         at += 1
     return found

@@ -22,7 +22,7 @@ cdef class GeometryText(Form):
 
 
 cdef class Points(Geometry):
-    cdef bytes _before, _behind
+    cdef bytes _before, _after
 
 
 cdef class Line(Geometry):
@@ -65,5 +65,5 @@ cdef bint _is_bracket(unsigned char byte) noexcept
 @cython.locals(at=Py_ssize_t)
 cdef tuple _pairs(list numbers)
 
-@cython.locals(data="const unsigned char*", place=Py_ssize_t)
+@cython.locals(data="const unsigned char*", index=Py_ssize_t)
 cdef void _put_points(bytearray out, bytes raw, Py_ssize_t start, Py_ssize_t count) except *

@@ -67,10 +67,10 @@ class GeometryText(Form):
 class Points(Geometry):
     """point, lseg and box: a fixed number of points, in brackets except for point and box."""
 
-    def __init__(self, count: int, before: bytes, behind: bytes) -> None:
+    def __init__(self, count: int, before: bytes, after: bytes) -> None:
         super().__init__(2 * count)
         self._before = before
-        self._behind = behind
+        self._after = after
 
     def value(self, numbers: list[float]) -> Any:
         if self.floats == 2:
@@ -80,7 +80,7 @@ class Points(Geometry):
     def put(self, out: bytearray, raw: bytes) -> None:
         byteops.put(out, self._before)
         _put_points(out, raw, self.start(raw), self.floats // 2)
-        byteops.put(out, self._behind)
+        byteops.put(out, self._after)
 
 
 class Line(Geometry):
@@ -207,11 +207,11 @@ def _pairs(numbers: list[float]) -> tuple[Point, ...]:
 
 def _put_points(out: bytearray, raw: bytes, start: int, count: int) -> None:
     data: Any = raw  # a pointer in the compiled form
-    for place in range(count):
-        byteops.put(out, b",(" if place else b"(")
-        put_float8(out, byteops.float64(data, start + 16 * place))
+    for index in range(count):
+        byteops.put(out, b",(" if index else b"(")
+        put_float8(out, byteops.float64(data, start + 16 * index))
         byteops.put(out, b",")
-        put_float8(out, byteops.float64(data, start + 16 * place + 8))
+        put_float8(out, byteops.float64(data, start + 16 * index + 8))
         byteops.put(out, b")")
 
 

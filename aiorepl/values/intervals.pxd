@@ -11,7 +11,7 @@ cdef unsigned char _ZERO, _NINE, _PLUS, _MINUS, _COLON, _POINT, _SPACE
 cdef tuple _UNITS
 
 @cython.locals(
-    years="long long", begun=bint, negative=bint, place="int", value="long long", size="unsigned long long",
+    years="long long", begun=bint, negative=bint, index="int", value="long long", size="unsigned long long",
     hundreds="unsigned long long",
 )
 cpdef void put_interval(bytearray out, long long months, long long days, long long microseconds) except *
@@ -40,7 +40,7 @@ cdef class IntervalText(Form):
 
 
 @cython.locals(
-    minutes="unsigned int", seconds="unsigned int", fraction="unsigned int", places="int", place=Py_ssize_t,
+    minutes="unsigned int", seconds="unsigned int", fraction="unsigned int", places="int", index=Py_ssize_t,
 )
 cdef unsigned long long _clock(
     const unsigned char* data, unsigned long long hours, Py_ssize_t at, Py_ssize_t size

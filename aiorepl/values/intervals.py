@@ -42,10 +42,10 @@ def put_interval(out: bytearray, months: int, days: int, microseconds: int) -> N
     """Append PostgreSQL's text."""
     years = byteops.magnitude(months) // 12
     begun = negative = False
-    for place in range(3):
+    for index in range(3):
         value = days
-        if place < 2:
-            value = years if place == 0 else byteops.magnitude(months) % 12
+        if index < 2:
+            value = years if index == 0 else byteops.magnitude(months) % 12
             if months < 0:
                 value = -value
         if not value:
@@ -56,7 +56,7 @@ def put_interval(out: bytearray, months: int, days: int, microseconds: int) -> N
         if negative and value > 0:
             byteops.put(out, b"+")
         byteops.put_number(out, value)
-        byteops.put(out, _UNITS[place])
+        byteops.put(out, _UNITS[index])
         if value != 1:
             byteops.put(out, b"s")
         begun = True
@@ -197,10 +197,10 @@ def _clock(data: Any, hours: int, at: int, size: int) -> int:
     if at + 6 < size:
         if data[at + 6] != _POINT or not 8 <= size - at <= 13:
             raise _strange()
-        for place in range(at + 7, size):
-            if not _ZERO <= data[place] <= _NINE:
+        for index in range(at + 7, size):
+            if not _ZERO <= data[index] <= _NINE:
                 raise _strange()
-            fraction = fraction * 10 + data[place] - _ZERO
+            fraction = fraction * 10 + data[index] - _ZERO
             places -= 1
         while places:
             fraction *= 10

@@ -43,15 +43,15 @@ cdef class MacAddress(Binary):
 @cython.locals(data="const unsigned char*", size=Py_ssize_t, bits="int")
 cdef int _bits(bytes raw) except -1
 
-@cython.locals(number="int", place=Py_ssize_t)
+@cython.locals(number="int", index=Py_ssize_t)
 cdef int _decimal(const unsigned char* data, Py_ssize_t at, Py_ssize_t end, int highest) noexcept
 
 @cython.locals(address="long long", parts="int", number="int", start=Py_ssize_t)
 cdef long long _ipv4(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
 
 @cython.locals(
-    made=bytes, place="unsigned char*", count="int", at=Py_ssize_t, gap="int", start=Py_ssize_t, word="unsigned int",
-    digit="unsigned char", address="long long", shift="int", back="int", behind=bint,
+    made=bytes, target="unsigned char*", count="int", at=Py_ssize_t, gap="int", start=Py_ssize_t, word="unsigned int",
+    digit="unsigned char", address="long long", shift="int", back="int", moved=bint,
 )
 cdef bytes _ipv6(const unsigned char* data, Py_ssize_t end)
 
@@ -61,5 +61,5 @@ cdef object _number(bytes address)
 @cython.locals(data="const unsigned char*", gap="int", longest="int", length="int", word="int")
 cdef void _put_address(bytearray out, bytes raw, int bits) except *
 
-@cython.locals(place=Py_ssize_t)
+@cython.locals(index=Py_ssize_t)
 cdef void _put_ipv4(bytearray out, const unsigned char* data, Py_ssize_t at) except *

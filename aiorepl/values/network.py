@@ -135,10 +135,10 @@ def _decimal(data: Any, at: int, end: int, highest: int) -> int:
     if not 1 <= end - at <= 3 or (data[at] == _ZERO and end - at > 1):
         return -1
     number = 0
-    for place in range(at, end):
-        if not _ZERO <= data[place] <= _NINE:
+    for index in range(at, end):
+        if not _ZERO <= data[index] <= _NINE:
             return -1
-        number = number * 10 + data[place] - _ZERO
+        number = number * 10 + data[index] - _ZERO
     return number if number <= highest else -1
 
 
@@ -163,7 +163,7 @@ def _ipv4(data: Any, at: int, end: int) -> int:
 def _ipv6(data: Any, end: int) -> bytes | None:
     """Return the bytes of the IPv6 address that ends at ``end``; ``None`` if it is none."""
     made = byteops.blank(16)
-    place: Any = made  # a pointer, too
+    target: Any = made  # a pointer, too
     count = at = 0  # bytes and characters so far
     gap = -1  # bytes before ``::``
     if end >= 2 and data[0] == _COLON and data[1] == _COLON:
@@ -185,14 +185,14 @@ def _ipv6(data: Any, end: int) -> bytes | None:
             if address < 0 or count > 12:
                 return None
             for shift in range(24, -1, -8):
-                place[count] = address >> shift & 0xFF
+                target[count] = address >> shift & 0xFF
                 count += 1
             at = end
             break
         if at == start or count > 14:
             return None
-        place[count] = word >> 8
-        place[count + 1] = word & 0xFF
+        target[count] = word >> 8
+        target[count + 1] = word & 0xFF
         count += 2
         if at < end:
             at += 1
@@ -209,8 +209,8 @@ def _ipv6(data: Any, end: int) -> bytes | None:
         return None
     # The words after ``::`` move to the end; zeros fill the gap.
     for back in range(1, 17 - gap):
-        behind = back <= count - gap
-        place[16 - back] = place[count - back] if behind else 0
+        moved = back <= count - gap
+        target[16 - back] = target[count - back] if moved else 0
     return byteops.done(made)
 
 
@@ -250,9 +250,9 @@ def _put_address(out: bytearray, raw: bytes, bits: int) -> None:
 
 def _put_ipv4(out: bytearray, data: Any, at: int) -> None:
     byteops.put_number(out, data[at])
-    for place in range(at + 1, at + 4):
+    for index in range(at + 1, at + 4):
         byteops.put(out, b".")
-        byteops.put_number(out, data[place])
+        byteops.put_number(out, data[index])
 
 
 class MacAddress(Binary):

@@ -58,12 +58,12 @@ class TsVector(Container):
             byteops.put(out, b"'")
             put_lexeme(out, byteops.cut(data, position, end))
             byteops.put(out, b"'")
-            places = byteops.uint16(data, end + 1)
+            positions = byteops.uint16(data, end + 1)
             position = end + 3
-            if position + 2 * places > size:
+            if position + 2 * positions > size:
                 raise ValueError
-            for place in range(places):
-                byteops.put(out, b"," if place else b":")
+            for index in range(positions):
+                byteops.put(out, b"," if index else b":")
                 value = byteops.uint16(data, position)
                 byteops.put_number(out, value & _POSITION)
                 byteops.put(out, _POSITION_WEIGHTS[value >> 14])
