@@ -80,7 +80,7 @@ class Chain:
         return [segment for segment in chosen if until is None or segment.last_end_lsn <= until]
 
     def incomplete(self, after: LSN) -> list[TableSnapshot]:
-        """The tables whose snapshot a reader does not get whole that begins after ``after``."""
+        """The tables that a reader that begins after ``after`` does not get whole."""
         begins = max(after, self.start_lsn)
         return [table for table in self.state.tables if begins > table.start_lsn]
 

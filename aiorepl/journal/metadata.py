@@ -91,7 +91,7 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """Where the rows of a table's last snapshot are in the journal.
+    """The place of a table's last snapshot in the journal.
 
     :param start_lsn: the table is complete for readers that begin at or before this LSN.
     :param complete: the end of its last chunk; ``None`` while it is being read.

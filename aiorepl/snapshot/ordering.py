@@ -1,6 +1,6 @@
 """Puts the rows of chunks that are read at the same time into the order of the plan, within a limit of bytes.
 
-A chunk is released once it was read to its end, so that nothing of a chunk is delivered whose reading fails. Only a chunk that is
+A chunk is released once all of it was read, so that a chunk whose reading fails is not delivered in part. Only a chunk that is
 larger than the limit is released while it is read.
 """
 
@@ -17,10 +17,10 @@ Part = tuple[bytes, int]
 
 @dataclass(slots=True)
 class _Reading:
-    """A chunk that is read.
+    """A chunk that is being read.
 
     :ivar received: how many rows were added.
-    :ivar begun: whether some of it was released.
+    :ivar begun: whether a part of it was released.
     """
 
     parts: deque[Part] = field(default_factory=deque, repr=False)
@@ -31,9 +31,9 @@ class _Reading:
 
 
 class ChunkOrder:
-    """The rows between the readers of chunks and the one who releases them.
+    """Holds the rows of chunks between their readers and the task that releases them.
 
-    :param limit: how many bytes may wait. One part is always accepted of the chunk whose turn it is.
+    :param limit: how many bytes may wait. The chunk whose turn it is may always add one part.
     :param start: the number of the first chunk.
     """
 
@@ -47,11 +47,11 @@ class ChunkOrder:
         self._changed = asyncio.Condition()
 
     def wanted(self, number: int) -> bool:
-        """Whether the chunk was neither released nor skipped."""
+        """Return whether the chunk was neither released nor skipped."""
         return number >= self._turn
 
     def begun(self, number: int) -> bool:
-        """Whether some of the chunk was released."""
+        """Return whether a part of the chunk was released."""
         return self._chunk(number).begun
 
     def received(self, number: int) -> int:
@@ -59,7 +59,7 @@ class ChunkOrder:
         return self._chunk(number).received
 
     async def add(self, number: int, part: Part) -> None:
-        """Add rows of a chunk; returns once there is room for them. Those of a chunk that is not wanted are dropped."""
+        """Add rows of a chunk, and wait until there is room for them. Rows of a chunk that is not wanted are dropped."""
         size = len(part[0])
         async with self._changed:
             chunk = self._chunk(number)
@@ -83,7 +83,7 @@ class ChunkOrder:
                 self._changed.notify_all()
 
     async def end(self, number: int, error: Exception | None = None) -> None:
-        """Say that a chunk was read to its end, or cannot be read."""
+        """Record that a chunk was read to its end, or that it cannot be read."""
         async with self._changed:
             if self.wanted(number):
                 chunk = self._chunk(number)
@@ -98,9 +98,9 @@ class ChunkOrder:
             chunk.received = 0
 
     async def release(self, number: int) -> AsyncGenerator[Part]:
-        """Yield the rows of a chunk. To be called for one chunk after the other.
+        """Yield the rows of a chunk. Call it for the chunks in their order.
 
-        :raises Exception: what ``end`` was given for it.
+        :raises Exception: the error that was given to ``end``.
         """
         async with self._changed:
             self._turn = number

@@ -47,7 +47,7 @@ class PublishedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table, and what of it is published.
+    """A published table: its published columns and rows.
 
     :param columns: the published columns, in the table's order.
     :param filters: conditions in SQL; a row is published if one of them holds. ``None``: all rows.
@@ -92,7 +92,7 @@ class PublishedTable:
         """Return a SELECT of published rows.
 
         :param expressions: the columns, in SQL.
-        :param conditions: which of the published rows, in SQL.
+        :param conditions: further conditions on the published rows, in SQL.
         """
         wanted = list(conditions)
         if self.filters is not None:

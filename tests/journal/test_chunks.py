@@ -83,7 +83,7 @@ async def test_a_chunk_has_a_segment_of_its_own(tmp_path, tools):
 
 
 async def test_from_where_a_table_is_complete(tmp_path, tools):
-    """Its first chunk says from where, its last one that it is complete; what a condition selects counts for nothing."""
+    """A table's first chunk records its start and its last chunk its end; a partial snapshot records nothing."""
     stream = Stream()
     position = stream.position.at(BASE)
     await tools.write(tmp_path, position, chunk(BASE, "a", 1), chunk(BASE + 1, "a", 2, last_of_table=True))
@@ -140,7 +140,7 @@ async def pruned(tmp_path, tools):
 
 
 async def test_chunks_of_an_unfinished_table_are_kept(pruned, tools):
-    """However far all consumers are, until the table's last chunk."""
+    """Chunks are kept until the table's last chunk, however far all consumers are."""
     folder, stream = pruned
     reader = JournalReader(folder)
     first = reader.segments()[0].name
@@ -151,7 +151,7 @@ async def test_chunks_of_an_unfinished_table_are_kept(pruned, tools):
 
 
 async def test_a_reader_is_told_which_tables_it_lacks(pruned):
-    """One that begins after a table's first chunk, or whose chunks were pruned."""
+    """A reader that begins after a table's first chunk, or whose chunks were pruned, is told the table's name."""
     folder, stream = pruned
     reader = JournalReader(folder)
     assert not reader.incomplete(reader.chain(), LSN(0))

@@ -1,4 +1,4 @@
-"""Tables, publications and types that are altered while an initial load begins, or while it runs."""
+"""Tables, publications and types are altered while an initial snapshot begins or runs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ TABLES = (
 )
 @pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
 async def test_a_table_altered_behind_the_slot_is_refused(loaded, meanwhile, table):
-    """Of a table that was rewritten or altered after the snapshot was exported the snapshot shows no rows, or others:
-    the load is refused, and says which table it was.
-    """
+    """A table that was rewritten or altered after the export shows no rows, or others: the snapshot fails with its name."""
     await loaded.connection.execute(TABLES)
 
     with pytest.raises(SlotError, match=rf"table {table} was altered, .*start again"):
@@ -57,7 +55,7 @@ async def test_a_table_altered_behind_the_slot_is_refused(loaded, meanwhile, tab
 
 
 async def test_a_table_dropped_behind_the_slot(loaded):
-    """A table that was dropped after the snapshot was exported is not loaded, nor is another one that took its name."""
+    """A table that was dropped after the export is not read, nor is another one with its name."""
     await loaded.connection.execute(TABLES)
 
     found = count(
@@ -73,9 +71,7 @@ async def test_a_table_dropped_behind_the_slot(loaded):
     ids=["dropped", "added"],
 )
 async def test_a_publication_altered_behind_the_slot_is_refused(loaded, meanwhile):
-    """Of a table that was added to the publication after the snapshot was exported the stream lacks what was changed in
-    between.
-    """
+    """If a table was added to the publication after the export, the stream lacks its earlier changes: the snapshot fails."""
     await loaded.connection.execute(TABLES)
 
     with pytest.raises(SlotError, match=r"publication chosen was altered, .*start again"):
@@ -94,7 +90,7 @@ async def test_a_publication_altered_behind_the_slot_is_refused(loaded, meanwhil
     ids=["attached", "not published"],
 )
 async def test_a_table_that_is_away_while_tables_are_listed(loaded, monkeypatch, away, back):
-    """A table that the list lacks, though the snapshot and the stream have it, is no table to be left out."""
+    """A table that is missing in the list, but not in the snapshot and the stream, is not left out."""
     await loaded.connection.execute(
         f"{TABLES}; CREATE PUBLICATION rooted FOR TABLE a, b, parts, single WITH (publish_via_partition_root = true)"
     )
@@ -116,7 +112,7 @@ async def test_a_table_that_is_away_while_tables_are_listed(loaded, monkeypatch,
 
 
 async def test_a_table_that_disappears_while_tables_are_listed(loaded, monkeypatch):
-    """The server's internal error is told as what it is: somebody has altered the tables."""
+    """The server's internal error is reported as an altered table."""
     await loaded.connection.execute(TABLES)
 
     async def listed(*_):
@@ -128,7 +124,7 @@ async def test_a_table_that_disappears_while_tables_are_listed(loaded, monkeypat
 
 
 async def test_a_table_created_behind_the_slot(loaded):
-    """A table that is created after the snapshot was exported comes in the stream, and does not disturb the load."""
+    """A table that is created after the export is in the stream, and does not disturb the snapshot."""
     await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
 
     found = await loaded.tables(meanwhile="CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (2)")
@@ -137,7 +133,7 @@ async def test_a_table_created_behind_the_slot(loaded):
 
 
 async def test_tables_are_locked_until_the_load_is_done(loaded):
-    """A table that was not read yet cannot be rewritten while another one is, and can be written to."""
+    """A table that was not read yet can be written to, but not rewritten."""
     await loaded.connection.execute(TABLES)
     seen = []
 
@@ -157,7 +153,7 @@ async def test_tables_are_locked_until_the_load_is_done(loaded):
 
 @pytest.mark.parametrize("change", ["RENAME ATTRIBUTE x TO z", "ADD ATTRIBUTE z int"])
 async def test_a_type_altered_during_the_load_is_refused(loaded, change):
-    """Types cannot be locked: a load during which one was altered is not finished, and says which type it was."""
+    """Types cannot be locked: if one was altered, the snapshot fails with its name."""
     await loaded.connection.execute(
         "CREATE TYPE inner_pair AS (x int, y int); CREATE TYPE pair AS (p inner_pair); CREATE DOMAIN pairs AS pair[]; "
         "CREATE TABLE a (id int PRIMARY KEY, p pairs); INSERT INTO a VALUES (1, ARRAY[ROW(ROW(1, 2))::pair])"
@@ -168,7 +164,7 @@ async def test_a_type_altered_during_the_load_is_refused(loaded, change):
 
 
 def count(slices) -> dict[str, int]:
-    """The number of rows of each table."""
+    """Return the number of rows of each table."""
     found: dict[str, int] = {}
     for part in slices:
         for change in part.changes:

@@ -1,4 +1,4 @@
-"""The initial load: consistent with the slot, in the form of the stream, whatever the tables are like."""
+"""The initial snapshot agrees with the slot, and has the form of the stream, for any table."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def test_each_chunk_is_a_transaction_below_the_slot(loaded):
 
 
 async def test_what_is_committed_after_the_slot_is_not_in_it(loaded):
-    """The stream brings that."""
+    """Rows that were committed after the slot's creation are not in the snapshot, but in the stream."""
     await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     assert {"public.a": [{"id": 1}]} == await loaded.tables(meanwhile="INSERT INTO a VALUES (2)")
 
 
 async def test_an_empty_table_is_an_empty_chunk(loaded):
-    """It is told to be complete like any other."""
+    """An empty table has one chunk without rows, which completes it."""
     await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY)")
     part, _ = await loaded.load()
     assert ([], "a", True) == (
@@ -76,7 +76,7 @@ async def test_an_empty_table_is_an_empty_chunk(loaded):
 
 
 async def test_text_that_copy_escapes(loaded):
-    """Tabs, line ends, backslashes and what looks like NULL come as they are; NULL is NULL."""
+    """Tabs, line ends, backslashes and text that looks like NULL are unchanged; NULL is NULL."""
     await loaded.connection.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     values = [*AWKWARD, None]
     await loaded.connection.executemany("INSERT INTO a VALUES ($1, $2)", list(enumerate(values)))
@@ -85,7 +85,7 @@ async def test_text_that_copy_escapes(loaded):
 
 
 async def test_names_of_any_spelling(loaded):
-    """Schemas, tables and columns with quotes, spaces, dots, capitals and other scripts."""
+    """Names of schemas, tables and columns may have quotes, spaces, dots, capitals and other scripts."""
     await loaded.connection.execute(
         'CREATE SCHEMA "Odd.schema"; CREATE TABLE "Odd.schema"."ta ""ble"" é" ("Id" int PRIMARY KEY, "se lect" text); '
         'INSERT INTO "Odd.schema"."ta ""ble"" é" VALUES (1, \'x\')'
@@ -94,7 +94,7 @@ async def test_names_of_any_spelling(loaded):
 
 
 async def test_column_lists_and_row_filters(loaded):
-    """What a publication leaves out is left out; a row in either of two filters is in."""
+    """Column lists and row filters apply; a row is read if it passes one of two filters."""
     await loaded.connection.execute(
         "CREATE TABLE a (id int PRIMARY KEY, open text, secret text); "
         "INSERT INTO a SELECT g, 'o', 's' FROM generate_series(1, 9) g; "
@@ -108,7 +108,7 @@ async def test_column_lists_and_row_filters(loaded):
     ("root", "expected"), [("true", ["public.a"]), ("false", ["public.a_high", "public.a_low"])]
 )
 async def test_partitioned_tables(loaded, root, expected):
-    """Rows come under the root or under their partitions, as the stream will bring them, and once."""
+    """Rows are read once, under the root or under their partitions, as in the stream."""
     await loaded.connection.execute(
         "CREATE TABLE a (id int PRIMARY KEY) PARTITION BY RANGE (id); "
         "CREATE TABLE a_low PARTITION OF a FOR VALUES FROM (0) TO (10); "
@@ -121,7 +121,7 @@ async def test_partitioned_tables(loaded, root, expected):
 
 
 async def test_inherited_rows_come_once(loaded):
-    """A parent's rows are its own; its children are tables of theirs."""
+    """Rows of a child table are not read as the parent's."""
     await loaded.connection.execute(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (more text) INHERITS (a); "
         "INSERT INTO a VALUES (1); INSERT INTO b VALUES (2, 'x')"
@@ -130,7 +130,7 @@ async def test_inherited_rows_come_once(loaded):
 
 
 async def test_generated_columns_are_left_out(loaded):
-    """As the stream leaves them out unless the publication asks for them."""
+    """Generated columns are left out, as in the stream, unless the publication has them."""
     await loaded.connection.execute(
         "CREATE TABLE a (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED); INSERT INTO a VALUES (1)"
     )
@@ -142,7 +142,7 @@ async def test_generated_columns_are_left_out(loaded):
     [("DEFAULT", {"id": 1}), ("USING INDEX other", {"code": "c"}), ("FULL", None), ("NOTHING", None)],
 )
 async def test_replica_identity(loaded, identity, key):
-    """A row's key is what the stream will call it by."""
+    """A row has the same key as in the stream."""
     await loaded.connection.execute(
         "CREATE TABLE a (id int PRIMARY KEY, code text NOT NULL, more text); "
         "CREATE UNIQUE INDEX other ON a (code) INCLUDE (more); "
@@ -153,7 +153,7 @@ async def test_replica_identity(loaded, identity, key):
 
 
 async def test_types_of_one_s_own_are_looked_up(loaded):
-    """A domain reads as its base type, a composite by its fields."""
+    """A domain is read as its base type, a composite by its fields."""
     await loaded.connection.execute(
         "CREATE DOMAIN positive AS int CHECK (value > 0); CREATE TYPE pair AS (x int, y text); "
         "CREATE TABLE a (id int PRIMARY KEY, n positive, p pair); INSERT INTO a VALUES (1, 5, (2, 'z'))"

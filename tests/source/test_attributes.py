@@ -1,4 +1,4 @@
-"""Attributes of described columns, from a catalog that may be ahead of the stream."""
+"""Attributes of described columns come from a catalog that may be ahead of the stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row(
 
 
 def found(table: CatalogColumns, *names: str, previous: CatalogColumns | None = None) -> dict[str, object]:
-    """Return what is known of a description's columns: the number, and the missing value if it is known."""
+    """Return the known attributes of a description's columns: number and missing value."""
     relation = Relation(7, "public", "t", "d", tuple(column(name) for name in names))
     return {
         name: (each.number, each.missing) if each.missing_known else each.number
@@ -94,7 +94,7 @@ def test_a_rewritten_table_has_no_missing_values():
 
 
 def test_a_column_list_hides_when_a_column_was_added():
-    """A column that is published only now may have been written before, so its missing value says nothing."""
+    """A column that is published only now may have been written before, so its missing value is not known."""
     now = [ID, row(2, "a", BEFORE, "x"), row(3, "b", AFTER)]
     assert {"id": 1, "a": 2} == found(catalog(*now, listed=True), "id", "a", "b")
     before = catalog(ID, listed=True)
