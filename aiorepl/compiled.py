@@ -50,6 +50,7 @@ MODULES: Final = (
     "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",
+    "formats.arrow.binary_columns",
     "journal.segment_builder",
     "snapshot.copy_rows",
 )
