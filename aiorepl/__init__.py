@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from aiorepl.position import Position
     from aiorepl.retry import RetryPolicy
     from aiorepl.sink import Batch, Rejection, Sink, SinkContext, SyncSink
+    from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
     from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
     from aiorepl.transactions.changes import (
@@ -67,6 +68,7 @@ _NAMES = {
     "aiorepl.pipeline.pipeline": ("Pipeline",),
     "aiorepl.retry": ("RetryPolicy",),
     "aiorepl.transforms.selection": ("Selection",),
+    "aiorepl.snapshot.options": ("SnapshotOptions",),
     "aiorepl.source.source": ("Source",),
     "aiorepl.source.stream": ("ReplicationStream", "ReplicationTransaction", "connect"),
     "aiorepl.errors": (
@@ -113,6 +115,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "ReplicationStream",
     "ReplicationTransaction",
     "Pipeline",
+    "SnapshotOptions",
     "PipelineStatistics",
     "Source",
     "BatchPolicy",
