@@ -1,4 +1,4 @@
-"""What the journal's tests share: slices of every kind, writing them, reading them back, telling two sequences apart."""
+"""Shared by the tests of the journal: slices of every kind, written, read back and compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aiorepl.values.registry import Types
 
 
 def shop(transactions: int = 5, rows: int = 4, **options) -> Stream:
-    """A stream in which little of what can happen is missing."""
+    """Return a stream with nearly every kind of content."""
     stream = Stream(**options)
     orders = stream.table("orders", column("id", 23, key=True), column("note"))
     people = stream.table("people", column("id", 23, key=True), replica_identity="f")
@@ -39,7 +39,7 @@ def shop(transactions: int = 5, rows: int = 4, **options) -> Stream:
 
 
 def flat(slices: Iterable[Slice]) -> list[tuple[Any, ...]]:
-    """Every change with its identity, its header, its bytes and its table's bytes; and every end."""
+    """Return every change with its identity, header, bytes and table's bytes; and every end."""
     seen: list[tuple[Any, ...]] = []
     for part in slices:
         header = part.transaction
@@ -59,7 +59,7 @@ def flat(slices: Iterable[Slice]) -> list[tuple[Any, ...]]:
 
 
 def prepared(stream: Stream) -> list[tuple[int, int, int | None]]:
-    """Of every prepared transaction: where its PREPARE begins and ends, and where it is decided, if it is."""
+    """Return the LSNs of each prepared transaction: its PREPARE's begin and end, and its decision or ``None``."""
     found: dict[str, list[int]] = {}
     done = []
     for end, unit in stream.units:
@@ -72,19 +72,21 @@ def prepared(stream: Stream) -> list[tuple[int, int, int | None]]:
 
 
 def committed(stream: Stream) -> list[tuple[Any, ...]]:
-    """Every change that committed, in commit order, as ``flat`` has it."""
+    """Return every change that committed, in commit order, as ``flat`` does."""
     decoder, assembler = Decoder(), Assembler(Types(stream.types))
     payloads = [payload for _, unit in stream.units for payload in unit]
     return changes_of(flat(assembler.feed([decoder.decode(payload) for payload in payloads])))
 
 
 def changes_of(seen: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What ``flat`` gave, without ends."""
+    """Return the changes among the items of ``flat``."""
     return [item for item in seen if len(item) > 2]
 
 
 def kept(folder: Any) -> set[int]:
-    """The PREPARE LSNs of the prepared transactions that are kept, each with both of its files and nothing besides."""
+    """Return the PREPARE LSNs of the kept prepared transactions; check that each has both of its files, and nothing else is
+    there.
+    """
     contents = {path.name.removesuffix(".prepared") for path in folder.glob("*.prepared")}
     indexes = {path.name.removesuffix(".prepared-index") for path in folder.glob("*.prepared-index")}
     assert contents == indexes
@@ -94,7 +96,7 @@ def kept(folder: Any) -> set[int]:
 async def write(
     folder: Any, position: Any, *batches: Iterable[Slice], flush: bool = True, **options: Any
 ) -> Any:
-    """Write batches through a sink of their own, and return what it said that it held."""
+    """Write batches through a new sink, and return the position that ``open`` returned."""
     sink = JournalSink(folder, **options)
     try:
         held = await sink.open(SinkContext("journal", position))
@@ -108,7 +110,7 @@ async def write(
 
 
 async def read(reader: Any, after: Any, until: Any) -> list[Slice]:
-    """Follow until the transaction that ends at ``until`` is there."""
+    """Follow until the transaction that ends at ``until``."""
     slices = []
     async for part in reader.follow(after):
         slices.append(part)
@@ -118,13 +120,13 @@ async def read(reader: Any, after: Any, until: Any) -> list[Slice]:
 
 
 async def opened(sink: JournalSink, position: Any) -> Any:
-    """Open it, as the engine does."""
+    """Open the sink, as the engine does."""
     return await sink.open(SinkContext("journal", position))
 
 
 @pytest.fixture
 def tools() -> SimpleNamespace:
-    """These functions."""
+    """The functions of this module."""
     return SimpleNamespace(
         shop=shop,
         flat=flat,
@@ -141,7 +143,7 @@ def tools() -> SimpleNamespace:
 
 @pytest.fixture
 async def journal(tmp_path: Any) -> tuple[Any, Stream]:
-    """Five segments, of a transaction with one row each."""
+    """A journal of five segments, each with a transaction of one row."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True))
     batches = []

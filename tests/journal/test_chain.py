@@ -1,4 +1,4 @@
-"""The chain of segments: what is missing is found from names and ``position.json`` alone."""
+"""The chain of segments: a missing one is detected from names and ``position.json`` alone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MANIFEST = Manifest(SOURCE, LSN(1))
 
 
 def names_of(ends: list[int]) -> list[str]:
-    """The segments that end there, from the first on."""
+    """Return the names of segments with these ends, from the first on."""
     return [segment_name(LSN(after), LSN(end)) for after, end in zip([0, *ends], ends, strict=False)]
 
 
 def state_of(names: list[str]) -> State:
-    """The state of a journal whose last segment that is."""
+    """Return the state of a journal whose last segment this is."""
     end = LSN(int(names[-1][17:], 16)) if names else LSN(0)
     return State(SOURCE.at(end), names[-1] if names else None)
 
@@ -31,7 +31,7 @@ ends = st.lists(st.integers(1, 2**64 - 1), unique=True, min_size=1, max_size=12)
 
 @given(ends, st.data())
 def test_any_segments_missing(ends: list[int], data: st.DataObject) -> None:
-    """Whichever are missing, it is found, unless those are the oldest, which look pruned, and the last one is there."""
+    """Any missing segments are detected, unless they are the oldest ones, which look pruned."""
     names = names_of(ends)
     state = state_of(names)
     assert find_break(names, MANIFEST, state) is None
@@ -43,7 +43,7 @@ def test_any_segments_missing(ends: list[int], data: st.DataObject) -> None:
 
 @given(ends, st.data())
 def test_position_one_segment_behind(ends: list[int], data: st.DataObject) -> None:
-    """A crash between the last index and position.json is no damage, also if the segments before were pruned."""
+    """After a crash between the last index and position.json the journal is valid, even if earlier segments were pruned."""
     names = names_of(ends)
     state = state_of(names[:-1])
     assert find_break(names, MANIFEST, state) is None
@@ -54,7 +54,7 @@ def test_position_one_segment_behind(ends: list[int], data: st.DataObject) -> No
 
 @given(ends, st.data())
 def test_position_of_an_older_copy(ends: list[int], data: st.DataObject) -> None:
-    """More than one segment behind is no crash, and would forget gaps."""
+    """A position more than one segment behind is damage: no crash leaves it, and it would forget gaps."""
     names = names_of(ends)
     older = data.draw(st.integers(0, len(names)))
     found = find_break(names, MANIFEST, state_of(names[:older]))
@@ -64,7 +64,7 @@ def test_position_of_an_older_copy(ends: list[int], data: st.DataObject) -> None
 
 @given(ends)
 def test_files_of_their_own(ends: list[int]) -> None:
-    """Neither journal.json nor position.json may be missing once there is a segment."""
+    """Once there is a segment, journal.json and position.json must exist."""
     names = names_of(ends)
     for manifest, state, file in (
         (None, state_of(names), "journal.json"),
@@ -79,7 +79,7 @@ def test_files_of_their_own(ends: list[int]) -> None:
 
 @given(ends, st.data())
 def test_segments_behind_a_position(ends: list[int], data: st.DataObject) -> None:
-    """A reader gets the segments that end behind its position, up to the end that it asks for."""
+    """A reader gets the segments that end after its position, up to the end that it asks for."""
     names = names_of(ends)
     chain = Chain(MANIFEST, state_of(names), tuple(names))
     after, until = (
@@ -91,7 +91,7 @@ def test_segments_behind_a_position(ends: list[int], data: st.DataObject) -> Non
 
 
 def test_gaps() -> None:
-    """Inside a gap nobody stands; at its edges, and in what a journal kept of a history that was left, readers may."""
+    """No position is valid inside a gap; at its edges, and in a history that the slot has left, positions are valid."""
     name = segment_name(LSN(0), LSN(100))
     gap = Gap(LSN(80), LSN(120), name)
     chain = Chain(MANIFEST, State(SOURCE.at(LSN(120)), name, (gap,)), (name,))
@@ -159,7 +159,7 @@ FIRST, SECOND, THIRD = names_of([0x10, 0x20, 0x30])
     ],
 )
 def test_what_a_break_says(names: list[str], state: State | None, expected: Break) -> None:
-    """A break names the file, the problem, and the remedy if it is another one than to restore the file."""
+    """The error names the file and the problem, and the remedy if that is not to restore the file."""
     assert find_break(names, MANIFEST, state) == expected
     no_manifest = Break("journal.json", "is missing")
     assert find_break(names, None, state) == no_manifest

@@ -1,4 +1,4 @@
-"""A writer killed between any two steps: after a restart nothing is lost, and nothing is there by halves."""
+"""A writer is killed between any two steps: after a restart nothing is lost, and nothing is there in part."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ PROGRAM = (
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory):
-    """Journals, each of a writer that died one step later than the one before; the last one lived."""
+    """Journals whose writers died after one step more each; the last one lived."""
     folder = tmp_path_factory.mktemp("crashed")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=False
@@ -114,7 +114,7 @@ def source() -> Stream:
 
 
 async def test_nothing_is_lost(crashed, tools) -> None:
-    """Reopened, each journal holds whole transactions up to its position, and takes the rest."""
+    """A reopened journal has whole transactions up to its position, and accepts the rest."""
     whole = source()
     whole.slices()
     expected, ends = tools.committed(whole), [0, *whole.ends]
@@ -143,6 +143,6 @@ async def test_nothing_is_lost(crashed, tools) -> None:
 
 
 async def _changes(reader, tools):
-    """Every change in the journal."""
+    """Return every change in the journal."""
     end = reader.end().lsn
     return tools.changes_of(tools.flat(await tools.read(reader, LSN(0), end))) if end else []

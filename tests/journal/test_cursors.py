@@ -1,4 +1,4 @@
-"""Cursors never go back, and nothing that one still needs is pruned."""
+"""Cursors never move back, and pruning keeps what a cursor needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiorepl.testing.stream import Stream
 
 
 async def test_forward_only(journal) -> None:
-    """A cursor is registered by its first position, moves forward, and stays where it is otherwise."""
+    """A cursor is registered by its first position, and moves forward only."""
     folder, stream = journal
     cursors = Cursors(folder)
     assert (cursors.names(), cursors.get("s3")) == ([], None)
@@ -28,7 +28,7 @@ async def test_forward_only(journal) -> None:
 
 @pytest.mark.parametrize("name", ["../escape", ".hidden", "a/b", "space and ü", "%2F"])
 async def test_any_name(journal, name: str) -> None:
-    """A name is a name, whatever is in it, and never a path."""
+    """A cursor may have any name, which is never used as a path."""
     folder, stream = journal
     cursors = Cursors(folder)
     cursors.advance(name, stream.position)
@@ -37,7 +37,7 @@ async def test_any_name(journal, name: str) -> None:
 
 
 async def test_foreign_cursor(journal) -> None:
-    """A cursor of one slot is not moved by another."""
+    """The position of another slot does not move a cursor."""
     folder, stream = journal
     Cursors(folder).advance("s3", stream.position)
     with pytest.raises(SlotError, match="cursor 's3'"):
@@ -45,7 +45,7 @@ async def test_foreign_cursor(journal) -> None:
 
 
 async def test_damaged_cursor(journal) -> None:
-    """A cursor that cannot be read holds everything, by an error."""
+    """A cursor that cannot be read is an error, and nothing is pruned."""
     folder, stream = journal
     Cursors(folder).advance("s3", stream.position)
     (folder / "cursors" / "s3.json").write_text("{}")
@@ -54,7 +54,7 @@ async def test_damaged_cursor(journal) -> None:
 
 
 async def test_prune(journal, tools) -> None:
-    """The slowest cursor decides; the newest segment stays; without cursors everything does."""
+    """Segments that every cursor has passed are deleted, except the newest; without cursors nothing is deleted."""
     folder, stream = journal
     cursors, reader = Cursors(folder), JournalReader(folder)
     assert prune(folder) == []
@@ -73,7 +73,7 @@ async def test_prune(journal, tools) -> None:
 
 
 class Stopping(LocalStore):
-    """Stops before the second deletion."""
+    """A store that fails before the second deletion."""
 
     deletions = 0
 
@@ -85,7 +85,7 @@ class Stopping(LocalStore):
 
 
 async def test_prune_cut_short(journal, tools) -> None:
-    """A prune that stopped between a segment's two files leaves no half of one to read; the next prune deletes it."""
+    """A prune that stopped between a segment's two files leaves a valid journal; the next prune deletes the rest."""
     folder, stream = journal
     Cursors(folder).advance("all", stream.position.at(stream.ends[4]))
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +99,7 @@ async def test_prune_cut_short(journal, tools) -> None:
 
 
 async def test_what_is_pruned_is_refused(journal, tools) -> None:
-    """A reader that begins before what is kept is refused, also one that begins at the beginning."""
+    """A reader that begins before the first kept segment is rejected, even at the beginning."""
     folder, stream = journal
     Cursors(folder).advance("all", stream.position.at(stream.ends[1]))
     prune(folder)
@@ -110,7 +110,7 @@ async def test_what_is_pruned_is_refused(journal, tools) -> None:
 
 
 async def test_cursor_of_another_consumer(journal) -> None:
-    """A cursor's file says whose it is: one that was copied to another name is refused."""
+    """A cursor file that was copied to another name is rejected, because it names its consumer."""
     folder, stream = journal
     Cursors(folder).advance("s3", stream.position.at(stream.ends[2]))
     (folder / "cursors" / "s3.json").rename(folder / "cursors" / "other.json")
@@ -119,7 +119,7 @@ async def test_cursor_of_another_consumer(journal) -> None:
 
 
 async def test_cursor_of_another_source(journal) -> None:
-    """A cursor that another slot's journal had is refused when it is read, and nothing is pruned by it."""
+    """A cursor of another slot's journal is rejected when it is read, and nothing is pruned by it."""
     folder, stream = journal
     Cursors(folder).reset("s3", Stream(slot="other").position.at(stream.ends[2]))
     for call in (Cursors(folder).get, lambda _: prune(folder)):
@@ -128,7 +128,7 @@ async def test_cursor_of_another_source(journal) -> None:
 
 
 async def test_reset(journal) -> None:
-    """A sink that has lost data has its cursor moved back, and the segments after it are kept."""
+    """The cursor of a sink that lost data moves back, and the segments after it are kept."""
     folder, stream = journal
     cursors = Cursors(folder)
     cursors.advance("spark", stream.position.at(stream.ends[3]))
@@ -138,7 +138,7 @@ async def test_reset(journal) -> None:
 
 
 async def test_owners(journal) -> None:
-    """A cursor is moved by the kind of consumer that registered it, and a query's by that query alone."""
+    """Only the kind of consumer that registered a cursor can move it; a query's, only that query."""
     folder, stream = journal
     cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
     cursors.advance("sink", first)
@@ -164,7 +164,7 @@ async def test_owners(journal) -> None:
     ],
 )
 async def test_no_owner(journal, reseal, old, new, problem) -> None:
-    """A cursor with a damaged owner is refused, for it may be another consumer's."""
+    """A cursor with a damaged owner is rejected."""
     folder, stream = journal
     Cursors(folder).advance("s3", stream.position)
     reseal(folder / "cursors" / "s3.json", old, new)
@@ -174,7 +174,7 @@ async def test_no_owner(journal, reseal, old, new, problem) -> None:
 
 @pytest.mark.parametrize("query", [None, "1"])
 async def test_cursor_of_an_earlier_version(journal, reseal, query) -> None:
-    """A cursor without a kind is read, and belongs to the first consumer that moves it, be it to where it is."""
+    """A cursor without an owner is read, and belongs to the first consumer that moves it, even to the same position."""
     folder, stream = journal
     cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
     cursors.advance("s3", first)
@@ -187,7 +187,7 @@ async def test_cursor_of_an_earlier_version(journal, reseal, query) -> None:
 
 
 async def test_reset_of_an_earlier_version(journal, reseal) -> None:
-    """A sink that has lost data moves a cursor without a kind back, and owns it."""
+    """A sink that lost data moves a cursor without an owner back, and owns it."""
     folder, stream = journal
     cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
     cursors.advance("s3", second)

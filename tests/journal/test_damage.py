@@ -1,4 +1,4 @@
-"""Every file of a journal, damaged in every way: each reader refuses it, names it, and deletes nothing."""
+"""Every file of a journal is damaged in every way: each reader names the file, and deletes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILES = [
 
 
 class InMemory(LocalStore):
-    """A folder whose files can be replaced without touching the disk."""
+    """A store in memory whose files can be replaced."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -61,7 +61,7 @@ class InMemory(LocalStore):
 
 @pytest.fixture
 async def small(tmp_path, tools) -> InMemory:
-    """One segment, one prepared transaction and one cursor."""
+    """A journal of one segment, one prepared transaction and one cursor."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True))
     stream.transaction(table.insert("1"))
@@ -80,7 +80,7 @@ def matching(store: InMemory, pattern: str) -> str:
 
 @pytest.mark.parametrize("pattern", FILES)
 async def test_every_bit_and_every_cut(small, pattern) -> None:
-    """Each single flipped bit and each missing tail of each file is found, and told with the file's name."""
+    """Every flipped bit and every cut of each file is detected, and the error names the file."""
     name = matching(small, pattern)
     whole = small.contents[name]
     damaged = [whole[:length] for length in range(len(whole))]
@@ -99,7 +99,7 @@ async def test_every_bit_and_every_cut(small, pattern) -> None:
 
 @pytest.mark.parametrize("pattern", FILES)
 async def test_every_file_may_be_gone(small, pattern) -> None:
-    """A file that is missing is told by its name; a cursor that is missing was never registered."""
+    """A missing file is an error with its name; a missing cursor was never registered."""
     name = matching(small, pattern)
     del small.contents[name]
     found = list(problems("", store=small))
@@ -110,7 +110,7 @@ WRONG = [1, -1, 2**64, 0.5, "", "x", "0/zz", None, True, [], {}, [[]], [None], {
 
 
 def variants(value: object) -> list[object]:
-    """``value`` with one part of it, at any depth, left out or replaced by something of another kind."""
+    """Yield copies of ``value`` in which one part, at any depth, is missing or of another kind."""
     made: list[object] = [wrong for wrong in WRONG if type(wrong) is not type(value)]
     if isinstance(value, dict):
         for key, part in value.items():
@@ -124,7 +124,7 @@ def variants(value: object) -> list[object]:
 
 @pytest.mark.parametrize("pattern", [name for name in FILES if name not in ("*.segment", "*.prepared")])
 async def test_wrong_contents(small, tools, pattern) -> None:
-    """Contents that make no sense are refused as such, however good their checksum: no other error comes of them."""
+    """Invalid contents with a valid checksum raise JournalError, and no other error."""
     name = matching(small, pattern)
     whole = orjson.loads(small.contents[name].partition(b"\n")[0])
     for variant in variants(whole):
@@ -143,7 +143,7 @@ def links(folder: Path) -> list[str]:
 
 
 async def readers(folder: Path, stream: Stream, tools, after: LSN) -> list[str]:
-    """What everybody who reads the journal from ``after`` is told; a reader that finds nothing wrong fails."""
+    """Return the errors of every kind of reader that begins at ``after``; fail if one has none."""
     told = []
     for read in (
         lambda: tools.read(JournalReader(folder), after, stream.ends[-1]),
@@ -167,7 +167,7 @@ async def _position(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", range(5))
 async def test_a_lost_segment(journal, tools, number) -> None:
-    """Whichever segment is lost from a journal, every reader is told its name, and nothing else is deleted."""
+    """Whichever segment is lost, every reader names it, and nothing else is deleted."""
     folder, stream = journal
     Cursors(folder).advance("c", stream.position.at(stream.ends[-1]))
     lost = links(folder)[number]
@@ -185,7 +185,7 @@ async def test_a_lost_segment(journal, tools, number) -> None:
 
 
 async def test_a_lost_index_behind_quiet_wal(journal, tools) -> None:
-    """With the last index gone, and the journal's position ahead of it, no reader goes on as if it had never been."""
+    """If the last index is lost and the journal's position is after it, every reader reports it."""
     folder, stream = journal
     quiet = Slice(None, (), True, LSN(stream.ends[-1] + 0x1000), 0)
     await tools.write(folder, stream.position, [quiet])
@@ -196,14 +196,14 @@ async def test_a_lost_index_behind_quiet_wal(journal, tools) -> None:
 
 
 async def test_a_lost_position(journal, tools) -> None:
-    """Without position.json nobody knows what else should be there."""
+    """Without position.json every reader fails, because it names the files that must exist."""
     folder, stream = journal
     (folder / "position.json").unlink()
     assert all("position.json" in text for text in await readers(folder, stream, tools, LSN(0)))
 
 
 async def test_a_lost_prepared_transaction(tmp_path, tools) -> None:
-    """A prepared transaction that was confirmed and is gone stops the writer at its start, not when it commits."""
+    """A lost file of a prepared transaction stops the writer at its start, not at the commit."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True))
     stream.prepare("x", table.insert("1"))
@@ -215,7 +215,7 @@ async def test_a_lost_prepared_transaction(tmp_path, tools) -> None:
 
 
 async def test_a_segment_of_another_journal(journal, tools) -> None:
-    """A file that does not fit between its neighbours is named."""
+    """A segment that does not fit between its neighbours is named."""
     folder, stream = journal
     third = links(folder)[2]
     (folder / f"{third}.index").rename(folder / f"{third[:-1]}F.index")
@@ -223,14 +223,14 @@ async def test_a_segment_of_another_journal(journal, tools) -> None:
 
 
 async def test_a_file_that_is_no_segment(journal, tools) -> None:
-    """An index of another name is not guessed at."""
+    """An index with an invalid name is an error."""
     folder, stream = journal
     (folder / "notes.index").write_text("?")
     assert all("notes.index" in text for text in await readers(folder, stream, tools, LSN(0)))
 
 
 async def test_an_index_under_another_name(journal, tools) -> None:
-    """An index says which segment it is of."""
+    """An index under another segment's name is an error."""
     folder, stream = journal
     first, second = links(folder)[:2]
     (folder / f"{second}.index").write_bytes((folder / f"{first}.index").read_bytes())
@@ -239,7 +239,7 @@ async def test_an_index_under_another_name(journal, tools) -> None:
 
 
 async def test_an_older_copy(journal, tools) -> None:
-    """A reader or a cursor that is ahead of a journal that was put back from a copy is refused."""
+    """A reader or cursor whose position is after the end of a restored journal is rejected."""
     folder, stream = journal
     for path in folder.glob(f"{links(folder)[-1]}.*"):
         path.unlink()
@@ -254,14 +254,14 @@ async def test_an_older_copy(journal, tools) -> None:
 
 
 async def _journal_of(folder: Path, stream: Stream, tools) -> Path:
-    """The journal as it was one transaction ago."""
+    """Return a copy of the journal from one transaction ago."""
     batches = [[part] for part in stream.again()[:-1]]
     await tools.write(folder, stream.position, *batches, segment_bytes=1)
     return folder
 
 
 async def test_inside_a_gap(journal, tools) -> None:
-    """An accepted gap is read over; a position inside it was never one of this journal."""
+    """Readers skip an accepted gap; a position inside it is rejected."""
     folder, stream = journal
     end, until = stream.ends[-1], stream.position.at(LSN(stream.ends[-1] + 0x5000))
     sink = tools.sink(folder)
@@ -283,7 +283,7 @@ async def test_inside_a_gap(journal, tools) -> None:
 
 
 async def test_a_listing_that_misses_a_file(journal) -> None:
-    """What appears or goes while a folder is listed is no damage; what is missing in two listings is."""
+    """A file that appears or goes while the folder is listed is no damage; one that two listings miss is."""
     folder, stream = journal
 
     class Racing(LocalStore):
@@ -305,7 +305,7 @@ async def test_a_listing_that_misses_a_file(journal) -> None:
 
 
 async def test_files_of_another_slot(tmp_path, tools) -> None:
-    """Journals of two slots of one cluster have files of the same names; put into the other's folder they are refused."""
+    """Files of another slot of the same cluster, which have the same names, are rejected."""
     for slot in ("own", "other"):
         stream = Stream()
         table = stream.table("t", column("id", 23, key=True))
@@ -324,7 +324,7 @@ async def test_files_of_another_slot(tmp_path, tools) -> None:
 
 
 async def test_a_segment_without_its_index_is_kept(journal, tools) -> None:
-    """What a crash left between a segment and its index goes only once what it holds is durable in other segments."""
+    """A segment without an index, which a crash left, is deleted only once its content is durable in other segments."""
     folder, stream = journal
     last = links(folder)[-1]
     left = f"{last[17:]}-{int(last[17:], 16) + 0x2000:016X}.segment"
@@ -339,7 +339,7 @@ async def test_a_segment_without_its_index_is_kept(journal, tools) -> None:
 
 
 async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
-    """What is pruned or decided while a journal is checked is not missing from it."""
+    """Files that are pruned or decided during a check are not reported as missing."""
     folder, stream = journal
     stream.prepare("x", stream.table("u", column("id", 23, key=True)).insert("1"))
     await tools.write(folder, stream.position, stream.slices())
@@ -363,7 +363,7 @@ async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
 
 
 def test_problems_are_told_of_each_file(tmp_path) -> None:
-    """A folder that is no journal has one."""
+    """``check`` reports every damaged file; a folder that is no journal is one problem."""
     (error,) = problems(tmp_path)
     assert isinstance(error, AioreplError)
     assert os.fspath(tmp_path) in str(error)

@@ -1,4 +1,4 @@
-"""Disks that are full, broken, or whose fsync fails."""
+"""Disks that are full or broken, and a failing fsync."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiorepl.sink import Batch, SinkContext
 
 
 class FailingStore(LocalStore):
-    """Fails at every step once, then lets it pass."""
+    """A store whose every step fails once, then succeeds."""
 
     def __init__(self, path, code: int, only: str = "") -> None:
         super().__init__(path)
@@ -32,7 +32,7 @@ class FailingStore(LocalStore):
 
 
 async def test_full_disk_passes(tmp_path, tools) -> None:
-    """Each step fails once for want of space; the engine calls again; nothing is lost or there twice."""
+    """If each step fails once with a full disk and is repeated, nothing is lost or duplicated."""
     store = FailingStore(tmp_path, errno.ENOSPC)
     stream = tools.shop(8, 10)
     slices = stream.slices(7)
@@ -63,7 +63,7 @@ async def test_full_disk_passes(tmp_path, tools) -> None:
     ("code", "step"), [(errno.EIO, "write"), (errno.EROFS, "rename"), (errno.EIO, "fsync")]
 )
 async def test_broken_disk_does_not(tmp_path, tools, code: int, step: str) -> None:
-    """An error that does not pass is permanent, says which, and publishes nothing."""
+    """Any other error is permanent, names the problem, and publishes nothing."""
     store = FailingStore(tmp_path, code, step)
     stream = tools.shop(1)
     sink = JournalSink(tmp_path, store=store)
@@ -78,7 +78,7 @@ async def test_broken_disk_does_not(tmp_path, tools, code: int, step: str) -> No
 
 
 async def test_failed_fsync_is_permanent(tmp_path, tools, monkeypatch) -> None:
-    """After an fsync failed nothing is known, so even a full disk is no reason to try it again."""
+    """A failed fsync is permanent, even with a full disk, because the state of the file is unknown."""
     stream = tools.shop(1)
     sink = JournalSink(tmp_path)
     await sink.open(SinkContext("journal", stream.position))

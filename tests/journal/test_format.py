@@ -1,4 +1,4 @@
-"""Framing and the index: what is written is what is read, and damage is noticed."""
+"""Framing and index: they are read as they were written, and damage is detected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ midways = st.builds(
 
 
 def blocks(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Block]:
-    """Blocks that have the descriptions of these numbers."""
+    """Blocks with descriptions of these numbers."""
     return st.builds(
         Block,
         offset=st.just(0),
@@ -76,7 +76,7 @@ described = build.relation(oid=7, namespace="public", name="t", columns=[build.c
 
 @st.composite
 def indexes(draw: st.DrawFn) -> SegmentIndex:
-    """Indexes whose fields fit each other."""
+    """Valid indexes."""
     end = draw(positions)
     begins, after = sorted(draw(st.tuples(st.integers(0, end.lsn), st.integers(0, end.lsn))))
     descriptions = draw(st.integers(0, 3))
@@ -101,14 +101,14 @@ def indexes(draw: st.DrawFn) -> SegmentIndex:
 
 @given(st.lists(st.binary(max_size=50)))
 def test_frames(payloads: list[bytes]) -> None:
-    """Payloads come back as they were framed."""
+    """Payloads are unchanged by framing."""
     block = b"".join(frame_length(len(payload)) + payload for payload in payloads)
     assert list(segment_format.frames(block)) == payloads
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5, 8])
 def test_frames_cut_short(cut: int) -> None:
-    """A block that ends within a frame is refused."""
+    """A block that ends within a frame is an error."""
     with pytest.raises(JournalError, match="last message is incomplete"):
         list(segment_format.frames((frame_length(5) + b"12345")[:cut]))
 
@@ -121,7 +121,7 @@ def test_frames_cut_short(cut: int) -> None:
     names,
 )
 def test_own_messages(commit_lsn: int, end_lsn: int, time: int, xid: int, name: str) -> None:
-    """The messages that the journal writes itself read back as what they say."""
+    """The messages that the journal makes have the content that they were made of."""
     decode = Decoder().decode
     assert decode(segment_format.begin(commit_lsn, time, xid)) == m.Begin(commit_lsn, time, xid)
     assert decode(segment_format.commit(commit_lsn, end_lsn, time)) == m.Commit(commit_lsn, end_lsn, time)
@@ -137,14 +137,14 @@ def test_prefix_is_stripped() -> None:
 
 @given(indexes())
 def test_index(index: SegmentIndex) -> None:
-    """An index comes back equal in every field."""
+    """Every field of an index is read as it was written."""
     read = load(dump(index), "index")
     assert read == index
 
 
 @given(indexes(), st.data())
 def test_index_damage(index: SegmentIndex, data: st.DataObject) -> None:
-    """Any flipped bit and any missing tail is noticed."""
+    """Any flipped bit and any cut is detected."""
     whole = dump(index)
     place = data.draw(st.integers(0, len(whole) - 1))
     flipped = bytearray(whole)
@@ -159,7 +159,7 @@ def test_index_damage(index: SegmentIndex, data: st.DataObject) -> None:
     [(seal({})[:-10].replace(b":2", b":99"), 99), (b'{"format":1,"slot":"test"}\n', 1)],
 )
 def test_other_format(data: bytes, found: int) -> None:
-    """A file of another version is refused by its number, with what to do; the first one had no checksums."""
+    """A file of another version is rejected with its number and what to do; the first version had no checksums."""
     if found != 1:
         data = b"%b\n%08x\n" % (data, segment_format.checksum(data))
     with pytest.raises(JournalError, match=f"some.file has format {found}; .* resnapshot"):
@@ -168,7 +168,7 @@ def test_other_format(data: bytes, found: int) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"R\0", build.begin(final_lsn=1, xid=2)])
 def test_unreadable_description(payload: bytes) -> None:
-    """A description that is no Relation message is damage, however good its checksum."""
+    """A description that is no Relation message is damage, even with a valid checksum."""
     index = SegmentIndex(
         after=LSN(0),
         start_lsn=LSN(0),

@@ -1,4 +1,4 @@
-"""Writing and reading back: the same changes with the same identities, however they were cut."""
+"""The journal returns the same changes with the same identities, however they were cut."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INT4 = 23
     step=st.integers(1, 20),
 )
 def test_round_trip(tmp_path_factory, tools, block: int, segment: int, at_once: int, step: int) -> None:
-    """Whatever the sizes of reads, batches, blocks and segments, what was written is what is read."""
+    """Whatever the sizes of reads, batches, blocks and segments, the changes are read as they were written."""
 
     async def check() -> None:
         folder = tmp_path_factory.mktemp("journal")
@@ -50,7 +50,7 @@ def test_round_trip(tmp_path_factory, tools, block: int, segment: int, at_once: 
 
 
 async def test_blocks_decode_alone(tmp_path, tools) -> None:
-    """A block decoded by itself gives the messages that it gives in the sequence, and the index counts them."""
+    """A block that is decoded alone gives the same messages as in sequence, and the index has their number."""
     stream = tools.shop(rows=40)
     slices = stream.slices()
     await tools.write(tmp_path, stream.position, slices, block_bytes=300)
@@ -77,7 +77,7 @@ async def test_blocks_decode_alone(tmp_path, tools) -> None:
 
 
 async def test_midway_tells_the_ordinal(tmp_path, tools) -> None:
-    """A block in the middle of a transaction says which, and which change comes first."""
+    """A block in the middle of a transaction names the transaction and its first ordinal."""
     stream = Stream()
     table = stream.table("t", column("id", INT4, key=True))
     stream.transaction(*[table.insert(str(number)) for number in range(100)], origin="north")
@@ -96,7 +96,7 @@ async def test_midway_tells_the_ordinal(tmp_path, tools) -> None:
 
 
 async def test_altered_table(tmp_path, tools) -> None:
-    """A table that is altered within a block, even within a transaction, is read as it was at each row."""
+    """If a table is altered within a block or a transaction, each row keeps its description."""
     stream = Stream()
     before = stream.table("t", column("id", INT4, key=True))
     stream.transaction(before.insert("1"))
@@ -120,7 +120,7 @@ async def test_altered_table(tmp_path, tools) -> None:
 
 
 async def test_types_travel(tmp_path, tools) -> None:
-    """Types that are not built in are read elsewhere as here, with what they are made of."""
+    """Types that are not built in are read on another machine, with their components."""
     types = [
         TypeInfo(90001, "shop", "mood", ENUM),
         TypeInfo(90002, "shop", "_mood", ARRAY, 90001),
@@ -139,7 +139,7 @@ async def test_types_travel(tmp_path, tools) -> None:
 
 
 async def test_types_after_a_truncate(tmp_path, tools) -> None:
-    """A truncate describes a table without its types; the rows behind it bring them all the same."""
+    """A truncate describes a table without its types; later rows bring them."""
     stream = Stream(types=[TypeInfo(90001, "shop", "cents", DOMAIN, INT4)])
     table = stream.table("t", column("price", 90001))
     stream.transaction(table.truncate(), table.insert("250"))
@@ -151,7 +151,7 @@ async def test_types_after_a_truncate(tmp_path, tools) -> None:
 
 
 async def test_flush_publishes(tmp_path, tools) -> None:
-    """What was written is invisible before flush and a segment after it; a flush without news makes none."""
+    """Data is invisible before flush, and a segment after it; a flush without new data makes none."""
     stream = tools.shop(1)
     sink = JournalSink(tmp_path)
     assert await sink.open(SinkContext("journal", stream.position)) is None
@@ -166,7 +166,7 @@ async def test_flush_publishes(tmp_path, tools) -> None:
 
 
 async def test_large_transaction_holds_nothing_back(tmp_path, tools) -> None:
-    """While a transaction is coming in slices, flush makes all before it durable, and nothing of it shows."""
+    """While slices of a transaction arrive, flush makes earlier ones durable, and shows nothing of it."""
     stream = tools.shop(1)
     table = stream.table("big", column("id", INT4, key=True))
     small = stream.slices()
@@ -190,14 +190,14 @@ async def test_large_transaction_holds_nothing_back(tmp_path, tools) -> None:
 
 
 async def test_slices_of_a_small_transaction_share_a_segment(tmp_path, tools) -> None:
-    """A transaction that came in several reads but is whole in its batch begins no segment."""
+    """A transaction of several slices that is whole in its batch shares a segment."""
     stream = tools.shop(3)
     await tools.write(tmp_path, stream.position, stream.slices(2))
     assert len(JournalReader(tmp_path).segments()) == 1
 
 
 async def test_unfinished_transaction_is_forgotten(tmp_path, tools) -> None:
-    """What never ended leaves no trace, and comes again whole after a restart."""
+    """A transaction without an end leaves nothing, and arrives whole after a restart."""
     stream = Stream()
     table = stream.table("t", column("id", INT4, key=True))
     stream.transaction(*[table.insert(str(number)) for number in range(50)])
@@ -215,7 +215,7 @@ async def test_unfinished_transaction_is_forgotten(tmp_path, tools) -> None:
 
 
 async def test_replay_after_a_crash(tmp_path, tools) -> None:
-    """What the journal has is skipped when it comes again, and what it has not is kept: once each."""
+    """After a crash each change is in the journal once, whatever is sent again."""
     expected = tools.flat(tools.shop().slices())
     stream = tools.shop()
     first = stream.slices(3)[:9]
@@ -229,7 +229,7 @@ async def test_replay_after_a_crash(tmp_path, tools) -> None:
 
 
 async def test_marks_move_the_position(tmp_path, tools) -> None:
-    """WAL without anything for us makes no segment, yet the journal knows how far it is after a restart."""
+    """WAL without published changes makes no segment, and the journal's position follows it."""
     stream = tools.shop(1)
     slices = stream.slices()
     end = stream.ends[-1]
@@ -244,7 +244,7 @@ async def test_marks_move_the_position(tmp_path, tools) -> None:
 
 
 async def test_gap_is_refused(tmp_path, tools) -> None:
-    """A transaction of which changes were left out cannot be kept, for ordinals would be lost."""
+    """A transaction with left-out changes is rejected, because ordinals would be lost."""
     stream = tools.shop(1)
     (first, *_) = stream.slices()
     part = Slice(
@@ -255,14 +255,14 @@ async def test_gap_is_refused(tmp_path, tools) -> None:
 
 
 async def test_foreign_source(tmp_path, tools) -> None:
-    """A journal takes nothing from another slot or cluster."""
+    """A journal rejects another slot and another cluster."""
     await tools.write(tmp_path, tools.shop().position, tools.shop().slices())
     with pytest.raises(SlotError, match="slot 'test'"):
         await tools.write(tmp_path, tools.shop(slot="other").position)
 
 
 async def test_one_writer(tmp_path, tools) -> None:
-    """A second writer is refused with the folder's name, and may come when the first has closed."""
+    """A second writer is rejected with the folder's name, until the first one has closed."""
     stream = tools.shop(1)
     sink = JournalSink(tmp_path)
     await sink.open(SinkContext("journal", stream.position))
@@ -273,7 +273,7 @@ async def test_one_writer(tmp_path, tools) -> None:
 
 
 async def test_an_open_behind_close(tmp_path, tools) -> None:
-    """A thread that comes too late, since its call was cancelled, takes no lock that nobody would release."""
+    """A thread of a cancelled open that runs after ``close`` takes no lock."""
     stream = tools.shop()
     late, other = JournalSink(tmp_path), JournalSink(tmp_path)
     await late.close()
@@ -285,7 +285,7 @@ async def test_an_open_behind_close(tmp_path, tools) -> None:
 
 @pytest.mark.parametrize("call", ["write", "flush"])
 async def test_a_call_behind_close(tmp_path, tools, call: str) -> None:
-    """A thread that comes too late notes nothing as durable of what ``close`` has thrown away."""
+    """A thread of a cancelled call that runs after ``close`` records nothing as durable."""
     stream = tools.shop(1)
     batch = Batch(tuple(stream.slices()))
     sink = JournalSink(tmp_path)
@@ -301,7 +301,7 @@ async def test_a_call_behind_close(tmp_path, tools, call: str) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 async def test_a_close_that_is_cancelled(tmp_path, tools, rounds: int) -> None:
-    """Before its thread begins or later: the journal is released, and another may write it."""
+    """A ``close`` that is cancelled at any time releases the journal for another writer."""
     stream = tools.shop(1)
     sink = JournalSink(tmp_path)
     await sink.open(SinkContext("journal", stream.position))

@@ -1,4 +1,4 @@
-"""Prepared transactions in a journal: identified by xid and PREPARE LSN, kept until they are decided, and no longer."""
+"""Prepared transactions in a journal are identified by xid and PREPARE LSN, and kept until they are decided."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def table(stream) -> Table:
 
 
 async def changes(folder, tools):
-    """Every change in the journal."""
+    """Return every change in the journal."""
     reader = JournalReader(folder)
     return tools.changes_of(tools.flat(await tools.read(reader, LSN(0), reader.end().lsn)))
 
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_a_gid_used_again(tmp_path, tools, stream, table, together) -> None:
-    """The second transaction of a name keeps its rows, also if the first was decided since the last flush."""
+    """The second transaction of a gid keeps its rows, even if the first was decided since the last flush."""
     stream.prepare("x", table.insert("1"))
     if not together:
         await tools.write(tmp_path, stream.position, stream.slices())
@@ -51,7 +51,7 @@ async def test_a_gid_used_again(tmp_path, tools, stream, table, together) -> Non
 
 
 class KeepingFiles(LocalStore):
-    """Deletes nothing."""
+    """A store that deletes nothing."""
 
     def delete(self, name: str) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
@@ -59,7 +59,7 @@ class KeepingFiles(LocalStore):
 
 @pytest.mark.parametrize("end", ["commit_prepared", "rollback_prepared"])
 async def test_files_that_were_left(tmp_path, tools, stream, table, end) -> None:
-    """Files that could not be deleted are nobody's rows, and go with the next start."""
+    """Files that could not be deleted are ignored, and deleted by the next start."""
     stream.prepare("x", table.insert("1"))
     await tools.write(tmp_path, stream.position, stream.slices())
     getattr(stream, end)("x")
@@ -76,7 +76,7 @@ async def test_files_that_were_left(tmp_path, tools, stream, table, end) -> None
 
 
 async def test_two_of_one_xid(tmp_path, tools, stream, table) -> None:
-    """An xid comes again after four billion others: the one that was prepared last is meant."""
+    """If an xid comes again after four billion others, an outcome belongs to the later PREPARE."""
     stream.prepare("old", table.insert("1"))
     stream._xid -= 1
     stream.prepare("new", table.insert("2"))
@@ -87,7 +87,7 @@ async def test_two_of_one_xid(tmp_path, tools, stream, table) -> None:
 
 
 async def test_a_new_slot_sends_it_again(tmp_path, tools, stream, table) -> None:
-    """A slot that was made later sends the whole transaction when it commits: what was kept of it is not added."""
+    """A new slot sends the whole transaction when it commits, and the kept rows are not added."""
     stream.prepare("x", table.insert("1"))
     await tools.write(tmp_path, stream.position, stream.slices())
     stream.commit_prepared("x")
@@ -100,7 +100,7 @@ async def test_a_new_slot_sends_it_again(tmp_path, tools, stream, table) -> None
 
 
 async def test_what_another_slot_kept(tmp_path, tools, stream, table) -> None:
-    """With a new slot nothing that an older one sent is decided any more."""
+    """After a change of the slot, no outcome decides a transaction that the old slot sent."""
     stream.prepare("x", table.insert("1"))
     await tools.write(tmp_path, stream.position, stream.slices())
     sink = tools.sink(tmp_path)

@@ -1,4 +1,4 @@
-"""Readers of a journal: they follow its writer, find what is damaged or missing, and begin anywhere."""
+"""Readers follow the writer, find damage and missing files, and begin anywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiorepl.transactions.slices import Slice
 
 
 async def test_follow_waits_for_the_writer(tmp_path, tools) -> None:
-    """What a writer of this process publishes comes at once to those who follow."""
+    """Followers receive at once what a writer of this process publishes."""
     stream = tools.shop(1)
     sink = JournalSink(tmp_path)
     await sink.open(SinkContext("journal", stream.position))
@@ -38,7 +38,7 @@ async def test_follow_waits_for_the_writer(tmp_path, tools) -> None:
 
 
 async def test_follow_looks_for_other_processes(tmp_path, tools) -> None:
-    """A segment that nobody announced is found by looking."""
+    """Followers find the segments of other processes by polling."""
     stream = tools.shop(1)
     await tools.write(tmp_path / "other", stream.position, stream.slices())
     await tools.write(tmp_path / "here", stream.position)
@@ -53,7 +53,7 @@ async def test_follow_looks_for_other_processes(tmp_path, tools) -> None:
 
 
 async def test_follow_comes_to_the_end(tmp_path, tools) -> None:
-    """WAL with nothing in it for us, behind the last transaction of a segment, is told of, also to who begins there."""
+    """Followers receive the end of WAL without published changes, even if they begin there."""
     stream = tools.shop(1)
     slices = stream.slices()
     end = LSN(stream.lsn + 0x100)
@@ -67,7 +67,7 @@ async def test_follow_comes_to_the_end(tmp_path, tools) -> None:
 
 @pytest.mark.parametrize("block_bytes", [1, 60, 200])
 async def test_follow_from_the_middle(tmp_path, tools, block_bytes: int) -> None:
-    """A reader that stands anywhere within a segment gets just what is behind it."""
+    """A reader that begins anywhere within a segment gets exactly what comes after."""
     stream = tools.shop()
     slices = stream.slices()
     await tools.write(tmp_path, stream.position, slices, block_bytes=block_bytes)
@@ -79,7 +79,7 @@ async def test_follow_from_the_middle(tmp_path, tools, block_bytes: int) -> None
 
 @pytest.mark.parametrize("part", ["segment", "index"])
 async def test_damage_is_found(tmp_path, tools, part: str) -> None:
-    """A flipped bit is reported with the name of the file, and where in it."""
+    """A flipped bit is reported with the name of the file, and the place in it."""
     stream = tools.shop()
     await tools.write(tmp_path, stream.position, stream.slices(), block_bytes=200)
     (path,) = tmp_path.glob(f"*.{part}")
@@ -99,7 +99,7 @@ async def test_damage_is_found(tmp_path, tools, part: str) -> None:
 
 
 async def test_missing_segment_is_found(tmp_path, tools) -> None:
-    """Every index names the end of the one before, so a hole in the middle cannot be read over."""
+    """A missing segment is found, because every index names the end of the previous segment."""
     stream = tools.shop()
     slices = stream.slices()
     batches = [[part] for part in slices]
@@ -114,6 +114,6 @@ async def test_missing_segment_is_found(tmp_path, tools) -> None:
 
 
 async def test_no_journal(tmp_path) -> None:
-    """A folder that is no journal is said to be none."""
+    """A folder that is no journal is an error that says so."""
     with pytest.raises(JournalError, match="no journal"):
         await anext(JournalReader(tmp_path).follow())

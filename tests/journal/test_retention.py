@@ -1,4 +1,4 @@
-"""What is retained of a journal: what a consumer needs, always; and of the rest as much as was asked for."""
+"""Retention keeps what consumers need, and of the rest as much as was configured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = 2_000_000_000.0
 
 @pytest.fixture
 def journal(journal, monkeypatch):
-    """Five segments of the same size, an hour apart; the last an hour ago. A consumer has passed four."""
+    """A journal of five segments of one size, an hour apart; the last is an hour old. A consumer has passed four."""
     folder, stream = journal
     for hours, segment in enumerate(reversed(JournalReader(folder).segments()), 1):
         os.utime(folder / f"{segment.name}.segment", times=(NOW - 3600 * hours,) * 2)
@@ -36,7 +36,7 @@ def journal(journal, monkeypatch):
     ],
 )
 async def test_what_is_left(journal, retention, left) -> None:
-    """What exceeds either limit goes, the oldest first; the newest segment stays whatever is asked."""
+    """Segments that exceed a limit are deleted, the oldest first; the newest segment stays."""
     folder, _ = journal
     before = JournalReader(folder).segments()
     gone = prune(folder, retention=retention)
@@ -46,7 +46,7 @@ async def test_what_is_left(journal, retention, left) -> None:
 
 @pytest.mark.parametrize("kept", [1, 2, 3, 4])
 async def test_bytes(journal, kept) -> None:
-    """As many of the newest segments as fit."""
+    """The newest segments that fit stay."""
     folder, _ = journal
     sizes = [path.stat().st_size for path in sorted(folder.glob("*.segment"))]
     prune(folder, retention=Retention(max_bytes=sum(sizes[-kept:])))
@@ -56,7 +56,7 @@ async def test_bytes(journal, kept) -> None:
 
 @pytest.mark.parametrize("retention", [Retention(max_age_seconds=0), Retention(max_bytes=0)])
 async def test_what_a_consumer_needs(journal, retention) -> None:
-    """Is kept, however old and large; and all of it where nobody is registered."""
+    """Segments that a consumer needs stay, however old and large; without consumers all stay."""
     folder, stream = journal
     Cursors(folder).advance("slow", stream.position.at(stream.ends[0]))
     prune(folder, retention=retention)
@@ -77,12 +77,12 @@ async def test_what_a_consumer_needs(journal, retention) -> None:
     ],
 )
 def test_as_text(text, expected) -> None:
-    """In a file."""
+    """A retention in a file has a unit."""
     assert expected == Retention.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "7", "30m", "1d 2h", "5g", "-1d", "for ever", "1.5d"])
 def test_other_text(text) -> None:
-    """Is refused; of 30m nobody knows whether these are minutes."""
+    """Other text is rejected; ``30m`` could mean minutes or months."""
     with pytest.raises(ConfigurationError, match="retention"):
         Retention.parse(text)

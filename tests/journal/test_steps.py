@@ -1,4 +1,4 @@
-"""One failure, or one cancellation, at each single step of writing a journal: nothing is lost, and nothing is there twice."""
+"""One failure or cancellation at any step of writing loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from aiorepl.testing.stream import Stream
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch) -> None:
-    """Nothing here loses power, and a hundred journals take long to fsync."""
+    """Skip fsync, because a hundred journals take long and nothing loses power."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def transactions() -> Stream:
-    """Plain and prepared transactions, some larger than a batch, with a gid that is used again at once."""
+    """Return plain and prepared transactions, some larger than a batch; a gid is reused at once."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("note"))
 
@@ -46,13 +46,13 @@ def transactions() -> Stream:
 
 
 def batches(stream: Stream) -> list[Batch]:
-    """What the engine gives a sink: a few slices at a time."""
+    """Return batches of a few slices, as the engine makes them."""
     slices = stream.again(5)
     return [Batch(tuple(slices[start : start + 3])) for start in range(0, len(slices), 3)]
 
 
 class Failing(LocalStore):
-    """Has no room, once, at the step of this number."""
+    """A store whose step of this number fails once with a full disk."""
 
     def __init__(self, path, at: int) -> None:
         super().__init__(path)
@@ -65,7 +65,7 @@ class Failing(LocalStore):
 
 
 class Waiting(LocalStore):
-    """Waits at the step of this number until the test lets it go on."""
+    """A store whose step of this number waits for the test."""
 
     def __init__(self, path, at: int) -> None:
         super().__init__(path)
@@ -86,7 +86,7 @@ def opened(folder, store) -> JournalSink:
 
 
 async def insist(call, *arguments) -> None:
-    """Call again after a refusal that passes, as the engine does."""
+    """Repeat a call after a transient error, as the engine does."""
     try:
         await call(*arguments)
     except TransientError:
@@ -94,7 +94,7 @@ async def insist(call, *arguments) -> None:
 
 
 async def everything(folder, tools) -> None:
-    """Verify that the journal has all of it, once, and after another start keeps what is not decided and nothing else."""
+    """Check that the journal has everything once, and after another start keeps exactly the undecided transactions."""
     stream = transactions()
     assert await tools.write(folder, stream.position) is not None
     stream.slices()
@@ -107,7 +107,7 @@ async def everything(folder, tools) -> None:
 
 @pytest.mark.parametrize(("flushes", "restarts"), [(1, False), (3, False), (3, True)])
 async def test_no_room_once(tmp_path, tools, flushes: int, restarts: bool) -> None:
-    """The same call made again goes on where it was; so does another writer, given what is not durable again."""
+    """The repeated call continues, and so does another writer that gets what is not durable again."""
     stream, at = transactions(), 0
     stream.slices()
     while True:
@@ -145,7 +145,7 @@ async def test_no_room_once(tmp_path, tools, flushes: int, restarts: bool) -> No
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_cancelled_once(tmp_path, tools, restarts: bool) -> None:
-    """A call that is cancelled at any step leaves a writer that can be called again, and a journal that can be reopened."""
+    """After a cancellation at any step the writer can be called again, and the journal can be reopened."""
     stream, at = transactions(), 0
     stream.slices()
     context = SinkContext("journal", stream.position)
@@ -157,7 +157,7 @@ async def test_cancelled_once(tmp_path, tools, restarts: bool) -> None:
         there = asyncio.create_task(store.there.wait())
 
         async def call(function, *arguments, store=store, there=there) -> bool:
-            """Whether the call came to its end."""
+            """Make a call, and return whether it has ended."""
             task = asyncio.create_task(function(*arguments))
             await asyncio.wait((task, there), return_when=asyncio.FIRST_COMPLETED)
             if not there.done() or store.go_on.is_set():
@@ -169,7 +169,7 @@ async def test_cancelled_once(tmp_path, tools, restarts: bool) -> None:
             return False
 
         async def again(number: int, folder=folder) -> JournalSink:
-            """Another writer, which is given everything from the beginning up to a batch."""
+            """Open another writer, and write everything up to a batch."""
             reopened = opened(folder, LocalStore(folder))
             await reopened.open(context)
             for batch in batches(stream)[:number]:
@@ -199,7 +199,7 @@ async def test_cancelled_once(tmp_path, tools, restarts: bool) -> None:
 
 
 async def test_no_room_for_a_cursor(journal) -> None:
-    """A cursor that cannot be written stays where it was, at every step, and moves when it is moved again."""
+    """A cursor that cannot be written keeps its position at every step, and moves with the next call."""
     folder, stream = journal
     first, later = (stream.position.at(end) for end in (stream.ends[0], stream.ends[2]))
     at = 0
