@@ -185,6 +185,7 @@ def test_a_message_that_is_not_transactional(int_wire, shape):
     assert [(0x10, [0], True, 0x20), (None, [0], True, 0x30), (0x40, [0], True, 0x50)] == shape(slices)
     (message,) = slices[1].changes
     assert (None, False, "ping") == (message.transaction, message.transactional, message.prefix)
+    assert len(ALONE) < slices[1].size
 
 
 def test_a_message_in_the_midst_of_a_transaction(int_wire, shape):

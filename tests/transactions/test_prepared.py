@@ -214,6 +214,7 @@ def test_delivered_when_prepared(wired, say, told, prepared):
 
     assert [(5, 0x18, ["a", "b"]), (6, 0x28, ["c"])] == told(rows)
     assert [(5, 0x38, []), (6, 0x48, [])] == told(ends)
+    assert [0, 0] == [part.size for part in ends]
     assert [0x10, 0x20, 0x30, 0x48] == [part.transaction.commit_lsn for part in rows + ends if part.last]
     assert all(part.transaction.prepared for part in rows + ends)
     assert ["g", "h", "g", "h"] == [part.transaction.gid for part in rows + ends if part.last]
@@ -254,3 +255,22 @@ def test_known_and_sent_again(wired, say, told, prepared):
     assert [(5, 0x38, [])] == told([part for part in slices if part.changes or part.last])
     assert slices[-1].transaction.prepared
     assert ["Prepare", "CommitPrepared"] == [name.removeprefix("Stream") for name, _ in marks(slices)]
+
+
+@pytest.mark.parametrize("deliver_prepared", [False, True])
+def test_a_rollback_that_is_known(wired, say, prepared, deliver_prepared):
+    """A known ROLLBACK PREPARED that is sent again ends nothing, but releases its transaction."""
+    wire = wired(deliver_prepared=deliver_prepared, resume=ReplayFilter(LSN(0x48)), begins=LSN(8))
+
+    slices = wire.feed(prepared("g", 5, 0x10, "a"), say.rollback_prepared("g", 5, 0x40, 0x10))
+
+    assert [None, None] == [part.end_lsn for part in slices]
+    assert ["Prepare", "RollbackPrepared"] == [name.removeprefix("Stream") for name, _ in marks(slices)]
+    assert 0 == len(wire.in_progress)
+
+
+def test_a_prepare_where_the_stream_begins(wired, told, prepared):
+    """A PREPARE whose record begins where the stream does is delivered at once."""
+    wire = wired(deliver_prepared=True, resume=ReplayFilter(LSN(0x10)))
+
+    assert [(5, 0x18, ["a"])] == told(wire.feed(prepared("g", 5, 0x10, "a")))
