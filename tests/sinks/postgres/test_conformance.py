@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,20 +16,6 @@ from aiorepl_sinks.postgres import PostgresSink
 from aiorepl_sinks.postgres.identifiers import quoted
 
 POISON = "a poisoned note"
-SETTINGS = {"TimeZone": "UTC", "extra_float_digits": "3"}
-
-
-def aside(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run in a loop of its own, whatever runs here."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
-
-
-async def execute(dsn: str, *statements: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    for statement in statements:
-        await connection.execute(statement)
-    await connection.close()
 
 
 class Mirroring(MirrorConformance):
@@ -44,9 +28,10 @@ class Mirroring(MirrorConformance):
     answer = b"COMMIT\0"
 
     @pytest.fixture(autouse=True)
-    def target(self, database: str, server: Any, lossy: Callable[..., LossyProxy]) -> None:
+    def target(self, database: str, server: Any, superuser: Any, lossy: Callable[..., LossyProxy]) -> None:
         """A database with the kit's tables, and a proxy in front of it."""
         self.dsn = database
+        self.superuser = superuser
         parts = urlsplit(database)
         self.proxy = lossy((parts.hostname, parts.port), answer=self.answer)
         user = parts.netloc.rpartition("@")[0]
@@ -55,13 +40,20 @@ class Mirroring(MirrorConformance):
         self.by_proxy = parts._replace(**plain).geturl()
         self.admin = server.dsn
         self.name = database.rpartition("/")[2]
-        aside(
-            execute(
-                database,
-                *(table.ddl for table in TABLES),
-                f"ALTER TABLE items ADD CONSTRAINT no_poison CHECK (note <> '{POISON}')",
-            )
+        self.execute(
+            database,
+            *(table.ddl for table in TABLES),
+            f"ALTER TABLE items ADD CONSTRAINT no_poison CHECK (note <> '{POISON}')",
         )
+
+    def execute(self, dsn: str, *statements: str) -> None:
+        """Run each statement in its own transaction."""
+
+        async def execute(connection: asyncpg.Connection) -> None:
+            for statement in statements:
+                await connection.execute(statement)
+
+        self.superuser.run(dsn, execute)
 
     def make_sink(self) -> PostgresSink:
         return PostgresSink(self.by_proxy, **self.options)
@@ -70,27 +62,26 @@ class Mirroring(MirrorConformance):
         """The target commits, and its answer is lost."""
         return self.proxy.losing()
 
-    async def rows(self, table: Table) -> Sequence[Mapping[str, Any]]:
-        connection = await asyncpg.connect(self.dsn, server_settings=SETTINGS)
-        try:
-            columns = ", ".join(f"{quoted(name)}::text" for name, _, _ in table.columns)
+    def rows(self, table: Table) -> Sequence[Mapping[str, Any]]:
+        columns = ", ".join(f"{quoted(name)}::text" for name, _, _ in table.columns)
+
+        async def rows(connection: asyncpg.Connection) -> list[dict[str, Any]]:
+            await connection.execute("SET TimeZone = 'UTC'; SET extra_float_digits = 3")
             return [dict(row) for row in await connection.fetch(f"SELECT {columns} FROM {table}")]
-        finally:
-            await connection.close()
+
+        return self.superuser.run(self.dsn, rows)
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        aside(
-            execute(
-                self.admin,
-                f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS false',
-                f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{self.name}'",
-            )
+        self.execute(
+            self.admin,
+            f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS false',
+            f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{self.name}'",
         )
         try:
             yield
         finally:
-            aside(execute(self.admin, f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS true'))
+            self.execute(self.admin, f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS true')
 
 
 class TestUpsert(Mirroring):
