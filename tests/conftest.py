@@ -34,6 +34,8 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.source.feedback import schedule
 from aiorepl.testing import EmbeddedServer
 
+pytest_plugins = ["tests.forked"]
+
 # The same examples every time, and as long as they take: what fails here fails everywhere. New ones are looked for with
 # --hypothesis-profile=search.
 settings.register_profile("search", deadline=None, print_blob=True)

@@ -7,9 +7,8 @@ import contextlib
 import json
 import random
 import signal
-import sys
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import asyncpg
 import pytest
@@ -81,15 +80,15 @@ class Load:
 class Worker:
     """The process to kill, restarted on the same slot and files."""
 
-    def __init__(self, dsn: str, slot: str, folder: Path, journal: Path | None) -> None:
+    def __init__(self, fork_server: Any, dsn: str, slot: str, folder: Path, journal: Path | None) -> None:
+        self._fork_server = fork_server
         self.files = folder / "files"
         self._arguments = (dsn, slot, str(self.files), "-" if journal is None else str(journal))
 
     async def start(self, moment: str = "-", passes: int = 0) -> asyncio.subprocess.Process:
         """Start the process; it kills itself at ``moment``, if one is given."""
         await self._free()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
+        process = await self._fork_server.start(
             WORKER,
             *self._arguments,
             moment,
@@ -150,11 +149,11 @@ async def create_slot(dsn: str, slot: str) -> None:
 
 
 @pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journaled"])
-async def test_killed_at_random(database, slot_name, tmp_path, journaled):
+async def test_killed_at_random(fork_server, database, slot_name, tmp_path, journaled):
     """The pipeline is killed five times under load, at random moments."""
     chance = random.Random(5)
     await create_slot(database, slot_name)
-    worker = Worker(database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
+    worker = Worker(fork_server, database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
     async with Load(database) as load:
         for _ in range(5):
             process = await worker.start()
@@ -169,10 +168,10 @@ async def test_killed_at_random(database, slot_name, tmp_path, journaled):
 
 
 @pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journaled"])
-async def test_killed_at_named_moments(database, slot_name, tmp_path, journaled):
+async def test_killed_at_named_moments(fork_server, database, slot_name, tmp_path, journaled):
     """The pipeline is killed in the middle of a line, and before and after each step from a write to its confirmation."""
     await create_slot(database, slot_name)
-    worker = Worker(database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
+    worker = Worker(fork_server, database, slot_name, tmp_path, tmp_path / "journal" if journaled else None)
     async with Load(database) as load:
         for moment in MOMENTS:
             process = await worker.start(moment, passes=2)

@@ -110,11 +110,11 @@ def processes():
 
 
 @pytest.fixture
-async def start(processes):
+async def start(processes, fork_server):
     """Start the command; what still runs when the test ends is killed."""
 
     async def start(*arguments: str, **environment: str) -> Running:
-        process = await asyncio.create_subprocess_exec(
+        process = await fork_server.start(
             COMMAND,
             *arguments,
             stdout=asyncio.subprocess.PIPE,

@@ -8,11 +8,12 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-COMMAND = (sys.executable, "-c", "from aiorepl.cli import main; main()", "--verbose", "run")
+COMMAND = (Path(sys.executable).with_name("aiorepl"), "--verbose", "run")
 DEADLINE = 90.0
 
 JOURNAL = """
@@ -45,7 +46,8 @@ kinds = ["delete"]
 class Deployment:
     """A published table ``items``, and a folder with ``aiorepl.toml`` in which the command is run."""
 
-    def __init__(self, folder, connection, slot):
+    def __init__(self, fork_server, folder, connection, slot):
+        self.fork_server = fork_server
         self.folder = folder
         self.connection = connection
         self.slot = slot
@@ -54,7 +56,7 @@ class Deployment:
     async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """The command, once it streams."""
         environment = {"SECRETS": str(self.folder), "SLOT": self.slot}
-        process = await asyncio.create_subprocess_exec(
+        process = await self.fork_server.start(
             *COMMAND, cwd=self.folder, env=environment, stderr=asyncio.subprocess.PIPE
         )
         try:
@@ -105,14 +107,14 @@ class Deployment:
 
 
 @pytest.fixture
-async def deployment(database, slot_name, tmp_path) -> AsyncIterator[Deployment]:
+async def deployment(fork_server, database, slot_name, tmp_path) -> AsyncIterator[Deployment]:
     """One with a row in its table."""
     connection = await asyncpg.connect(database)
     await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
     await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
     await connection.execute("INSERT INTO items VALUES (0)")
     (tmp_path / "dsn").write_text(database + "\n")
-    yield Deployment(tmp_path, connection, slot_name)
+    yield Deployment(fork_server, tmp_path, connection, slot_name)
     await connection.close()
 
 
@@ -147,7 +149,7 @@ async def test_run_stop_and_go_on(deployment, journal):
 async def test_check_connects_to_nothing(deployment):
     """A file in order is said to be so, and neither slot nor folder has been made."""
     (deployment.folder / "aiorepl.toml").write_text(FILE + JOURNAL)
-    process = await asyncio.create_subprocess_exec(
+    process = await deployment.fork_server.start(
         *COMMAND,
         "--check",
         cwd=deployment.folder,

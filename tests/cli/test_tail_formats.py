@@ -75,7 +75,7 @@ async def test_prepared_transactions(run, published, name):
 @pytest.mark.parametrize(
     ("environment", "coloured"), [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)]
 )
-async def test_colour(published, processes, environment, coloured):
+async def test_colour(fork_server, published, processes, environment, coloured):
     """On a terminal, unless NO_COLOR asks for none."""
     try:
         terminal, end = pty.openpty()
@@ -88,7 +88,7 @@ async def test_colour(published, processes, environment, coloured):
         for name, value in os.environ.items()
         if not name.startswith(("PG", "AIOREPL", "NO_COLOR"))
     }
-    process = await asyncio.create_subprocess_exec(
+    process = await fork_server.start(
         *(COMMAND, "tail", *published.flags, "--until", "now", "--format", "pretty"),
         stdout=end,
         stdin=asyncio.subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -254,14 +253,14 @@ async def somebody_waits(client):
         await asyncio.sleep(0.02)
 
 
-async def test_listed(walsender, database, slot_name, version):
+async def test_listed(fork_server, walsender, database, slot_name, version):
     """``aiorepl slots`` shows the columns that this server has for a slot."""
     await walsender.create_slot(slot_name, two_phase=version >= 15)
     program = Path(sys.executable).with_name("aiorepl")
-    listed = await asyncio.to_thread(
-        subprocess.run, [program, "slots", "--dsn", database], capture_output=True, text=True, check=True
-    )
-    head, *rows = listed.stdout.splitlines()
+    process = await fork_server.start(program, "slots", "--dsn", database, stdout=asyncio.subprocess.PIPE)
+    listed, _ = await process.communicate()
+    assert 0 == process.returncode
+    head, *rows = listed.decode().splitlines()
     (row,) = [row for row in rows if row.startswith(slot_name + " ")]
 
     assert ["slot", "database", "plugin", "active", "temporary", "confirmed"] == head.split()[:6]

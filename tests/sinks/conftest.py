@@ -66,7 +66,8 @@ def new_source() -> Callable[[], Source]:
 class Database:
     """A database with a table ``items``, a publication ``p`` of all tables and a slot; ``run`` is ``aiorepl run``."""
 
-    def __init__(self, dsn: str, slot: str, folder: Path) -> None:
+    def __init__(self, dsn: str, slot: str, folder: Path, fork_server: Any) -> None:
+        self._fork_server = fork_server
         self.dsn = dsn
         self.slot = slot
         self.folder = folder
@@ -98,7 +99,7 @@ class Database:
             f'[[sinks]]\nname = "sink"\n{values}'
         )
         command = Path(sys.executable).with_name("aiorepl")
-        return await asyncio.create_subprocess_exec(command, "run", path, stderr=asyncio.subprocess.DEVNULL)
+        return await self._fork_server.start(command, "run", path, stderr=asyncio.subprocess.DEVNULL)
 
     async def killed(self, process: asyncio.subprocess.Process) -> None:
         """Kill the process, and wait until the server has noticed: it may hold the slot for a moment longer."""
@@ -129,9 +130,9 @@ class Database:
 
 
 @pytest.fixture
-async def items(database: str, slot_name: str, tmp_path: Path) -> Database:
+async def items(database: str, slot_name: str, tmp_path: Path, fork_server: Any) -> Database:
     """A published table."""
-    found = Database(database, slot_name, tmp_path)
+    found = Database(database, slot_name, tmp_path, fork_server)
     await found.execute(
         "CREATE TABLE items (id int PRIMARY KEY, note text)",
         "CREATE PUBLICATION p FOR ALL TABLES",

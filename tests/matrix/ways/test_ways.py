@@ -40,7 +40,7 @@ async def test_origins(stage, origin_way):
     assert wanted == await stage.read(origin_way)
 
 
-async def test_tail(stage, tail_way):
+async def test_tail(fork_server, stage, tail_way):
     """``aiorepl tail`` prints just these lines."""
     source = stage.source(tail_way)
     given = {
@@ -57,7 +57,7 @@ async def test_tail(stage, tail_way):
         f"--{name}" for name in ("binary", "two-phase", "messages") if getattr(source, name.replace("-", "_"))
     ]
     program = Path(sys.executable).with_name("aiorepl")
-    process = await asyncio.create_subprocess_exec(program, "tail", *flags, stdout=asyncio.subprocess.PIPE)
+    process = await fork_server.start(program, "tail", *flags, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
 
     assert 0 == process.returncode

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sys
 from pathlib import Path
 
 import asyncpg
@@ -55,21 +54,21 @@ class Load:
 
 
 @pytest.mark.parametrize("transactions", ["batch", "source"])
-async def test_killed_at_random(pair, transactions):
+async def test_killed_at_random(pair, transactions, fork_server):
     """SIGKILL under load, many times, wherever it is."""
     await pair.both(LOG)
     await pair.slotted()
     chance = random.Random(3)
     async with Load(pair.source_dsn):
         for _ in range(8):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
+            process = await fork_server.start(
                 WORKER,
                 pair.source_dsn,
                 pair.slot,
                 pair.target_dsn,
                 transactions,
                 stdout=asyncio.subprocess.PIPE,
+                imports=["aiorepl_sinks.postgres"],
             )
             assert b"started\n" == await process.stdout.readline()
             await asyncio.sleep(chance.uniform(0, 0.4))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
+from asyncio.subprocess import DEVNULL
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 WORKER = Path(__file__).with_name("worker.py")
 LARGE = Path(__file__).with_name("large.py")
+IMPORTS = ["aiorepl_sinks.s3"]
 
 
 def stream():
@@ -34,7 +35,7 @@ EXPECTED = {
 class Life:
     """A process that can be killed from the layer between it and the server."""
 
-    def __init__(self, bucket, layer, seed: int) -> None:
+    def __init__(self, fork_server, bucket, layer, seed: int) -> None:
         options = {
             "url": bucket.url,
             "endpoint": layer.endpoint,
@@ -45,8 +46,7 @@ class Life:
             "memory_bytes": 10_000,
             "spill_bytes": 60_000,
         }
-        command = [sys.executable, str(WORKER), json.dumps(options), str(seed)]
-        self.process = subprocess.Popen(command)
+        self.process = fork_server.popen(WORKER, json.dumps(options), seed, imports=IMPORTS)
 
     def kill(self) -> None:
         """It does nothing any more when this returns."""
@@ -71,7 +71,7 @@ def once(read, bucket, names) -> set[tuple[str, int]]:
     [("writers/", 1), ("writers/", 2), ("writers/", 3), ("manifest/", 1), ("manifest/", 2), ("manifest/", 3)]
     + [("schema", nth) for nth in (1, 2, 3, 8)],
 )
-def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
+def test_killed_at_a_write(fork_server, bucket, layer, read, path, nth, lost):
     """No event is visible twice at any time; the next process completes the stream."""
     lives: list[Life] = []
 
@@ -81,7 +81,7 @@ def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
     passing = read.Fault("PUT", path, times=nth - 1)
     deadly = read.Fault("PUT", path, lost=lost, meanwhile=kill)
     layer.faults += [passing, deadly]
-    lives.append(Life(bucket, layer, seed=20 + nth))
+    lives.append(Life(fork_server, bucket, layer, seed=20 + nth))
     assert lives[0].wait() == -9
     assert deadly.hits == 1
 
@@ -89,14 +89,14 @@ def test_killed_at_a_write(bucket, layer, read, path, nth, lost):
         assert once(read, bucket, names) <= EXPECTED
 
     layer.faults.clear()
-    assert Life(bucket, layer, seed=100 + nth).wait() == 0
+    assert Life(fork_server, bucket, layer, seed=100 + nth).wait() == 0
     for names in (read.listed(bucket), read.data(bucket)):
         assert once(read, bucket, names) == EXPECTED
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("method", "path"), [("PUT", "partNumber=3&"), ("POST", "uploadId=")])
-def test_killed_in_the_middle_of_an_upload(bucket, layer, read, monkeypatch, method, path, lost):
+def test_killed_in_the_middle_of_an_upload(fork_server, bucket, layer, read, monkeypatch, method, path, lost):
     """The next process aborts the parts of this upload, and of no other."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", layer.endpoint)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -105,8 +105,11 @@ def test_killed_in_the_middle_of_an_upload(bucket, layer, read, monkeypatch, met
     others = ["some/prefix-2/schema=public/x.jsonl", "some/prefix/schema=public/table=t0/x.jsonl"]
     for key in others:
         bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
-    command = [sys.executable, LARGE, bucket.url, "jsonl", "1", "12000", "compression=none"]
-    lives: list[subprocess.Popen] = []
+    lives: list[Any] = []
+
+    def live() -> Any:
+        arguments = ("jsonl", 1, 12_000, "compression=none")
+        return fork_server.popen(LARGE, bucket.url, *arguments, stdout=DEVNULL, imports=IMPORTS)
 
     def kill() -> None:
         lives[0].kill()
@@ -114,14 +117,14 @@ def test_killed_in_the_middle_of_an_upload(bucket, layer, read, monkeypatch, met
 
     deadly = read.Fault(method, path, lost=lost, meanwhile=kill)
     layer.faults.append(deadly)
-    lives.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    lives.append(live())
     assert lives[0].wait(60) == -9
     assert deadly.hits == 1
     completed = method == "POST" and lost
     assert len(bucket.uploads()) == len(others) + (not completed)
     assert read.listed(bucket) == []
 
-    assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+    assert live().wait(60) == 0
     assert sorted(upload["Key"] for upload in bucket.uploads()) == others
     (name,) = read.listed(bucket)
     # S3Proxy keeps an object for each upload, too.
@@ -129,7 +132,7 @@ def test_killed_in_the_middle_of_an_upload(bucket, layer, read, monkeypatch, met
     assert [event["ordinal"] for event in read.lines(bucket, [name])] == list(range(12_000))
 
 
-def test_readers_beside_the_writer(bucket, layer, read):
+def test_readers_beside_the_writer(fork_server, bucket, layer, read):
     """Who reads the manifest again and again sees more of whole transactions each time, and nothing twice."""
     wholes: list[set[tuple[str, int]]] = [set()]
     for part in stream().again():
@@ -158,9 +161,9 @@ def test_readers_beside_the_writer(bucket, layer, read):
             read.Fault("PUT", "manifest/", times=3),
             read.Fault("PUT", "manifest/", meanwhile=kill),
         ]
-        lives.append(Life(bucket, layer, seed=7))
+        lives.append(Life(fork_server, bucket, layer, seed=7))
         assert lives[0].wait() == -9
-        assert Life(bucket, layer, seed=8).wait() == 0
+        assert Life(fork_server, bucket, layer, seed=8).wait() == 0
     finally:
         ended.set()
         thread.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -117,7 +116,7 @@ async def test_several_batches_at_once(database, slot_name, sql, receiver):
 
 
 @pytest.mark.parametrize("body", ["event", "json"])
-async def test_killed_between_requests(database, slot_name, sql, receiver, body):
+async def test_killed_between_requests(database, slot_name, sql, receiver, body, fork_server):
     """Nothing is lost; an event sent again is the same, and in a request of its own has the same name."""
 
     async def start():
@@ -126,8 +125,9 @@ async def test_killed_between_requests(database, slot_name, sql, receiver, body)
                 "SELECT active FROM pg_replication_slots WHERE slot_name = $1", slot_name
             ):
                 await asyncio.sleep(0.01)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, Path(__file__).with_name("worker.py"), database, slot_name, receiver.url, body),
+        process = await fork_server.start(
+            *(Path(__file__).with_name("worker.py"), database, slot_name, receiver.url, body),
+            imports=["aiorepl_sinks.webhook"],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
