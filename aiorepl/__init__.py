@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         Truncate,
         Update,
     )
-    from aiorepl.transactions.lazy_changes import TableRows
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
     from aiorepl.transactions.transaction import SnapshotChunk, Transaction
@@ -102,7 +101,6 @@ _NAMES = {
         "Truncate",
         "Update",
     ),
-    "aiorepl.transactions.lazy_changes": ("TableRows",),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.slices": ("Slice",),
     "aiorepl.transactions.transaction": ("SnapshotChunk", "Transaction"),
@@ -115,8 +113,8 @@ __all__ = [  # noqa: RUF022 - by theme
     "ReplicationStream",
     "ReplicationTransaction",
     "Pipeline",
-    "SnapshotOptions",
     "PipelineStatistics",
+    "SnapshotOptions",
     "Source",
     "BatchPolicy",
     "RetryPolicy",
@@ -132,7 +130,6 @@ __all__ = [  # noqa: RUF022 - by theme
     "Slice",
     "Transaction",
     "SnapshotChunk",
-    "TableRows",
     "Change",
     "RowChange",
     "Insert",

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from aiorepl.cancellation import cancel_and_wait
 from aiorepl.pipeline.pipeline import Pipeline
 
 _T = TypeVar("_T")
@@ -77,12 +78,14 @@ def _exit_after(seconds: float) -> None:
     timer.start()
 
 
-async def run_pipeline(pipeline: Pipeline) -> bool:
+async def run_pipeline(pipeline: Pipeline, beside: Coroutine[Any, Any, None] | None = None) -> bool:
     """Run a pipeline. The first SIGINT or SIGTERM stops it and flushes its sinks; the second one cancels it.
 
+    :param beside: runs until the pipeline ends.
     :returns: whether a signal ended it.
     """
     work = asyncio.create_task(pipeline.run())
+    tasks = [] if beside is None else [asyncio.create_task(beside)]
     signalled = False
 
     def stop() -> None:
@@ -99,4 +102,6 @@ async def run_pipeline(pipeline: Pipeline) -> bool:
         except asyncio.CancelledError:
             if not signalled:
                 raise
+        finally:
+            await cancel_and_wait(*tasks)
     return signalled

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
+if TYPE_CHECKING:
+    from aiorepl.cli.pipeline_file import PipelineFile
+
 _log = logging.getLogger("aiorepl.run")
+
+_LOOK_SECONDS: Final = 1.0
 
 
 @click.command(short_help="Run the pipeline that a TOML file describes.")
@@ -42,4 +50,20 @@ def run(file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bo
         return 0
     for name, kind in loaded.sinks.items():
         _log.info("sink %s: %s", name, kind)
-    return 130 if run_async(run_pipeline(loaded.pipeline)) else 0
+    return 130 if run_async(run_pipeline(loaded.pipeline, _show_snapshots(loaded))) else 0
+
+
+async def _show_snapshots(loaded: PipelineFile) -> None:
+    """Show on standard error how far snapshots are: as lines if it is no terminal, or if a sink writes to the same one."""
+    pipeline = loaded.pipeline
+    # There is no event for the signal of another process, which can begin a snapshot at any time.
+    while (statistics := pipeline.statistics().snapshot) is None or not statistics.active:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_SECONDS)
+    # Imported here, because most starts read no tables.
+    from rich.console import Console
+
+    from aiorepl.cli.snapshot_progress import SnapshotProgress
+
+    shared = "stdout" in loaded.sinks.values() and sys.stdout.isatty()
+    console = Console(stderr=True, force_terminal=False if shared else None)
+    await SnapshotProgress(lambda: pipeline.statistics().snapshot, console).run()

@@ -26,6 +26,7 @@ from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
 from aiorepl.snapshot.ledger import ChunkLedger, TableProgress, initial_ledger
 from aiorepl.snapshot.ledger_file import LedgerFile
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.snapshot.tables import published_tables
 from aiorepl.source.capture import Capture
 from aiorepl.source.ledger import Ledger
@@ -90,6 +91,32 @@ class InitialPhase:
     def truncates(self) -> bool:
         """Whether this start begins with a truncate of all tables."""
         return self.loads and self._resnapshot
+
+    @property
+    def reading(self) -> bool:
+        """Whether tables are read, or going to be read, before the stream."""
+        return self._next is not None
+
+    def statistics(self, durable: LSN) -> list[TableStatistics]:
+        """Return how far the tables are that are read before the stream; those that were handed over are left out.
+
+        :param durable: what is durable in all consumers.
+        """
+        ledger = self._ledger
+        if self._initial is None or ledger is None or ledger.initial is None:
+            return []
+        done = ledger.chunks_done(durable)
+        # With the rest handed over, the plan is empty.
+        in_stream = durable not in ledger.initial
+        found, end = [], 0
+        for counters in self._initial.counters.values():
+            table = counters.statistics()
+            end += table.chunks or 0
+            if table.state == "delivered" and (in_stream or end <= done):
+                table = replace(table, state="complete")
+            if self.reading or table.state not in ("queued", "reading"):
+                found.append(table)
+        return found
 
     def require_empty(self, journal_lsn: LSN) -> None:
         """Read the rows of all tables only if the journal is empty, unless they replace what it has.

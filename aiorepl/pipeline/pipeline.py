@@ -25,9 +25,11 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import GapPolicy
@@ -123,6 +125,7 @@ class Pipeline:
             columns=ColumnLookups(source) if announces and source.has_catalog else None,
         )
         gaps = GapPolicy(accept=accept_gap)
+        self._snapshots = Snapshots(reconnect)
         phase = InitialPhase(
             self._capture, journal or options.state, options, wanted=bool(snapshot), resnapshot=resnapshot
         )
@@ -144,6 +147,9 @@ class Pipeline:
                 retry=retry,
                 retention=retention,
             )
+        self._monitor = SnapshotMonitor(
+            source, phase, self._snapshots, options.max_wal_bytes, lambda: self._flushed
+        )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
         self._stopping = asyncio.Event()
         self._started = False
@@ -225,7 +231,7 @@ class Pipeline:
         return PipelineStatistics(
             received=fan_out.received,
             accepted=LSN(0) if ledger is None else ledger.accepted,
-            flushed=LSN(0) if ledger is None else ledger.flushed,
+            flushed=self._flushed,
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
             idle_seconds=self._capture.idle_seconds,
@@ -234,6 +240,7 @@ class Pipeline:
             sinks=dict(fan_out.statistics),
             lags=fan_out.lags(),
             gaps=tuple(fan_out.gaps.accepted),
+            snapshot=self._monitor.statistics(),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
         )
 
@@ -260,6 +267,11 @@ class Pipeline:
             with CancelScope(shield=True):
                 await self._task
 
+    @property
+    def _flushed(self) -> LSN:
+        ledger = self._fan_out.ledger
+        return LSN(0) if ledger is None else ledger.flushed
+
     async def _work(self) -> None:
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.enter_context(watching())
@@ -269,6 +281,10 @@ class Pipeline:
                     self._run_heartbeat(), name=f"aiorepl heartbeat {self._source.slot}"
                 )
                 cleanup.push_async_callback(cancel_and_wait, task)
+            monitor = asyncio.create_task(
+                self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
+            )
+            cleanup.push_async_callback(cancel_and_wait, monitor)
             await self._fan_out.run(cleanup)
 
     async def _run_heartbeat(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aiorepl.delivery.buffer import BufferStatistics
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.lsn import LSN
+from aiorepl.snapshot.statistics import SnapshotStatistics
 from aiorepl.source.continuity import Gap
 from aiorepl.source.heartbeat import HeartbeatStatistics
 from aiorepl.source.session import TransactionBufferStatistics
@@ -45,6 +46,7 @@ class PipelineStatistics:
     :param sinks: by name, each sink's own statistics; with a journal also the journal's.
     :param lags: by name, how many bytes of WAL each sink is behind.
     :param gaps: the gaps that were accepted.
+    :param snapshot: how far the snapshots are; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
     """
 
@@ -59,4 +61,5 @@ class PipelineStatistics:
     sinks: Mapping[str, SinkStatistics]
     lags: Mapping[str, Lag]
     gaps: tuple[Gap, ...]
+    snapshot: SnapshotStatistics | None
     heartbeat: HeartbeatStatistics | None

@@ -95,6 +95,11 @@ class Snapshots:
         """Whether no rows are read, because of ``pause`` or of the WAL that the slot keeps."""
         return not self._resumed.is_set()
 
+    @property
+    def active(self) -> bool:
+        """Whether a table is read or waits for its turn."""
+        return any(counters.state in ("queued", "reading") for counters in self.tables.values())
+
     def pause(self) -> None:
         """Read no rows until ``resume``. The chunk that is being read is dropped, and read again later."""
         self._paused = True
