@@ -82,9 +82,8 @@ def test_segments_behind_a_position(ends: list[int], data: st.DataObject) -> Non
     """A reader gets the segments that end after its position, up to the end that it asks for."""
     names = names_of(ends)
     chain = Chain(MANIFEST, state_of(names), tuple(names))
-    after, until = (
-        LSN(lsn) for lsn in data.draw(st.tuples(st.integers(0, ends[-1]), st.integers(0, ends[-1])))
-    )
+    position = st.sampled_from([0, *ends]) | st.integers(0, ends[-1])
+    after, until = (LSN(lsn) for lsn in data.draw(st.tuples(position, position)))
     assert [segment.last_end_lsn for segment in chain.segments(after, until)] == [
         end for end in ends if after < end <= until
     ]

@@ -11,6 +11,7 @@ from aiorepl.journal import JournalReader
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.sink import Batch
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream, Table
 from aiorepl.transactions.assembler import Assembler
@@ -75,6 +76,35 @@ async def test_files_that_were_left(tmp_path, tools, stream, table, end) -> None
     assert tools.kept(tmp_path) == set()
 
 
+class RecordingStore(LocalStore):
+    """A store that records what it deletes."""
+
+    deleted: list[str]
+
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        super().delete(name)
+
+
+async def test_files_are_deleted_once(tmp_path, tools, stream, table) -> None:
+    """The files of a decided transaction are deleted once, however often the sink is flushed."""
+    store = RecordingStore(tmp_path)
+    store.deleted = []
+    sink = tools.sink(tmp_path, store=store)
+    await tools.opened(sink, stream.position)
+    for step in (
+        lambda: stream.prepare("x", table.insert("1")),
+        lambda: stream.commit_prepared("x"),
+        lambda: stream.transaction(table.insert("2")),
+    ):
+        step()
+        await sink.write(Batch(tuple(stream.slices())))
+        await sink.flush()
+    await sink.close()
+    prepared = [name for name in store.deleted if ".prepared" in name]
+    assert len(set(prepared)) == len(prepared) == 2
+
+
 async def test_two_of_one_xid(tmp_path, tools, stream, table) -> None:
     """If an xid comes again after four billion others, an outcome belongs to the later PREPARE."""
     stream.prepare("old", table.insert("1"))
@@ -106,6 +136,9 @@ async def test_what_another_slot_kept(tmp_path, tools, stream, table) -> None:
     sink = tools.sink(tmp_path)
     await tools.opened(sink, stream.position)
     await sink.void_prepared()
+    stream.transaction(table.insert("2"))
+    await sink.write(Batch(tuple(stream.slices())))
+    await sink.flush()
     await sink.close()
     assert tools.kept(tmp_path) == set()
     assert await tools.write(tmp_path, stream.position) == stream.position.at(stream.lsn)

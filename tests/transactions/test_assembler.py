@@ -95,7 +95,9 @@ def test_open(int_wire):
 
 def test_fresh_relations(int_wire):
     """Each described relation is returned once by ``take_relations``, even without rows."""
-    assert ["public.orders"] == [str(relation) for relation, _ in int_wire.assembler.take_relations()]
+    assert [("public.orders", 0)] == [
+        (str(relation), xid) for relation, xid in int_wire.assembler.take_relations()
+    ]
     int_wire.feed(BEGIN, build.relation(oid=8, name="items", columns=[]))
     int_wire.feed(build.relation(oid=9, name="customers", columns=[]), COMMIT)
     assert ["public.items", "public.customers"] == [

@@ -34,6 +34,7 @@ def test_committed(cramped, say, told, prepared):
     """Rows are delivered when the transaction commits, with its LSN, time and gid."""
     (held,) = cramped.feed(prepared("g", 5, 0x10, "a", "b"))
     assert ((), None, None) == (held.changes, held.end_lsn, held.transaction)
+    assert (True, 0) == (held.first, held.size)
 
     slices = cramped.feed(build.commit_prepared(commit_lsn=0x20, end_lsn=0x28, commit_time=9, xid=5, gid="g"))
 
