@@ -21,8 +21,15 @@ create_slot = true
 # With a journal, the slot waits for the journal alone, and each sink reads the journal at its own pace.
 # [journal]
 # url = "/var/lib/aiorepl/journal"
-# snapshot = true               # start with the existing rows of the tables
 # retention = "7d 100gb"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
+
+# If the slot is created, start with the existing rows of the tables.
+# [snapshot]
+# state = "/var/lib/aiorepl/snapshot"  # a folder for its plan; only without a journal, which has it otherwise
+# connections = 2               # that read rows; one more holds the locks
+# chunk_bytes = "16MiB"         # of a table's file, read at once
+# in_flight_bytes = "64MiB"     # rows in memory
+# max_rows_per_second = 50000   # no limit by default; statement_timeout, lock_timeout (30) and max_wal_bytes limit it too
 
 # [pipeline]
 # shutdown_timeout = 10         # how long sinks may take to finish at a stop

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiorepl.pipeline.pipeline import Pipeline
     from aiorepl.source.source import Source
 
-_SECTIONS: Final = ("source", "journal", "pipeline", "sinks")
+_SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
 # Keys of [[sinks]] that belong to neither the sink nor Delivery.
 _ENTRY_KEYS: Final = ("type", "name")
 
@@ -32,6 +32,7 @@ class PipelineFile:
 
     :param pipeline: not started.
     :param journal: URL of the journal, if there is one.
+    :param snapshot: whether it begins with the rows that the tables have.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     """
@@ -86,6 +87,7 @@ def _pipeline(
     from aiorepl.journal.store import open_store
     from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
     from aiorepl.retry import RetryPolicy
+    from aiorepl.snapshot.options import SnapshotOptions
 
     for key in document:
         if key not in _SECTIONS:
@@ -109,6 +111,10 @@ def _pipeline(
                 )
             options |= {"journal": settings["url"], "snapshot": settings.get("snapshot", False)}
 
+    if "snapshot" in document:
+        # The table switches the snapshot on, even if it is empty.
+        options["snapshot"] = reader.make("snapshot", SnapshotOptions, document["snapshot"])
+
     hints = {
         "shutdown_timeout": float,
         "buffer_bytes": int,
@@ -128,7 +134,7 @@ def _pipeline(
     )
     kinds = {name: kind for name, (kind, _) in sinks.items()}
     return PipelineFile(
-        pipeline, source, options.get("journal"), options.get("snapshot", False), kinds, deliveries
+        pipeline, source, options.get("journal"), bool(options.get("snapshot")), kinds, deliveries
     )
 
 

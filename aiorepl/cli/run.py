@@ -23,7 +23,9 @@ _LOOK_SECONDS: Final = 1.0
 @click.option("--check", is_flag=True, help="Check the file only; connect to nothing.")
 @click.option("--example", is_flag=True, help="Print a commented example file.")
 @click.option(
-    "--resnapshot", is_flag=True, help="Recreate the slot and load the tables again; needs a [journal]."
+    "--resnapshot",
+    is_flag=True,
+    help="Recreate the slot and read the tables again; needs a [journal], or a [snapshot] with state.",
 )
 @click.option("--accept-gap", is_flag=True, help="Continue without the changes that the slot has lost.")
 def run(file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bool) -> int:

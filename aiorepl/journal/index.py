@@ -84,7 +84,7 @@ class SegmentIndex:
 
     :param after: the end LSN of the previous segment; 0 for the first.
     :param start_lsn: the lowest position from which a reader of this segment misses nothing: ``after``, or for the first
-        segment the start of the journal; 0 if the segment starts with an initial load.
+        segment the start of the journal; 0 if the segment starts with an initial snapshot.
     :param end: the position of a consumer of the whole segment; at or after the end of its last transaction.
     :param prepared: the transactions that are prepared and undecided at ``end``.
     :param size: of the segment file, in bytes.

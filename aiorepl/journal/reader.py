@@ -127,7 +127,7 @@ class JournalReader:
         :raises JournalError: segments after ``lsn`` were pruned, or ``lsn`` is beyond the journal's end or in a gap.
         """
         chain = self.chain()
-        # An empty journal may start with an initial load, which needs nothing before it.
+        # An empty journal may start with an initial snapshot, which needs nothing before it.
         start = self.first_readable(chain) if lsn and chain.names else chain.start_lsn
         if lsn < start:
             first = f"{lsn}" if lsn else "its beginning"
@@ -166,7 +166,7 @@ class JournalReader:
         )
 
     def first_readable(self, chain: Chain) -> LSN:
-        """Return the lowest LSN from which ``chain`` can be read; 0 if it starts with an initial load."""
+        """Return the lowest LSN from which ``chain`` can be read; 0 if it starts with an initial snapshot."""
         if chain.start_lsn or not chain.names:
             return chain.start_lsn or chain.manifest.start_lsn
         return self.index(Segment.named(chain.names[0])).start_lsn

@@ -102,7 +102,8 @@ class Pipeline:
         options = snapshot if isinstance(snapshot, SnapshotOptions) else SnapshotOptions()
         if (snapshot or resnapshot) and journal is None and options.state is None:
             raise ConfigurationError(
-                "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…)"
+                "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…), in a file state in "
+                "[snapshot]"
             )
         if journal is not None and options.state is not None:
             raise ConfigurationError("the plan of a snapshot is in the journal's folder: leave out state")

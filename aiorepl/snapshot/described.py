@@ -86,7 +86,7 @@ async def require_same_types(connection: Any, described: DescribedTable) -> None
     for info in described.types:
         if now.get(info.oid) != info:
             raise SlotError(
-                f"type {info} was altered during the initial load, which cannot be used: start again, with resnapshot=True "
+                f"type {info} was altered during the initial snapshot, which cannot be used: start again, with resnapshot=True "
                 "(--resnapshot) if the slot still exists"
             )
 

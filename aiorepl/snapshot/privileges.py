@@ -1,4 +1,4 @@
-"""Checks that a role may read the tables of an initial load."""
+"""Checks that a role may read the tables of an initial snapshot."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ async def require_readable(connection: Any, table: PublishedTable, role: str) ->
     """
     if table.secured:
         raise ConfigurationError(
-            f"row-level security would hide rows of {table} from {role}, and an initial load takes all rows: "
+            f"row-level security would hide rows of {table} from {role}, and an initial snapshot takes all rows: "
             f"ALTER ROLE {identifier(role)} BYPASSRLS, or connect as the table's owner (without FORCE ROW LEVEL SECURITY)"
         )
     try:
         await connection.execute(f"{table.query} LIMIT 0")
     except asyncpg.InsufficientPrivilegeError as error:
         raise ConfigurationError(
-            f"the initial load cannot read {table}: {error.args[0]}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
+            f"the initial snapshot cannot read {table}: {error.args[0]}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
             f"TO {identifier(role)}; GRANT SELECT ON {table.identifier} TO {identifier(role)}"
         ) from None
 
 
 async def unreadable(connection: Any, publications: tuple[str, ...]) -> tuple[int, list[ConfigurationError]]:
-    """Check whether an initial load could read its tables, without loading them.
+    """Check whether an initial snapshot could read its tables, without loading them.
 
     :returns: the number of tables, and an error for each one that the load could not read.
     :raises asyncpg.PostgresError: a table cannot be read for another reason.

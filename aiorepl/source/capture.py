@@ -116,7 +116,7 @@ class Capture:
 
         An exported snapshot lives until then.
 
-        :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial load.
+        :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
         :param replace: drop an existing slot and create it again.
         :param journal: the position of the journal, which must belong to a slot that is created.
         :param creating: called before a slot is dropped or created.

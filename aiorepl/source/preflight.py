@@ -72,7 +72,7 @@ async def preflight(
     """Check the server, the publications and the slot; create the slot if ``create`` is set.
 
     :param create: create a missing slot; never set after a reconnect.
-    :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial load.
+    :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
     :param replace: drop an existing slot first, even a lost one, and create it again.
     :param journal: the position of the journal, LSN 0 while it is empty. No slot is created or dropped if the journal belongs
         to another source, and a slot that replaces another must begin after it.
@@ -140,7 +140,7 @@ def _require_journal(journal: Position, server: Position, *, replace: bool) -> N
     journal.require_same_source(server, "the journal")
     if replace and journal.lsn > server.lsn:
         raise SlotError(
-            f"the journal is at {journal.lsn}, but the server's WAL ends at {server.lsn}: an initial load would not come "
+            f"the journal is at {journal.lsn}, but the server's WAL ends at {server.lsn}: an initial snapshot would not come "
             "after the journal's end; first move the server's WAL past it (SELECT pg_switch_wal()), or start with an empty "
             "journal"
         )

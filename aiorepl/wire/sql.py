@@ -172,7 +172,7 @@ class SqlConnection:
         """
         if snapshot != "nothing":
             raise ConfigurationError(
-                "an initial load needs a replication connection: use interface = walsender"
+                "an initial snapshot needs a replication connection: use interface = walsender"
             )
         require_slot(server=self.server_version, temporary=temporary, two_phase=two_phase, failover=failover)
         arguments: list[Any] = [name, "pgoutput", temporary]

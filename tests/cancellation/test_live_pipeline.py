@@ -1,4 +1,4 @@
-"""A pipeline on a real server, over each interface, with and without an initial load, cancelled and restarted."""
+"""A pipeline on a real server, over each interface, with and without an initial snapshot, cancelled and restarted."""
 
 from __future__ import annotations
 

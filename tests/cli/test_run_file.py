@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorepl import BatchPolicy, RetryPolicy, Selection
+from aiorepl import BatchPolicy, RetryPolicy, Selection, SnapshotOptions
 from aiorepl.cli import main
 from aiorepl.cli.example_file import EXAMPLE
 from aiorepl.cli.pipeline_file import load
@@ -103,8 +103,12 @@ def test_everything_else(made):
         + """
         [journal]
         url = "file:///var/lib/journal"
-        snapshot = true
         retention = "7d 1gb"
+        [snapshot]
+        connections = 3
+        chunk_bytes = "1m"
+        max_rows_per_second = 1000
+        lock_timeout = 2.5
         [pipeline]
         shutdown_timeout = 3
         buffer_bytes = "32mb"
@@ -131,7 +135,9 @@ def test_everything_else(made):
 
     assert {
         "journal": "file:///var/lib/journal",
-        "snapshot": True,
+        "snapshot": SnapshotOptions(
+            connections=3, chunk_bytes=1 << 20, max_rows_per_second=1000, lock_timeout=2.5
+        ),
         "retention": Retention(max_age_seconds=604_800, max_bytes=1 << 30),
         "shutdown_timeout": 3,
         "buffer_bytes": 32 * 1024**2,

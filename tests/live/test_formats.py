@@ -209,7 +209,7 @@ async def test_pretty(taken):
 
 
 async def test_rows_that_were_there_before(published, tmp_path):
-    """Events of the initial load differ from those of the stream."""
+    """Events of the initial snapshot differ from those of the stream."""
     await published.execute("INSERT INTO items VALUES (1, 'a')")
     sink, journal = MemorySink(), str(tmp_path / "journal")
     await Pipeline(published.source(), [sink], journal=journal, snapshot=True, until="now").run()

@@ -1,4 +1,4 @@
-"""Pipelines with a journal: independent sinks, and an initial load that continues with the stream."""
+"""Pipelines with a journal: independent sinks, and an initial snapshot that continues with the stream."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def sql(documented_role):
 
 @pytest.fixture
 def load(documented_role):
-    """The statements of the section on the initial load."""
-    return documented_role.blocks("The initial load")
+    """The statements of the section on the initial snapshot."""
+    return documented_role.blocks("Snapshots")
 
 
 EVERY_SERVER = pytest.mark.parametrize("server", [13, 15, 16, 18], indirect=True)
@@ -108,8 +108,8 @@ async def test_the_initial_load(published, cdc, tmp_path, streaming, load):
     source = published.source(cdc.dsn)
     found = await findings(source, snapshot=True)
     assert ("ok", "the role can read all 1 tables") == (
-        found["initial load"].level,
-        found["initial load"].text,
+        found["snapshot"].level,
+        found["snapshot"].text,
     )
     sink = MemorySink()
     async with Pipeline(source, [sink], journal=str(tmp_path), snapshot=True, batches=SOON):
@@ -126,7 +126,7 @@ async def test_an_initial_load_that_cannot_read(published, cdc, tmp_path, lacks,
         await cdc.run(load[0].splitlines()[0])
     source = published.source(cdc.dsn)
     advice = rf'public\.items.*GRANT SELECT ON "public"\."items" TO "{cdc.name}"'
-    found = (await findings(source, snapshot=True))["initial load"]
+    found = (await findings(source, snapshot=True))["snapshot"]
     assert ("error", 2) == (found.level, found.exit_code)
     assert re.search(advice, found.text)
     with pytest.raises(ConfigurationError, match=advice):

@@ -22,7 +22,7 @@ from aiorepl.wire.opening import connect_sql
 
 
 class Loaded:
-    """A database, and what an initial load of its publication ``p`` brings."""
+    """A database, and what an initial snapshot of its publication ``p`` brings."""
 
     def __init__(self, dsn: str, slot: str, connection: asyncpg.Connection) -> None:
         self.dsn = dsn
@@ -106,14 +106,14 @@ class Published:
             await self.connection.execute(statement)
 
     async def deliver(self) -> list[dict[str, Any]]:
-        """The events up to now; the first time those of the initial load."""
+        """The events up to now; the first time those of the initial snapshot."""
         sink = MemorySink()
         await Pipeline(self._source, [sink], journal=str(self._journal), snapshot=True, until="now").run()
         native = NativeFormat()
         return [json.loads(line) for batch in sink.batches for line in native.events(batch.slices)]
 
     async def load_and_stream(self, *statements: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The events of the initial load, and those of ``statements`` after it, less what tells them apart."""
+        """The events of the initial snapshot, and those of ``statements`` after it, less what tells them apart."""
         loaded = await self.deliver()
         await self.execute(*statements)
         return _plain(loaded), _plain(await self.deliver())

@@ -159,7 +159,7 @@ async def test_a_type_altered_during_the_load_is_refused(loaded, change):
         "CREATE TABLE a (id int PRIMARY KEY, p pairs); INSERT INTO a VALUES (1, ARRAY[ROW(ROW(1, 2))::pair])"
     )
 
-    with pytest.raises(SlotError, match=r"type public\.inner_pair was altered during the initial load"):
+    with pytest.raises(SlotError, match=r"type public\.inner_pair was altered during the initial snapshot"):
         await loaded.load(during=lambda: loaded.connection.execute(f"ALTER TYPE inner_pair {change}"))
 
 

@@ -1,4 +1,4 @@
-"""What the role of an initial load may not see: a load of less than all rows is refused."""
+"""What the role of an initial snapshot may not see: a load of less than all rows is refused."""
 
 from __future__ import annotations
 

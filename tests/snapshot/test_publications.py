@@ -1,4 +1,4 @@
-"""What a publication leaves out, the initial load leaves out as well."""
+"""What a publication leaves out, the initial snapshot leaves out as well."""
 
 from __future__ import annotations
 

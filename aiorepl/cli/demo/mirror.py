@@ -32,7 +32,7 @@ class Mirror:
         self._spark = local_session()
 
     def start_queries(self) -> None:
-        """Start mirroring every table from the beginning of the journal, which must contain the initial load."""
+        """Start mirroring every table from the beginning of the journal, which must contain the initial snapshot."""
         from aiorepl.spark import apply_changes
 
         for table in TABLES:

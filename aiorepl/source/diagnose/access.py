@@ -58,7 +58,7 @@ async def privileges(connection: Connection, source: Source) -> list[Finding]:
     return findings
 
 
-async def initial_load(connection: Connection, source: Source) -> list[Finding]:
+async def snapshot(connection: Connection, source: Source) -> list[Finding]:
     """Check whether the role can read every row of every published table.
 
     :raises AioreplError: the tables cannot be checked.
@@ -71,9 +71,9 @@ async def initial_load(connection: Connection, source: Source) -> list[Finding]:
     finally:
         reader.terminate()
     if not problems:
-        return [Finding("ok", "initial load", f"the role can read all {count} tables")]
-    findings = [error_found("initial load", problem) for problem in problems[:_SHOWN]]
+        return [Finding("ok", "snapshot", f"the role can read all {count} tables")]
+    findings = [error_found("snapshot", problem) for problem in problems[:_SHOWN]]
     if len(problems) > _SHOWN:
         text = f"{len(problems) - _SHOWN} more tables cannot be read"
-        findings.append(Finding("error", "initial load", text, problems[0].exit_code))
+        findings.append(Finding("error", "snapshot", text, problems[0].exit_code))
     return findings

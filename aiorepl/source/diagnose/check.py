@@ -45,7 +45,7 @@ async def check(
     """Check everything that a start checks, and what would stop the pipeline later.
 
     :param journal: the journal's position, if there is a journal.
-    :param snapshot: whether the journal begins with an initial load.
+    :param snapshot: whether the pipeline begins with the rows that the tables have.
     :param additional: further checks, by the subject of their findings.
     """
     try:
@@ -64,7 +64,7 @@ async def check(
         "WAL": _wal,
     }
     if snapshot and journal is None:
-        checks["initial load"] = access.initial_load
+        checks["snapshot"] = access.snapshot
     try:
         for about, each in (checks | dict(additional)).items():
             try:

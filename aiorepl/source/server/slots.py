@@ -64,12 +64,14 @@ async def make_failover(connection: Connection, slot: str) -> None:
 
 
 async def drop_replaced(connection: Connection, slot: Slot) -> None:
-    """Drop a slot that an initial load replaces.
+    """Drop a slot that an initial snapshot replaces.
 
-    :raises ConfigurationError: the interface has no initial load.
+    :raises ConfigurationError: the interface has no initial snapshot.
     """
     if not isinstance(connection, ReplicationConnection):
-        raise ConfigurationError('an initial load needs a replication connection: set interface="walsender"')
+        raise ConfigurationError(
+            'an initial snapshot needs a replication connection: set interface="walsender"'
+        )
     _log.warning("dropping slot %s, which stood at %s", slot.name, slot.confirmed_flush_lsn)
     await connection.drop_slot(slot.name)
 

@@ -46,7 +46,7 @@ async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
 @pytest.mark.parametrize("version", [17, 18])
 @pytest.mark.parametrize("journal", [True, False])
 async def test_two_phase_as_well(servers, slot_name, tmp_path, version, journal):
-    """A slot can have both options on every version, also with an initial load."""
+    """A slot can have both options on every version, also with an initial snapshot."""
     connection = await asyncpg.connect(servers(version).dsn)
     await connection.execute(
         f"CREATE TABLE {slot_name} (id int); CREATE PUBLICATION {slot_name} FOR TABLE {slot_name}"
