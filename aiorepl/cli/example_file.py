@@ -23,9 +23,9 @@ create_slot = true
 # url = "/var/lib/aiorepl/journal"
 # retention = "7d 100gb"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
 
-# If the slot is created, start with the existing rows of the tables.
+# If the slot is created, start with the existing rows of the tables. Without a journal this also needs a folder for its
+# plan: state, such as "/var/lib/aiorepl/snapshot".
 # [snapshot]
-# state = "/var/lib/aiorepl/snapshot"  # a folder for its plan; only without a journal, which has it otherwise
 # connections = 2               # that read rows; one more holds the locks
 # chunk_bytes = "16MiB"         # of a table's file, read at once
 # in_flight_bytes = "64MiB"     # rows in memory

@@ -66,7 +66,10 @@ def command(capsys, *arguments):
         ("[source]" + ARCHIVE, ["source.publication: missing", "source.slot: missing"]),
         ("source = 1" + ARCHIVE, ["source: must be a table"]),
         ("sorce = 1\n" + SOURCE + ARCHIVE, ["sorce: unknown; did you mean source?"]),
-        ("zzz = 1\n" + SOURCE + ARCHIVE, ["zzz: unknown; use one of journal, pipeline, sinks, source"]),
+        (
+            "zzz = 1\n" + SOURCE + ARCHIVE,
+            ["zzz: unknown; use one of journal, pipeline, sinks, snapshot, source"],
+        ),
         (
             SOURCE
             + "slt = 1\nproto_version = 5\nstreaming = 'x'\norigin = 'x'\ninterface = true\nspill_dir = 1"
@@ -167,7 +170,7 @@ def command(capsys, *arguments):
             SOURCE + ARCHIVE + "values = 'zzz'" + ARCHIVE + "[sinks.selection]\nkinds = ['insrt']",
             [
                 "sinks[1]: values '…' does not exist: it is typed or text",
-                "sinks[2].selection: kinds: '…' is not one of insert, update, delete, truncate, message",
+                "sinks[2].selection: kinds: '…' is not one of insert, read, update, delete, truncate, message, or one of these after !",
             ],
         ),
     ],
