@@ -4,6 +4,9 @@
     orders = spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
     aiorepl.spark.apply_changes(orders, target="/lake/orders", keys=["id"])
 
+``snapshot`` takes a consistent snapshot of the tables, which executors read by ``snapshot_reader`` and may write by
+``snapshot_files``; a query on the journal goes on from there.
+
 ``source`` plans on the driver, with ``options``, ``offsets``, ``schema`` and ``blocks``. ``block_reader``, ``typed``, ``generic``
 and ``columns`` read on executors. ``mirror`` writes, with ``delta`` and ``unchanged``. ``session`` and ``java`` start a local
 Spark.
@@ -20,14 +23,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiorepl.spark.mirror import apply_changes
     from aiorepl.spark.session import local_session, register
+    from aiorepl.spark.snapshot import Snapshot
 
 _HOME_OF = {
     "apply_changes": "aiorepl.spark.mirror",
     "local_session": "aiorepl.spark.session",
     "register": "aiorepl.spark.session",
+    "Snapshot": "aiorepl.spark.snapshot",
 }
 
-__all__ = ["apply_changes", "local_session", "register"]
+__all__ = ["Snapshot", "apply_changes", "local_session", "register"]
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 

@@ -1,0 +1,327 @@
+"""``Snapshot``: reads the rows that tables have now on executors, so that a query on the journal goes on from there.
+
+    with aiorepl.spark.Snapshot(spark, dsn, slot="orders", publication="orders") as snapshot:
+        snapshot.mirror("public.orders", "/lake/orders")          # or snapshot.read("public.orders"), a DataFrame
+        position = snapshot.position
+    changes = spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders")
+    apply_changes(changes.option("startingPosition", position).load(), "/lake/orders", keys=["id"])
+
+A connection on the driver keeps the snapshot. Executors import it, and read ranges of the table's blocks by COPY.
+
+Spark shows the options and the plan of a query. So the DSN is neither: it is in the class of a data source that is made for one
+table, registered under a name of its own, and pickled to executors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.secret import Secret
+from aiorepl.snapshot.chunks import Range, SnapshotPlan
+from aiorepl.snapshot.described import DescribedTable
+from aiorepl.snapshot.exported import ExportedSnapshot
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.source.capture import Capture
+from aiorepl.source.source import Source
+from aiorepl.spark.blocks import TableName
+from aiorepl.spark.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
+from aiorepl.spark.snapshot_files import WRITTEN, DeltaFiles
+from aiorepl.spark.snapshot_reader import SnapshotTable
+from aiorepl.values.registry import Types
+
+T = TypeVar("T")
+
+# A task costs Spark about 50 ms, so its chunks are larger than a pipeline's.
+_CHUNK_BYTES: Final = 64 * 1024 * 1024
+_NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
+
+
+class Snapshot:
+    """A consistent snapshot of all tables of a publication; use it as a context manager.
+
+    If the slot is missing, it is created, and the snapshot is of the slot's first position; the journal of a pipeline with this
+    slot begins there. The slot is dropped again if the snapshot cannot be taken, and kept otherwise. It makes the server keep WAL,
+    so start the pipeline soon. If the slot exists, a temporary slot takes the snapshot, and the pipeline may be running.
+
+    :param dsn: the database, as ``Source`` takes it. Executors connect to it as well. Spark's plans do not contain it.
+    :param slot: the slot of the pipeline that writes the journal.
+    :param publication: one name or several.
+    :param options: ``chunk_bytes`` is what one task reads, 64 MiB by default; ``statement_timeout`` and ``lock_timeout``.
+    :param unrepresentable: ``"error"``, or ``"null"`` for values that a column's type cannot hold, such as an infinite date.
+    :raises ConfigurationError: an option is malformed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        dsn: str | Secret[str],
+        *,
+        slot: str,
+        publication: str | tuple[str, ...] | list[str],
+        options: SnapshotOptions | None = None,
+        unrepresentable: str = "error",
+    ) -> None:
+        if unrepresentable not in ("error", "null"):
+            raise ConfigurationError(f"unrepresentable is error or null, not {unrepresentable!r}")
+        self._spark = spark
+        self._dsn = Secret.of(dsn)
+        self._source = Source(self._dsn, slot=slot, publication=publication, create_slot=True)
+        self._options = options or SnapshotOptions(chunk_bytes=_CHUNK_BYTES)
+        self._null = unrepresentable == "null"
+        self._thread: _LoopThread | None = None
+        self._exported: ExportedSnapshot | None = None
+        self._plan = SnapshotPlan(())
+        self._tables: dict[int, DescribedTable] = {}
+        self._position = LSN(0)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of {self._source.slot} at {self._position}>"
+
+    @property
+    def position(self) -> LSN:
+        """The position of the snapshot: a query on the journal goes on with the option ``startingPosition`` set to it."""
+        self._begun()
+        return self._position
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the published tables."""
+        return [str(each.table) for each in self._tables.values()]
+
+    def __enter__(self) -> Self:
+        """Take the snapshot, and lock the tables against alterations.
+
+        :raises ConfigurationError: the role cannot read all rows of some tables; the message names each.
+        :raises SlotError: the slot cannot be created or used, or a table was altered meanwhile.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+        """
+        self._thread = thread = _LoopThread()
+        try:
+            thread.run(self._begin())
+        except BaseException:
+            self._thread = None
+            thread.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the snapshot.
+
+        :raises SnapshotGone: the snapshot was lost before, so a table may have been altered while it was read.
+        """
+        thread, exported = self._thread, self._exported
+        self._thread = self._exported = None
+        if thread is None or exported is None:
+            return
+        try:
+            if error is None:
+                thread.run(exported.verify())
+        finally:
+            thread.run(exported.close())
+            thread.close()
+
+    def read(self, table: str) -> DataFrame:
+        """Return the rows of a table, as changes whose ``_op`` is read.
+
+        The columns are those of ``format("aiorepl")`` with the option ``table``. Use the DataFrame before the snapshot is closed.
+
+        :param table: ``schema.table``.
+        :raises ConfigurationError: the table is not published.
+        """
+        described = self._find(table)
+        schema = self._schema(described)
+        reading = self._reading(described, to_arrow_schema(schema, timezone="UTC"))
+        return self._load(schema, _RowsReader(reading, self._ranges(described)))
+
+    def mirror(
+        self,
+        table: str,
+        target: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write the rows of a table into a new Delta table, for ``apply_changes`` to go on with; return their number.
+
+        Executors write the files of the Delta table, and one commit adds them.
+
+        :param table: ``schema.table``.
+        :param target: the Delta table's path or URI, as every executor sees it.
+        :param storage_options: for deltalake, if the target is in an object store.
+        :raises ConfigurationError: the table is not published, or the Delta table has rows.
+        :raises SnapshotGone: the snapshot was lost.
+        """
+        described = self._find(table)
+        arrow = to_arrow_schema(self._schema(described), timezone="UTC")
+        kept = pa.schema([field.with_nullable(True) for field in arrow if field.name not in _NOT_KEPT])
+        files = DeltaFiles(os.fspath(target), kept, storage_options)
+        files.create()
+        reading = self._reading(described, arrow)
+        writer = _FilesReader(reading, self._ranges(described), files)
+        written = [row.asDict() for row in self._load(from_arrow_schema(WRITTEN), writer).collect()]
+        # The rows are those of the snapshot only if the tables were locked up to now.
+        thread, exported = self._begun()
+        thread.run(exported.verify())
+        files.commit(written)
+        return sum(file["rows"] for file in written)
+
+    async def _begin(self) -> None:
+        source = self._source
+        capture = Capture(source, retry=None)
+        result = await capture.connect(snapshot="export")
+        if result.created is None:
+            await capture.stop()
+            name = f"{source.slot[:50]}_{secrets.token_hex(4)}"
+            capture = Capture(replace(source, slot=name, temporary=True), retry=None)
+            result = await capture.connect(snapshot="export")
+        exported: ExportedSnapshot | None = None
+        try:
+            assert result.created is not None
+            assert result.created.snapshot_name is not None
+            names = source.options().publications
+            exported = ExportedSnapshot(await source.connect_sql(), names, self._options)
+            await exported.begin(result.created.snapshot_name, capture)
+            self._plan = await exported.plan()
+            self._tables = await exported.describe(Types())
+        except BaseException:
+            if exported is not None:
+                await exported.close()
+            await capture.roll_back()
+            raise
+        self._exported, self._position = exported, result.created.consistent_point
+        await capture.stop()
+
+    def _begun(self) -> tuple[_LoopThread, ExportedSnapshot]:
+        if self._thread is None or self._exported is None:
+            raise ConfigurationError("the snapshot is closed: use it within its with statement")
+        return self._thread, self._exported
+
+    def _find(self, table: str) -> DescribedTable:
+        self._begun()
+        name = TableName.parse(table)
+        for described in self._tables.values():
+            if name.is_of(described.layout.relation):
+                return described
+        raise ConfigurationError(
+            f"table {name} is not published: check the name and the publication; names are case-sensitive"
+        )
+
+    def _schema(self, described: DescribedTable) -> StructType:
+        return table_schema(described.layout.relation, described.layout.types)
+
+    def _ranges(self, described: DescribedTable) -> tuple[Range, ...]:
+        return next(plan.ranges for plan in self._plan.tables if plan.oid == described.table.oid)
+
+    def _reading(self, described: DescribedTable, schema: pa.Schema) -> SnapshotTable:
+        _, exported = self._begun()
+        return SnapshotTable(
+            self._dsn.reveal(),
+            exported.name,
+            described.table,
+            described.kinds,
+            described.types,
+            next(plan.key for plan in self._plan.tables if plan.oid == described.table.oid),
+            schema,
+            # No transaction commits here, right before the first one that is not in the snapshot.
+            LSN(self._position - 1),
+            exported.time,
+            self._null,
+            self._options.statement_timeout,
+        )
+
+    def _load(self, schema: StructType, reader: DataSourceReader) -> DataFrame:
+        name = f"aiorepl_snapshot_{secrets.token_hex(8)}"
+
+        # A class in a function is pickled with its attributes.
+        class TableSource(_TableSource):
+            chosen_name = name
+            chosen_schema = schema
+            chosen_reader = reader
+
+        self._spark.dataSource.register(TableSource)
+        return self._spark.read.format(name).load()
+
+
+class _TableSource(DataSource):
+    """The base of the data sources for one table."""
+
+    chosen_name: ClassVar[str]
+    chosen_schema: ClassVar[StructType]
+    chosen_reader: ClassVar[DataSourceReader]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.chosen_name
+
+    def schema(self) -> StructType:
+        return self.chosen_schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self.chosen_reader
+
+
+class _ChunkPartition(InputPartition):
+    """A chunk, which one task reads."""
+
+    def __init__(self, number: int, rows: Range) -> None:
+        super().__init__(number)
+        self.rows = rows
+
+
+class _RowsReader(DataSourceReader):
+    """Reads the rows of a table."""
+
+    def __init__(self, table: SnapshotTable, ranges: tuple[Range, ...]) -> None:
+        self._table = table
+        self._ranges = ranges
+
+    def partitions(self) -> list[InputPartition]:
+        return [_ChunkPartition(number, rows) for number, rows in enumerate(self._ranges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _ChunkPartition)
+        return self._table.batches(partition.value, partition.rows)
+
+
+class _FilesReader(_RowsReader):
+    """Writes the rows of a table into files, and reads what was written."""
+
+    def __init__(self, table: SnapshotTable, ranges: tuple[Range, ...], files: DeltaFiles) -> None:
+        super().__init__(table, ranges)
+        self._files = files
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._files.write(super().read(partition))
+
+
+class _LoopThread:
+    """An event loop in a thread, because a notebook has a running loop in the thread of its cells."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="aiorepl-snapshot")
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self._pool.submit(self._runner.run, work).result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.submit(self._runner.close).result()
+        self._pool.shutdown()

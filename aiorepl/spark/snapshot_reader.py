@@ -1,0 +1,158 @@
+"""Reads chunks of a table under an exported snapshot, as record batches of the typed schema. Runs on executors.
+
+Every partition is one chunk, so a task that Spark runs again reads the same rows under the same identities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from aiorepl.epoch import since_1970
+from aiorepl.formats.arrow.binary_columns import values_of
+from aiorepl.formats.arrow.copied import CopiedColumns, metadata_arrays
+from aiorepl.formats.arrow.header import Header
+from aiorepl.formats.texts import Texts
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.tuples import TEXT
+from aiorepl.snapshot.chunk_query import copy_statement
+from aiorepl.snapshot.chunk_reader import ChunkReader
+from aiorepl.snapshot.chunks import Range
+from aiorepl.snapshot.copy_rows import CopiedRows
+from aiorepl.snapshot.described import DescribedTable, require_same_types
+from aiorepl.snapshot.exported import translating
+from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.spark.columns import column
+from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
+from aiorepl.wire.opening import connect_sql
+
+_BATCH_ROWS: Final = 16_384
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+# Ordinals of a chunk begin at its number, shifted so far.
+ROW_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTable:
+    """A table under an exported snapshot; pickled to executors.
+
+    :param dsn: the database; it may contain a password.
+    :param snapshot: the name of the exported snapshot.
+    :param kinds: the kind of each column in the rows: text or binary.
+    :param types: the types that are not built in.
+    :param key: the columns that key ranges are of.
+    :param schema: the Arrow form of the DataFrame's schema.
+    :param commit_lsn: the LSN in the identities of all rows.
+    :param time: when the snapshot was taken, in microseconds since 2000-01-01 00:00 UTC.
+    :param null: as in ``columns.column``.
+    :param timeout: the most seconds that reading a chunk may take; ``None``: no limit.
+    """
+
+    dsn: str = field(repr=False)
+    snapshot: str
+    table: PublishedTable
+    kinds: bytes
+    types: tuple[TypeInfo, ...]
+    key: tuple[str, ...]
+    schema: pa.Schema
+    commit_lsn: LSN
+    time: int
+    null: bool
+    timeout: float | None
+
+    def batches(self, number: int, rows: Range) -> Iterator[pa.RecordBatch]:
+        """Read a chunk.
+
+        :param number: its number within the table, from 0.
+        :raises SnapshotGone: the snapshot was closed.
+        :raises DataError: a value does not fit into the column's type.
+        :raises SlotError: a type was altered since the snapshot was taken.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+        """
+        layout = self._layout()
+        reader = ChunkReader(self._connect, self.snapshot, self.timeout)
+        statement = copy_statement(self.table, self.kinds, rows, self.key)
+        convert = _Conversion(layout, self.schema, null=self.null)
+        transaction = Transaction(0, self.commit_lsn, self.time)
+        ordinal = number << ROW_BITS
+        with asyncio.Runner() as runner:
+            parts = reader.read(statement, len(self.kinds))
+            try:
+                while collected := runner.run(_collect(parts)):
+                    data, count = collected
+                    yield convert(CopiedRows(transaction, layout, self.kinds, data, count, ordinal))
+                    ordinal += count
+                if self.types:
+                    runner.run(self._require_same_types(layout))
+            finally:
+                runner.run(parts.aclose())
+                reader.abort()
+
+    def _layout(self) -> Layout:
+        relation = Decoder().decode(self.table.relation)
+        assert isinstance(relation, Relation)
+        return Layout(relation, Types(self.types), binary=True)
+
+    async def _connect(self) -> Any:
+        return await connect_sql(self.dsn)
+
+    async def _require_same_types(self, layout: Layout) -> None:
+        connection = await self._connect()
+        try:
+            with translating():
+                await require_same_types(
+                    connection, DescribedTable(self.table, layout, self.kinds, self.types)
+                )
+        finally:
+            connection.terminate()
+
+
+class _Conversion:
+    """Converts rows to record batches of the schema: the columns of the table, and the metadata."""
+
+    def __init__(self, layout: Layout, schema: pa.Schema, *, null: bool) -> None:
+        relation, types = layout.relation, layout.types
+        fields = [schema.field(name) for name in relation.names]
+        self._schema = schema
+        self._copied = CopiedColumns(layout, fields)
+        self._texts = Texts(relation, types, binary=True)
+        self._converters = [
+            column(f"{relation}.{each.name}", each.type_oid, types, field.type, null=null)
+            for each, field in zip(relation.columns, fields, strict=True)
+        ]
+
+    def __call__(self, rows: CopiedRows) -> pa.RecordBatch:
+        arrays = []
+        for index, array in enumerate(self._copied.arrays(rows)):
+            if array is not None:
+                arrays.append(array)
+                continue
+            values = values_of(rows.data, rows.position, len(rows), index)
+            texts = values if rows.kinds[index] == TEXT else self._texts.column(index, values)
+            arrays.append(self._converters[index](texts))
+        header = Header(0, rows.transaction.commit_lsn, since_1970(rows.transaction.commit_timestamp))
+        metadata = metadata_arrays(rows, header)
+        fields = list(self._schema)[len(arrays) :]
+        arrays += [array.cast(field.type) for array, field in zip(metadata, fields, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+async def _collect(parts: Any) -> tuple[bytes, int] | None:
+    """Return the rows of some parts, enough for a record batch; ``None`` at the end."""
+    found: list[bytes] = []
+    rows = size = 0
+    async for data, count in parts:
+        found.append(data)
+        rows, size = rows + count, size + len(data)
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            break
+    return (b"".join(found) if len(found) > 1 else found[0], rows) if found else None

@@ -1,0 +1,123 @@
+"""Rows of COPY's binary format as Arrow arrays: the same as through PostgreSQL's text."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorepl import LSN
+from aiorepl.formats.arrow.columns import converter
+from aiorepl.formats.arrow.copied import CopiedColumns
+from aiorepl.formats.arrow.types import arrow_type
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.snapshot.copy_rows import CopiedRows
+from aiorepl.testing import messages as build
+from aiorepl.testing.conformance.samples import SAMPLES
+from aiorepl.testing.messages import column
+from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.registry import Types
+
+NUMERIC = 1700
+
+
+def copied(oid: int, values: list[bytes | None], *, modifier: int = -1, kind: str = "b"):
+    """The array of a column's values, which has a neighbour on either side; ``None`` if its text is needed."""
+    types = Types()
+    columns = [column("before", 25), column("value", oid, type_modifier=modifier), column("after", 25)]
+    relation = Decoder().decode(build.relation(oid=1, name="t", columns=columns))
+    wanted = arrow_type(oid, modifier, types)
+    fields = [pa.field("before", pa.string()), pa.field("value", wanted), pa.field("after", pa.string())]
+    data = b"".join(struct.pack(">H", 3) + b"".join(map(field, (b"x", each, None))) for each in values)
+    layout = Layout(relation, types, binary=True)
+    kinds = b"b" + kind.encode() + b"b"
+    rows = CopiedRows(Transaction(0, LSN(1), 0), layout, kinds, data, len(values), 0)
+    before, array, after = CopiedColumns(layout, fields).arrays(rows)
+    assert before.to_pylist() == ["x"] * len(values)
+    assert after.to_pylist() == [None] * len(values)
+    if array is None:
+        return None
+    array.validate(full=True)
+    assert wanted == array.type
+    return array.to_pylist()
+
+
+def field(value: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if value is None else struct.pack(">I", len(value)) + value
+
+
+def numeric(text: str) -> bytes:
+    """numeric_send."""
+    sign = 0x4000 if text.startswith("-") else 0
+    whole, _, fraction = text.lstrip("-").partition(".")
+    whole = whole.rjust(-(-len(whole) // 4) * 4, "0")
+    padded = whole + fraction.ljust(-(-len(fraction) // 4) * 4, "0")
+    groups = [int(padded[at : at + 4]) for at in range(0, len(padded), 4)]
+    weight = len(whole) // 4 - 1
+    while groups and not groups[0]:
+        groups, weight = groups[1:], weight - 1
+    while groups and not groups[-1]:
+        groups = groups[:-1]
+    weight = weight if groups else 0
+    return struct.pack(f">HhHH{len(groups)}H", len(groups), weight, sign, len(fraction), *groups)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.type_name)
+def test_every_type(sample):
+    """A value, NULL and the value again, if not left to the conversion by text, are the same as by that."""
+    types, wanted = Types(), arrow_type(sample.oid, -1, Types())
+    expected = converter(sample.oid, types, wanted, null=True)([sample.text.encode(), None]).to_pylist()
+    raw = bytes.fromhex(sample.binary)
+
+    assert copied(sample.oid, [raw, None, raw]) in (None, [expected[0], None, expected[0]])
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda precision: st.tuples(
+            st.just(precision),
+            st.integers(0, precision),
+            st.lists(st.integers(-(10**precision) + 1, 10**precision - 1), max_size=5),
+        )
+    )
+)
+def test_numeric(case):
+    """Every value of numeric(p,s) is kept."""
+    precision, scale, unscaled = case
+    texts = []
+    for number in unscaled:
+        digits = str(abs(number)).rjust(scale + 1, "0")
+        point = len(digits) - scale
+        texts.append(f"{'-' if number < 0 else ''}{digits[:point]}{'.' if scale else ''}{digits[point:]}")
+    modifier = (precision << 16 | scale) + 4
+    found = copied(NUMERIC, [numeric(text) for text in texts], modifier=modifier)
+
+    assert found is not None
+    assert unscaled == [int(value.scaleb(scale)) for value in found]
+
+
+@pytest.mark.parametrize(
+    ("oid", "raw", "modifier"),
+    [
+        (1082, struct.pack(">i", 2**31 - 1), -1),
+        (1114, struct.pack(">q", -(2**63)), -1),
+        (1184, struct.pack(">q", 2**63 - 1), -1),
+        (NUMERIC, struct.pack(">HhHH", 0, 0, 0xC000, 0), (10 << 16) + 4),
+        (NUMERIC, struct.pack(">HhHHH", 1, 9, 0, 0, 1), (10 << 16) + 4),
+        (25, b"\xff", -1),
+        (23, b"\0\0\0", -1),
+        (16, b"", -1),
+        (NUMERIC, b"\0\1\0\0\0\0\0\0", (9 << 16) + 4),
+    ],
+    ids=["date", "timestamp", "timestamptz", "NaN", "too many digits", "not UTF-8", "short", "empty", "cut"],
+)
+def test_a_value_that_the_type_cannot_represent(oid, raw, modifier):
+    """The column is left to the conversion by text."""
+    good = {25: b"a", NUMERIC: numeric("7"), 16: b"\1", 23: b"\0\0\0\1"}.get(oid, b"\0" * len(raw))
+
+    assert copied(oid, [good, None, good], modifier=modifier) is not None
+    assert copied(oid, [good, raw], modifier=modifier) is None
