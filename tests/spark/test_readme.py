@@ -22,7 +22,7 @@ def test_the_program(spark, journal, tmp_path):
         orders.insert("1", "first"), orders.insert("2", "second"), orders.delete("2", None)
     )
     journal.write()
-    (program,) = re.findall(r"^```python\n([^`]*spark[^`]*)^```", TEXT, re.MULTILINE)
+    program, _ = re.findall(r"^```python\n([^`]*spark[^`]*)^```", TEXT, re.MULTILINE)
     target = tmp_path / "orders"
     program = program.replace("/var/lib/app/journal", str(journal.folder)).replace(
         "/lake/orders", str(target)
