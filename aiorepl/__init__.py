@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Truncate,
         Update,
     )
+    from aiorepl.transactions.lazy_changes import TableRows
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
     from aiorepl.transactions.transaction import SnapshotChunk, Transaction
@@ -101,6 +102,7 @@ _NAMES = {
         "Truncate",
         "Update",
     ),
+    "aiorepl.transactions.lazy_changes": ("TableRows",),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.slices": ("Slice",),
     "aiorepl.transactions.transaction": ("SnapshotChunk", "Transaction"),
@@ -113,8 +115,8 @@ __all__ = [  # noqa: RUF022 - by theme
     "ReplicationStream",
     "ReplicationTransaction",
     "Pipeline",
-    "PipelineStatistics",
     "SnapshotOptions",
+    "PipelineStatistics",
     "Source",
     "BatchPolicy",
     "RetryPolicy",
@@ -130,6 +132,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Slice",
     "Transaction",
     "SnapshotChunk",
+    "TableRows",
     "Change",
     "RowChange",
     "Insert",

@@ -227,6 +227,18 @@ cdef inline int put_range(bytearray out, const unsigned char* data, Py_ssize_t s
     return 0
 
 
+cdef inline void set_int16(unsigned char* target, Py_ssize_t at, short number) noexcept nogil:
+    memcpy(target + at, &number, 2)
+
+
+cdef inline void set_int32(unsigned char* target, Py_ssize_t at, int number) noexcept nogil:
+    memcpy(target + at, &number, 4)
+
+
+cdef inline void set_int64(unsigned char* target, Py_ssize_t at, long long number) noexcept nogil:
+    memcpy(target + at, &number, 8)
+
+
 cdef inline void copy_into(
     unsigned char* target, Py_ssize_t at, const unsigned char* data, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil:

@@ -22,6 +22,9 @@ float32_layout: Final = struct.Struct(">f").unpack_from
 float64_layout: Final = struct.Struct(">d").unpack_from
 _SINGLE: Final = struct.Struct(">f")
 _BITS: Final = struct.Struct(">I")
+_INT16: Final = struct.Struct("=h")
+_INT32: Final = struct.Struct("=i")
+_INT64: Final = struct.Struct("=q")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 
 
@@ -196,6 +199,21 @@ def put_part(out: bytearray, data: bytes, start: int, end: int) -> None:
 def put_range(out: bytearray, data: Buffer, start: int, end: int) -> None:
     """Append ``data[start:end]``, for any buffer."""
     out += data[start:end]
+
+
+def set_int16(target: bytearray, at: int, number: int) -> None:
+    """Write an integer at ``at``, in the byte order of this machine."""
+    _INT16.pack_into(target, at, number)
+
+
+def set_int32(target: bytearray, at: int, number: int) -> None:
+    """Write an integer at ``at``, in the byte order of this machine."""
+    _INT32.pack_into(target, at, number)
+
+
+def set_int64(target: bytearray, at: int, number: int) -> None:
+    """Write an integer at ``at``, in the byte order of this machine."""
+    _INT64.pack_into(target, at, number)
 
 
 def copy_into(target: bytearray, at: int, data: Buffer, start: int, end: int) -> None:

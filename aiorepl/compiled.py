@@ -50,6 +50,7 @@ MODULES: Final = (
     "transactions.pending",
     "transactions.assembler",
     "formats.native_rows",
+    "formats.arrow.binary_columns",
     "journal.segment_builder",
     "snapshot.copy_rows",
 )
@@ -110,4 +111,4 @@ def path_of(package: str, own: list[str]) -> list[str]:
         raise ImportError(
             "AIOREPL_PURE_PYTHON=0 requires the compiled form, but aiorepl was not compiled, or was edited since: make compiled"
         )
-    return [str(FOLDER / package.partition(".")[2]), *own] if ACTIVE else own
+    return [str(FOLDER.joinpath(*package.split(".")[1:])), *own] if ACTIVE else own

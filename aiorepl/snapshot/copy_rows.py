@@ -144,7 +144,7 @@ class CopiedRows(TableRows):
     :param position: where it begins in ``data``.
     """
 
-    __slots__ = ("_count", "_next", "_ordinal", "transaction")
+    __slots__ = ("_count", "_next", "_ordinal")
 
     def __init__(
         self,
@@ -156,8 +156,7 @@ class CopiedRows(TableRows):
         ordinal: int,
         position: int = 0,
     ) -> None:
-        super().__init__(layout, kinds, data, position)
-        self.transaction = transaction
+        super().__init__(transaction, layout, kinds, data, position)
         self._count = count
         self._ordinal = ordinal
         # The number of a row and where it begins: where ``put_messages`` stopped.

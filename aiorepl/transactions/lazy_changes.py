@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.transaction import Transaction
 
 LayoutOf = Callable[[Relation], Layout]
 
@@ -39,15 +40,19 @@ class TableRows(LazyChanges):
 
     ``position`` and ``data`` are for code that reads columns without making changes.
 
+    :ivar transaction: the header of their transaction.
     :ivar layout: the table's columns.
     :ivar kinds: the kind of each column that is not NULL, as in a tuple of pgoutput.
     :ivar data: rows: the number of columns in two bytes, then for each column its length in four, -1 for NULL, and its bytes.
     :ivar position: where the first row begins in ``data``.
     """
 
-    __slots__ = ("data", "kinds", "layout", "position")
+    __slots__ = ("data", "kinds", "layout", "position", "transaction")
 
-    def __init__(self, layout: Layout, kinds: bytes, data: bytes, position: int) -> None:
+    def __init__(
+        self, transaction: Transaction, layout: Layout, kinds: bytes, data: bytes, position: int
+    ) -> None:
+        self.transaction = transaction
         self.layout = layout
         self.kinds = kinds
         self.data = data

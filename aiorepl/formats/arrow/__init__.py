@@ -1,1 +1,5 @@
-"""Changes as Arrow record batches with the table's columns, for Parquet and Spark. Pure; requires pyarrow, an extra."""
+"""Changes as Arrow record batches."""
+
+from aiorepl import compiled
+
+__path__ = compiled.path_of(__name__, __path__)

@@ -14,12 +14,16 @@ import pyarrow as pa
 
 from aiorepl.epoch import since_1970
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.binary_columns import values_of
 from aiorepl.formats.arrow.columns import Convert, Raw, Unrepresentable, converter
+from aiorepl.formats.arrow.copied import CopiedColumns, metadata_arrays
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.rows import Rows, Shape
 from aiorepl.formats.arrow.types import META, arrow_type
 from aiorepl.formats.texts import Texts
+from aiorepl.pgoutput.tuples import TEXT
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Update
+from aiorepl.transactions.lazy_changes import TableRows
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
 
@@ -62,12 +66,15 @@ class ArrowTable:
         self._shape = Shape(self.schema, relation.names, relation.key, converters)
         self._texts = Texts(relation, types, binary=layout.binary)
         self._binary = layout.binary
+        self._copied = CopiedColumns(layout, fields)
 
     def batch(self, changes: Iterable[Change]) -> pa.RecordBatch:
         """Return rows and truncates of the table, at least one, as a record batch.
 
         :raises DataError: a value in binary format does not match its type.
         """
+        if isinstance(changes, TableRows):
+            return self._of_copied(changes)
         rows = Rows(self._shape)
         transaction: Transaction | None = None
         for change in changes:
@@ -79,10 +86,28 @@ class ArrowTable:
             else:
                 rows.truncate(change.ordinal)
         self._unrepresentable.clear()
-        batch = rows.batch()
+        return self._completed(rows.batch())
+
+    def _of_copied(self, rows: TableRows) -> pa.RecordBatch:
+        """Return rows of COPY's binary format as a record batch, without an object for each of their values."""
+        self._unrepresentable.clear()
+        arrays = []
+        for index, (name, array) in enumerate(zip(self._shape.names, self._copied.arrays(rows), strict=True)):
+            if array is not None:
+                arrays.append(array)
+                continue
+            values = values_of(rows.data, rows.position, len(rows), index)
+            texts = values if rows.kinds[index] == TEXT else self._texts.column(index, values)
+            arrays.append(self._shape.converters[name][1](texts))
+        arrays += metadata_arrays(rows, _header(rows[0]))
+        arrays.append(pa.nulls(len(rows), UNREPRESENTABLE.type))
+        return self._completed(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+
+    def _completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the values that its columns cannot represent."""
         if not self._unrepresentable:
             return batch
-        maps = [self._unrepresentable.get(row, ()) for row in range(len(rows))]
+        maps = [self._unrepresentable.get(row, ()) for row in range(batch.num_rows)]
         last = len(self.schema) - 1
         return batch.set_column(last, UNREPRESENTABLE, pa.array(maps, UNREPRESENTABLE.type))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any, Final
 
-from aiorepl import LSN, Batch, Change, Message, RowChange, SchemaChange, Slice, Truncate
+from aiorepl import LSN, Batch, Change, Message, RowChange, SchemaChange, Slice, TableRows, Truncate
 
 Identity = tuple[LSN, int]
 """Commit LSN and ordinal."""
@@ -98,8 +98,25 @@ def _with_whole(unit: list[Slice]) -> tuple[bool, list[Slice]]:
     return unit[0].transaction is None or (unit[0].first and unit[-1].last), unit
 
 
-def partitioned(slices: Iterable[Slice]) -> dict[Partition, list[Change]]:
-    """Group changes by partition, in order. A truncate becomes one for each of its tables."""
+def partitioned(slices: Iterable[Slice]) -> list[tuple[Partition, Sequence[Change]]]:
+    """Group changes by partition, in order. A truncate becomes one for each of its tables.
+
+    The rows of a snapshot are not looked at: a slice of them has one table.
+    """
+    groups: list[tuple[Partition, Sequence[Change]]] = []
+    for copied, run in groupby(slices, key=lambda part: isinstance(part.changes, TableRows)):
+        if not copied:
+            groups += _partitioned(run).items()
+            continue
+        for part in run:
+            rows = part.changes
+            if isinstance(rows, TableRows) and rows:
+                relation = rows.layout.relation
+                groups.append((Partition(relation.schema, relation.name, _date(part)), rows))
+    return groups
+
+
+def _partitioned(slices: Iterable[Slice]) -> dict[Partition, list[Change]]:
     found: dict[Partition, list[Change]] = {}
     for part in slices:
         # By relation, not by name: hashing two names for each row would cost more than everything else here.

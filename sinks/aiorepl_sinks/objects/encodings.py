@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, Truncate
+from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, TableRows, Truncate
 from aiorepl.formats import named
 from aiorepl_sinks.objects.buffer import Partition, Piece, identity
 
@@ -182,8 +182,11 @@ class ParquetEncoding(Encoding):
         out.flush()
         yield from sink.take()
 
-    def _runs(self, changes: Sequence[Change]) -> Iterator[tuple[Any, list[Change]]]:
+    def _runs(self, changes: Sequence[Change]) -> Iterator[tuple[Any, Sequence[Change]]]:
         """Split changes into runs of one Arrow table each; the table of messages is ``None``."""
+        if isinstance(changes, TableRows):
+            yield self._table(changes[0]), changes
+            return
         table: Any = None
         layout: Any = None
         run: list[Change] = []

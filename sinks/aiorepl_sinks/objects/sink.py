@@ -129,7 +129,7 @@ class ObjectSink(SyncSink):
         self._spill_pieces(self._memory_bytes)
         encoded = []
         for step in steps_of_batch:
-            partitions = partitioned(step.slices).items()
+            partitions = partitioned(step.slices)
             pieces = (self._encoding.pieces(partition, changes) for partition, changes in partitions)
             encoded.append((step, [piece for each in pieces for piece in each]))
         for step, pieces_of_step in encoded:

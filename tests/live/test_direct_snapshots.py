@@ -1,0 +1,189 @@
+"""The initial snapshot without a journal: read before the stream, with positions below the slot's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection, SlotError, SnapshotOptions
+from aiorepl.errors import AioreplError, TransientError
+from aiorepl.snapshot.ledger_file import LedgerFile
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
+
+SOON = BatchPolicy(flush_seconds=0.05)
+# A row of each takes more than half of a block.
+ROWS = 6
+
+
+@pytest.fixture
+def options(tmp_path):
+    """Options of a pipeline whose chunks have one row or two."""
+    state = SnapshotOptions(state=str(tmp_path / "state"), chunk_bytes=8192)
+    return {"snapshot": state, "batches": SOON}
+
+
+@pytest.fixture
+async def filled(published):
+    """The database with some wide rows in a table, and an empty table."""
+    await published.execute(
+        "CREATE TABLE empty (id int PRIMARY KEY)",
+        "ALTER TABLE items ALTER note SET STORAGE PLAIN",
+        f"INSERT INTO items SELECT id, repeat('x', 4000) FROM generate_series(1, {ROWS}) id",
+    )
+    return published
+
+
+def headers(sink):
+    """The headers of the chunks that were delivered, in order."""
+    parts = [part for batch in sink.batches for part in batch.slices if part.end_lsn is not None]
+    return [part.transaction.snapshot for part in parts if part.transaction and part.transaction.snapshot]
+
+
+def rows(sink):
+    """The kind and key of each change."""
+    return [(change.kind, change.key and change.key["id"]) for change in sink.changes]
+
+
+READ = [("read", number) for number in range(1, ROWS + 1)]
+
+
+@pytest.mark.parametrize("keeps_position", [True, False])
+async def test_rows_come_before_the_stream(filled, options, keeps_position):
+    """Every row once, each chunk with its header, then what was committed since; the slot is confirmed only in its stream."""
+    sink, hang = MemorySink(keeps_position=keeps_position), Hang()
+    held = FaultySink(sink, write=[hang])
+    pipeline = Pipeline(filled.source(), [held], **options)
+    async with pipeline:
+        await hang.reached.wait()
+        start = await filled.confirmed()
+        await filled.execute("INSERT INTO items VALUES (100, 'new')")
+        hang.release()
+        await sink.wait_for_changes(ROWS + 1, durable=True)
+        found = await filled.confirmed_past(start + 1)
+    assert [*READ, ("insert", 100)] == rows(sink)
+    assert start < sink.changes[-1].transaction.commit_lsn < found
+    chunks = headers(sink)
+    assert ("empty", True, False) == (chunks[0].table, chunks[0].last_of_table, chunks[0].last)
+    assert list(range(1, len(chunks))) == [chunk.number for chunk in chunks[1:]]
+    assert [False] * (len(chunks) - 2) + [True] == [
+        chunk.last and chunk.last_of_table for chunk in chunks[1:]
+    ]
+    assert {start} == {chunk.snapshot_lsn for chunk in chunks}
+    lsns = [change.transaction.commit_lsn for change in sink.changes]
+    assert sorted(lsns) == lsns
+    assert lsns[ROWS - 1] < start
+
+    again = MemorySink(keeps_position=keeps_position)
+    again.position = again._durable_position = sink.position
+    await filled.execute("INSERT INTO items VALUES (101, 'newer')")
+    await Pipeline(filled.source(), [again], until="now", **options).run()
+    assert [("insert", 101)] == rows(again)
+
+
+async def test_options_of_sinks_hold(filled, options):
+    """A selection leaves a table out, and masks columns; its chunks have no rows then."""
+    sink, masked = MemorySink(), MemorySink()
+    sinks = {
+        "left": Delivery(sink, selection=Selection(tables=["!public.items"])),
+        "masked": Delivery(masked, selection=Selection(mask=["public.items.note"], secret="s" * 32)),
+    }
+    await Pipeline(filled.source(), sinks, until="now", **options).run()
+    assert [] == rows(sink)
+    assert headers(masked) == headers(sink)
+    assert READ == rows(masked)
+    assert all("x" not in change.new["note"] for change in masked.changes)
+
+
+async def test_a_sink_that_lost_chunks(filled, options):
+    """They are read again under the same snapshot, and other sinks get them once."""
+    other, sink = MemorySink(), MemorySink(keeps_position=True)
+    lost = Reject(TransientError("lost", rewind=True))
+
+    class Losing(FaultySink):
+        async def open(self, context):
+            sink.crash()
+            return await super().open(context)
+
+    faulty = Losing(sink, flush=[None, None, lost, None, lost])
+    policy = BatchPolicy(max_bytes=1, flush_bytes=1)
+    pipeline = Pipeline(
+        filled.source(), {"other": other, "sink": faulty}, until="now", **options | {"batches": policy}
+    )
+    await pipeline.run()
+    assert READ == rows(other) == rows(sink)
+    assert 2 == pipeline.statistics().sinks["sink"].rewinds
+
+
+async def test_a_start_that_fails(filled, options, tmp_path):
+    """Neither the slot nor a plan is left, and the next start reads everything."""
+    refusing = FaultySink(open=[Reject(AioreplError("no"))])
+    with pytest.raises(AioreplError):
+        await Pipeline(filled.source(), [refusing], **options).run()
+    assert (
+        await filled.connection.fetchval(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", filled.slot
+        )
+        == 0
+    )
+    assert not list((tmp_path / "state").iterdir())
+    sink = MemorySink()
+    await Pipeline(filled.source(), [sink], until="now", **options).run()
+    assert READ == rows(sink)
+
+
+async def test_a_stop_before_anything_is_durable(filled, options):
+    """The slot is dropped, and the next start begins anew."""
+    sink, hang = MemorySink(), Hang()
+    work = asyncio.create_task(Pipeline(filled.source(), [FaultySink(sink, flush=[hang])], **options).run())
+    await hang.reached.wait()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    sink = MemorySink()
+    await Pipeline(filled.source(), [sink], until="now", **options).run()
+    assert READ == rows(sink)
+
+
+async def test_a_snapshot_again(filled, options):
+    """``resnapshot`` begins with a truncate, also for a sink that is far behind; one that is ahead would skip it."""
+    sink = MemorySink(keeps_position=True)
+    await Pipeline(filled.source(), [sink], until="now", batches=SOON).run()
+    await filled.connection.fetch("SELECT pg_drop_replication_slot($1)", filled.slot)
+    await filled.execute("DELETE FROM items WHERE id > 2")
+    await Pipeline(filled.source(), [sink], until="now", resnapshot=True, **options).run()
+    assert [("truncate", None), *READ[:2]] == [(kind, key) for kind, key in map(_of, sink.changes)]
+
+    await filled.execute("INSERT INTO items VALUES (7, 'x')")
+    await Pipeline(filled.source(), [sink], until="now", **options).run()
+    assert ("insert", 7) == _of(sink.changes[-1])
+
+    ahead = MemorySink(keeps_position=True)
+    ahead.position = sink.position.at(sink.position.lsn + 0x8000000)
+    with pytest.raises(SlotError, match="ahead of the initial snapshot"):
+        await Pipeline(filled.source(), [ahead], resnapshot=True, **options).run()
+
+
+def _of(change):
+    return change.kind, None if change.kind == "truncate" else change.key["id"]
+
+
+async def test_a_kill_before_the_plan_is_written(filled, options, tmp_path):
+    """The next start does not take the slot for one that needs no snapshot."""
+    await filled.create_slot()
+    await LedgerFile(tmp_path / "state", filled.slot).intend(truncates=False)
+    with pytest.raises(SlotError, match=r"not complete \(public.empty, public.items\)"):
+        await Pipeline(filled.source(), [MemorySink()], **options).run()
+
+
+async def test_a_slot_that_was_there(filled, options):
+    """It begins where it is, without a snapshot."""
+    await filled.create_slot()
+    sink = MemorySink()
+    await Pipeline(filled.source(), [sink], until="now", **options).run()
+    assert [] == rows(sink)
+
+
+async def test_it_needs_a_folder(published):
+    """Without a journal the plan has no place."""
+    with pytest.raises(ConfigurationError, match="state="):
+        Pipeline(published.source(), [MemorySink()], snapshot=True)
