@@ -1,8 +1,7 @@
 """Schema changes: columns added, dropped, retyped and renamed between two descriptions of a table. Pure.
 
 PostgreSQL does not send DDL. It describes a table before its first row, and again after it was altered; this module compares
-the two descriptions. So a change is known when the next row arrives, and several changes are found as one. A column that was
-dropped and created again with the same definition is no change.
+the two descriptions. So a change is known when the next row arrives, and several changes are found as one.
 
 Two columns are the same if they have the same attribute number in the source's catalog; where a number is not known, if they
 have the same name. So a rename without known numbers is a dropped and an added column.
@@ -175,6 +174,7 @@ class SchemaTracker:
 
     def __init__(self) -> None:
         self._last: dict[int, Relation] = {}
+        self._unnumbered: dict[int, bool] = {}
         # The descriptions to compare with: the last ones, or equal ones before them with known attributes.
         self._known: dict[int, Relation] = {}
 
@@ -185,10 +185,15 @@ class SchemaTracker:
             return None
         self._last[relation.oid] = relation
         known = self._known.get(relation.oid)
+        if known is not None and self._unnumbered.get(relation.oid):
+            # In between, a column may have been dropped and created again, so only names that are gone are compared by number.
+            gone = {name: known.attributes[name] for name in known.attributes if name not in relation.names}
+            known = replace(known, attributes=gone)
         found = SchemaChange(change.transaction, change.ordinal, change.layout, known)
         says_something = found.says_something
         if says_something or relation.attributes:
             self._known[relation.oid] = relation
+        self._unnumbered[relation.oid] = not relation.attributes
         return found if says_something else None
 
     def announced(self, part: Slice) -> Slice:

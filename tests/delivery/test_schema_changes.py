@@ -127,6 +127,13 @@ def test_an_equal_description_without_numbers():
     assert [FIRST, None, {"renamed": ((A, B),)}] == told(
         relation(ID, A, numbers=[1, 2]), relation(ID, A), relation(ID, B, numbers=[1, 2])
     )
+    # Too late to say that it was created again: rows since then may have its values.
+    assert [FIRST, None, None, {"dropped": (A,), "added": (A,)}] == told(
+        relation(ID, A, numbers=[1, 2]),
+        relation(ID, A),
+        relation(ID, A, numbers=[1, 3]),
+        relation(ID, A, numbers=[1, 4]),
+    )
 
 
 def test_missing_values():

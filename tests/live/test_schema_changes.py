@@ -132,6 +132,7 @@ async def test_columns_are_known_by_their_numbers(published, tmp_path, journal):
             ("ALTER TABLE items DROP a, ADD g text DEFAULT 'y'",),
             ("ALTER TABLE items ADD h float8 DEFAULT random()",),
             ("ALTER TABLE items ADD i int",),
+            ("ALTER TABLE items DROP i", "ALTER TABLE items ADD i int DEFAULT 3"),
             (
                 "ALTER TABLE items DROP i",
                 "ALTER TABLE items ADD i bigint DEFAULT 5",
@@ -148,6 +149,7 @@ async def test_columns_are_known_by_their_numbers(published, tmp_path, journal):
         {"added": ["g"], "dropped": ["a"]},
         {"added": ["h"]},
         {"added": ["i"]},
+        {"added": ["i"], "dropped": ["i"]},
         {"added": ["i"], "dropped": ["i"], "renamed": [("g", "gg")]},
     ] == [found for found in reported(sink) if not isinstance(found, tuple)]
     missing = [
@@ -169,6 +171,8 @@ async def test_columns_are_known_by_their_numbers(published, tmp_path, journal):
         # A volatile default rewrites the table, without changes of rows in WAL.
         {"h": "?"},
         {"i": None},
+        # The same definition as before, and another column.
+        {"i": "3"},
         {"i": "5"},
     ] == missing
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aiorepl.errors import ServerError
+from aiorepl.errors import ConnectionFailed, ServerError
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.attributes import CatalogColumns, attributes
@@ -69,13 +69,14 @@ class _Described:
 
     columns: tuple[Column, ...]
     attributes: dict[str, Attribute]
-    table: CatalogColumns | None
+    table: CatalogColumns
 
 
 class ColumnLookups:
     """Looks the columns of described tables up in the catalog, and sets ``Relation.attributes``.
 
-    A table is looked up when it is described first, and when it is described with other columns than before.
+    Every description is looked up, also if its columns are the same as before: the server describes a table again after it was
+    altered, and a column may have been dropped and created again. Descriptions that arrive together take one query.
     """
 
     def __init__(self, source: Source) -> None:
@@ -85,38 +86,32 @@ class ColumnLookups:
     async def describe(self, described: Sequence[tuple[Relation, int]]) -> None:
         """Set the attributes of relations; each comes with the xid of the transaction in which it was described.
 
-        :raises ConnectionFailed, ConnectionLost: the query failed. A query that the server refuses leaves attributes unknown.
-        """
-        new = {relation.oid for relation, _ in described if self._differs(relation)}
-        tables: dict[int, CatalogColumns] = {}
-        if new:
-            try:
-                tables = await self._source.look_up_columns(sorted(new))
-            except ServerError as error:
-                _log.warning("columns cannot be looked up, so renames and defaults are unknown: %s", error)
-        # Several descriptions of a table in one read are compared with the look-up before all of them.
-        previous = {oid: known.table for oid, known in self._known.items() if oid in new}
-        for relation, xid in described:
-            if self._differs(relation):
-                self._add(relation, xid, tables.get(relation.oid), previous.get(relation.oid))
-            else:
-                relation.attributes.update(self._known[relation.oid].attributes)
+        If the server refuses the connection or the query, the attributes stay unknown.
 
-    def _differs(self, relation: Relation) -> bool:
-        known = self._known.get(relation.oid)
-        return known is None or known.columns != relation.columns
+        :raises ConnectionLost: the connection was lost.
+        """
+        try:
+            tables = await self._source.look_up_columns(sorted({relation.oid for relation, _ in described}))
+        except (ServerError, ConnectionFailed) as error:
+            # The stream needs no second connection, which a limit of the role's connections may refuse.
+            _log.warning("columns cannot be looked up, so renames and defaults are unknown: %s", error)
+            return
+        # Several descriptions of a table in one read are compared with the look-up before all of them.
+        previous = {oid: self._known[oid].table for oid in tables if oid in self._known}
+        for relation, xid in described:
+            table = tables.get(relation.oid)
+            if table is not None:
+                self._add(relation, xid, table, previous.get(relation.oid))
 
     def _add(
-        self, relation: Relation, xid: int, table: CatalogColumns | None, previous: CatalogColumns | None
+        self, relation: Relation, xid: int, table: CatalogColumns, previous: CatalogColumns | None
     ) -> None:
-        if table is not None:
-            relation.attributes.update(attributes(relation, xid, table, previous))
+        relation.attributes.update(attributes(relation, xid, table, previous))
         before = self._known.get(relation.oid)
-        if before is not None:
-            rewritten = table is not None and previous is not None and table.file != previous.file
-            _warn(relation, before, rewritten=rewritten)
+        if before is not None and before.columns != relation.columns:
+            _warn(relation, before, rewritten=previous is not None and table.file != previous.file)
         # Of the table's columns only the last one's number is needed later.
-        kept = None if table is None else replace(table, columns=table.columns[-1:])
+        kept = replace(table, columns=table.columns[-1:])
         self._known[relation.oid] = _Described(relation.columns, relation.attributes, kept)
 
 
