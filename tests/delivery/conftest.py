@@ -15,7 +15,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.worker import SinkWorker
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
-from aiorepl.pipeline.direct import LedgerProgress
+from aiorepl.pipeline.progress import LedgerProgress
 from aiorepl.source.ledger import Ledger
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
