@@ -29,7 +29,7 @@ def structured(line):
 
 
 def facts(event):
-    """What the SDK says of an event."""
+    """Return the attributes and data that the SDK reads."""
     return (
         event.get_id(),
         event.get_type(),
@@ -98,7 +98,7 @@ def test_binary_mode(mode):
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_any_name_fits_in_a_header(name):
-    """Whatever a table is called, headers are ASCII, and it comes back."""
+    """Headers are ASCII whatever the table is called, and the name can be decoded."""
     stream = Stream()
     table = stream.table(name, column("id"))
     stream.transaction(table.insert("1"))
@@ -124,7 +124,7 @@ def test_boundaries():
 
 
 def test_values_and_type():
-    """As the native format has them, under one's own name."""
+    """Values are those of the native format; the event type has the configured prefix."""
     stream = Stream()
     items = stream.table("items", column("id", INT4, key=True))
     stream.transaction(items.insert("1"))

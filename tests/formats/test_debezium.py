@@ -68,7 +68,7 @@ def test_rows(stream, items):
 
 
 def test_whole_old_rows(stream):
-    """Under FULL all of it, and an unchanged value is known from it."""
+    """Under FULL ``before`` is the whole old row, and unsent values are taken from it."""
     whole = stream.table(
         "whole", column("id", INT4, key=True), column("note", key=True), replica_identity="f"
     )
@@ -138,7 +138,7 @@ def test_messages(stream, items):
 
 
 def test_rows_of_a_snapshot(stream, items):
-    """They are read, at the LSN of the snapshot, under identities of their own; without xid."""
+    """Rows of a snapshot are read events at the LSN of the snapshot, with identities of their own and no xid."""
     end = stream.snapshot(items, items.insert("1", "a"))
     stream.chunks[end - 1] = replace(stream.chunks[end - 1], snapshot_lsn=LSN(end))
     (initial,) = events(stream)
@@ -157,7 +157,7 @@ def described(event):
 
 
 def test_keys(stream, items):
-    """The replica identity's columns; none where there is none, and none of a truncate."""
+    """The key has the columns of the replica identity; without one, and for a truncate, there is none."""
     loose = stream.table("loose", column("id", INT4), replica_identity="n")
     stream.transaction(
         items.insert("1", "a"),
@@ -175,7 +175,7 @@ def test_keys(stream, items):
 
 
 def test_a_truncate_that_was_not_split(stream, items):
-    """It would lose a table."""
+    """A truncate of several tables is rejected, because an event names one table."""
     others = stream.table("others", column("id"))
     stream.transaction(build.truncate(relations=[others.oid, items.oid]))
     (part,) = stream.slices()
@@ -184,7 +184,7 @@ def test_a_truncate_that_was_not_split(stream, items):
 
 
 def transactions(form, slices):
-    """Of each event its transaction block, or of the metadata all but the time."""
+    """Return the transaction block of each event, or the metadata without its time."""
     for line in form.events(slices):
         event = json.loads(line)
         if "status" in event:
@@ -239,7 +239,7 @@ def test_counts_when_a_batch_is_written_again(stream, items, cut):
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_counts_go_on_after_a_reconnect(stream, items, at_once):
-    """The rest of a transaction comes with another header, and is counted behind what came before."""
+    """The counts continue if the rest of a transaction arrives after a reconnect."""
     stream.transaction(*(items.insert(str(number), "a") for number in range(4)))
     slices, others = stream.slices(at_once), stream.again(at_once)
     once = list(transactions(DebeziumFormat(boundaries=True), slices))
@@ -250,7 +250,7 @@ def test_counts_go_on_after_a_reconnect(stream, items, at_once):
 
 
 def test_no_metadata_unless_asked_for(stream, items):
-    """As Debezium, when it is not told."""
+    """There is no transaction metadata by default, as in Debezium."""
     stream.transaction(items.insert("1", "a"))
     assert [None] == [event["transaction"] for event in events(stream)]
 

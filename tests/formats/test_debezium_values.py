@@ -27,7 +27,7 @@ USER_TYPES = (
 
 
 def written(oid, text, *, modifier=-1, **options):
-    """What a column of this text becomes."""
+    """Return the value that a column of this text becomes."""
     stream = Stream(types=USER_TYPES)
     table = stream.table("t", column("v", oid, type_modifier=modifier))
     stream.transaction(table.insert(text))
@@ -89,7 +89,7 @@ def base64_of(*values):
     ],
 )
 def test_times(name, modifier, text, value):
-    """By the column's precision, in every year, and infinite."""
+    """Times have the precision of the column, in every year, and infinity."""
     assert value == written(OIDS[name], text, modifier=modifier)
 
 

@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="u
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_is_told_of(name):
-    """In the format's own part, but for those that all have."""
+    """The page documents every option of a format in the format's own section."""
     part = re.search(rf"^## {name}$(.*?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)[1]
     options = type(named(name)).__init__.__kwdefaults__.keys() - {"boundaries", "values", "colour"}
     assert set() == {option for option in options if f"`{option}`" not in part}

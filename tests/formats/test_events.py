@@ -29,7 +29,7 @@ def written():
 
 @pytest.mark.parametrize(("name", "count"), [("native", 1), ("debezium", 2)])
 def test_a_change_of_several_events(name, count):
-    """As many as the format makes of it, each of what it tells of, and none has headers."""
+    """A change gives as many events as the format makes of it, without headers."""
     _, truncate = written()
     events, form = Events(name), named(name)
     found = list(events.of(truncate))
@@ -42,7 +42,7 @@ def test_a_change_of_several_events(name, count):
 
 @pytest.mark.parametrize("name", ["debezium", "wal2json"])
 def test_what_a_format_does_not_tell(name):
-    """Has no events: neither does a table that was altered have one of another form."""
+    """A change that the format has no events for gives none, nor does a schema change."""
     stream, tracker = Stream(), SchemaTracker()
     items = stream.table("items", column("id", 23, key=True))
     stream.transaction(items.insert("1"))
@@ -65,7 +65,7 @@ def test_binary(binding, attribute):
 
 
 def test_whose_events_they_are():
-    """Is known once the sink is opened; options of the user's come first."""
+    """The source of events is known once the sink is open; the user's options win."""
     insert, _ = written()
 
     def source(chosen):
@@ -88,6 +88,6 @@ def test_whose_events_they_are():
     ],
 )
 def test_options_that_cannot_work(options, says):
-    """Are refused before anything is opened."""
+    """Options that cannot work are rejected before anything is opened."""
     with pytest.raises(ConfigurationError, match=says):
         Events(**options)

@@ -46,7 +46,7 @@ def bits(text):
 
 
 def digits(values):
-    """A numeric of these digits of base 10,000, the point behind the first two."""
+    """Return a numeric of these digits of base 10,000 with the point after the first two."""
     sign, rest = values
     return struct.pack(f"!HhHH{len(rest)}H", len(rest), 1, sign, 8, *rest)
 
@@ -108,7 +108,7 @@ def slices(kind, oid, modifier, raw):
 @settings(max_examples=30)
 @given(data=st.data())
 def test_text_and_binary_say_the_same(name, data):
-    """Whatever the value, in every format, byte for byte."""
+    """Text and binary columns give the same bytes in every format."""
     raw, modifier = data.draw(BINARY[name]), -1
     if name == "numeric":
         modifier = data.draw(st.sampled_from([-1, (20 << 16 | 8) + 4]))
@@ -124,7 +124,7 @@ def test_text_and_binary_say_the_same(name, data):
 @settings(max_examples=60)
 @given(data=st.data())
 def test_rows_are_written_as_their_columns_are_encoded(name, typed, data):
-    """Whatever the bytes, of this type or not: what a row says of them is what their type's encoder says."""
+    """For any bytes, a row's JSON is what the encoders of its types give."""
     raw = data.draw(BINARY[name] | st.binary(max_size=20) | BINARY[name].map(lambda raw: raw[:-1]))
     written = NativeFormat(values="typed" if typed else "text")
     (part,) = slices(Binary, OIDS[name], -1, raw)

@@ -1,4 +1,4 @@
-"""Formats by name: which there are, their options, and what is refused."""
+"""Formats by name, their options, and errors of both."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_each_writes(name):
     ],
 )
 def test_where_each_carries_the_identity(name, found):
-    """The same on all of them."""
+    """Each format has the identity of a change, at its documented place."""
     event, change = first(named(name))
     assert event_id(change) == found(json.loads(event))
 
 
 def test_pretty_shows_the_identity():
-    """As people read it."""
+    """The pretty format shows the identity."""
     event, change = first(named("pretty"))
     assert f" {event_id(change)} " in event.decode()
 
@@ -78,7 +78,7 @@ def test_called_after_the_source():
 
 
 def test_values():
-    """As text, where the format has such."""
+    """``values="text"`` is available in the formats that support it."""
     for name in ("native", "cloudevents"):
         assert '"new":{"id":"1"}' in first(named(name, values="text"))[0].decode()
     assert first(named("pretty"))[0] == first(named("pretty", values="text"))[0]
@@ -100,7 +100,7 @@ def test_values():
     ],
 )
 def test_refusals(chosen, values, reason):
-    """With what to do instead."""
+    """Unknown formats and options are rejected with what to do."""
     with pytest.raises(ConfigurationError, match=reason):
         named(chosen, values=values)
 
@@ -151,7 +151,7 @@ def test_a_table_that_was_altered(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_transaction_without_changes(name):
-    """Some servers send such and others do not, so there is no line of it."""
+    """A transaction without changes has no boundary lines, because only some servers send it."""
     stream = Stream()
     stream.transaction()
     assert [] == list(named(name, boundaries=True).events(stream.slices()))

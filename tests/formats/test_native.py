@@ -66,7 +66,7 @@ def test_every_kind(stream):
 
 
 def test_the_whole_old_row(stream):
-    """Under FULL there is no key, and an unchanged value is known from the old row."""
+    """Under FULL there is no key, and unsent values are taken from the old row."""
     items = stream.table(
         "items", column("id", INT4, key=True), column("note", key=True), replica_identity="f"
     )
@@ -120,7 +120,7 @@ texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 @given(texts, texts.filter(bool), st.booleans())
 def test_any_text_is_one_line_of_json(value, name, typed):
-    """Whatever stands in a value or a name comes back as it was, and no line is broken."""
+    """Any text in a value or name is escaped, on one line, and can be decoded."""
     stream = Stream()
     items = stream.table(name, column(name), namespace=name)
     stream.transaction(items.insert(value))

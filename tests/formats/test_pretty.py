@@ -60,7 +60,7 @@ def test_every_kind(stream):
 
 
 def test_prepared_transactions(stream):
-    """How each ended, by its gid."""
+    """The outcome of a prepared transaction has a line with its gid."""
     items = stream.table("items", column("id", INT4, key=True))
     ends = [stream.prepare("a", items.insert("1")), stream.prepare("b", items.insert("2"))]
     ends += [stream.commit_prepared("a"), stream.rollback_prepared("b")]
@@ -78,7 +78,7 @@ def test_prepared_transactions(stream):
 
 
 def test_long_values_are_cut(stream):
-    """With how long they are."""
+    """Long values are cut and followed by their length."""
     items = stream.table("items", column("note"))
     numbers = stream.table("numbers", column("n", 1700))
     stream.transaction(items.insert("x" * 81), items.insert("y" * 80), numbers.insert("9" * 1000))
@@ -93,7 +93,7 @@ anything = st.text(st.characters(exclude_characters="\0", exclude_categories=["C
 
 @given(anything, anything, st.sampled_from(["x\x1b[2J", "\x9b31m", "a\nb", "\u202eabc", "\r"]))
 def test_nothing_but_printable_characters(name, value, hostile):
-    """Whatever stands in a name, a value or a message: escape sequences, line ends, other directions of writing."""
+    """Escape sequences, line ends and bidirectional controls in names, values and messages are escaped."""
     stream = Stream()
     table = stream.table(name + hostile, column(hostile + name), namespace=hostile)
     content = (value + hostile).encode()

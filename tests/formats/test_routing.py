@@ -20,7 +20,7 @@ EVERYTHING = "{schema}|{table}|{kind}|{key}|{key.id}|{new.note}"
 
 
 def places(template, stream):
-    """Where each change of what was written down belongs."""
+    """Return the destination of each change."""
     routing = Routing(template)
     return [routing(change) for part in stream.slices() for change in part.changes]
 
@@ -61,7 +61,7 @@ def test_a_key_that_changed(stream, items):
 
 
 def test_a_value_that_was_not_sent(stream, items):
-    """It is not known and so is empty, unless the old key or the whole old row has it."""
+    """An unsent value is empty, unless the old key or the whole old row has it."""
     by_text = stream.table("by_text", column("name", key=True), column("note"))
     whole = stream.table("whole", column("id", key=True), column("note", key=True), replica_identity="f")
     stream.transaction(
@@ -107,7 +107,7 @@ def test_a_truncate_of_several_tables(stream, items):
 
 
 def test_a_key_of_several_columns(stream):
-    """In the table's order, with commas; one of them alone by its name, and no column that is not of the key."""
+    """The key has its columns in the table's order, with commas; one column can be named; others are rejected."""
     lines = stream.table(
         "lines", column("item", INT4, key=True), column("note"), column("order", INT4, key=True)
     )
@@ -168,7 +168,7 @@ def test_unchanged_beside_binary_under_full():
 
 @given(texts.filter(lambda text: not set(text) & set("{}")))
 def test_any_other_text_is_itself(text):
-    """Nothing but braces means anything."""
+    """Only braces have a meaning."""
     stream = Stream()
     stream.message("p")
     assert [(f"{text}p{text}",)] == places(f"{text}{{table}}{text}", stream)
@@ -198,7 +198,7 @@ def test_values_are_not_read_again(schema, prefix):
     ],
 )
 def test_what_is_no_template(template, reason):
-    """A mistake is told before the first row."""
+    """An invalid template is rejected before the first row."""
     with pytest.raises(ConfigurationError, match=reason):
         Routing(template)
 
@@ -214,7 +214,7 @@ def test_a_value_that_is_not_what_its_type_says():
 
 
 def test_what_was_altered_belongs_to_its_table(stream, items):
-    """It has no row, and so no key."""
+    """A schema change has the table's destination, and no key."""
     stream.transaction(items.insert("1", "a"))
     (part,) = map(SchemaTracker().announced, stream.slices())
     routing = Routing(EVERYTHING)

@@ -1,4 +1,4 @@
-"""What wal2json writes: lines of its own tests, and what its parameters add."""
+"""The lines of wal2json's own tests, and the additions of its parameters."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def stream():
 
 
 def lines(stream, **options):
-    """What is written."""
+    """Return the lines that the format writes."""
     return [line.decode() for line in Wal2JsonFormat(**options).events(stream.slices())]
 
 
 def test_a_row_of_many_types(stream):
-    """As in wal2json's expected/insert1.out, but for its DateStyle, which we set to ISO."""
+    """A row of many types is as in wal2json's expected/insert1.out, except for DateStyle, which is ISO here."""
     table = stream.table(
         "table_with_pk",
         column("a", OIDS["int2"], key=True),
@@ -85,7 +85,7 @@ def test_a_row_of_many_types(stream):
 
 
 def test_updates_and_deletes(stream):
-    """As in expected/type_oid.out: the identity is the old key, or where it did not change that of the new row."""
+    """Updates and deletes are as in expected/type_oid.out: the identity is the old key, or the new row's if it did not change."""
     table = stream.table("w2j_type_oid", column("a", OIDS["int4"], key=True), column("b", OIDS["bool"]))
     stream.transaction(table.update("3", "t", key=("1", None)))
     stream.transaction(table.update("3", "f"), table.delete("3", None))
@@ -112,7 +112,7 @@ def test_updates_and_deletes(stream):
 
 
 def test_truncates_and_messages(stream):
-    """As in expected/truncate.out and expected/message.out: a line a table, and content as text."""
+    """Truncates and messages are as in expected/truncate.out and expected/message.out."""
     first = stream.table("table_truncate_5", column("a", OIDS["int4"]))
     second = stream.table("table_truncate_6", column("a", OIDS["int4"]))
     stream.transaction(
@@ -146,7 +146,7 @@ def test_the_whole_old_row_and_what_was_not_sent(stream):
 
 
 def test_what_the_parameters_add(stream):
-    """Who, when and where, in wal2json's order, and the identity of the event."""
+    """Parameters add xid, times and LSNs in wal2json's order, and the identity of the event."""
     items = stream.table("items", column("a", OIDS["int4"], key=True))
     end = stream.transaction(items.insert("1"))
     alone = stream.message("p", b"x")
@@ -170,7 +170,7 @@ def test_what_the_parameters_add(stream):
 
 @pytest.mark.parametrize("identity", ["f", "i", "n"])
 def test_the_primary_key_is_known_where_it_is_the_identity(stream, identity):
-    """Of another identity pgoutput tells only that."""
+    """The primary key is written if it is the replica identity; pgoutput names no other."""
     items = stream.table("items", column("a", OIDS["int4"], key=identity != "n"), replica_identity=identity)
     stream.transaction(items.insert("1"))
     (event,) = map(json.loads, lines(stream, include_pk=True))
@@ -208,7 +208,7 @@ def test_values(stream, name, text, as_number, as_string):
 
 
 def test_users_types(stream):
-    """As in expected/include_domain_data_type.out: values of a domain are text; the name of an array stays quoted."""
+    """Domains and arrays are as in expected/include_domain_data_type.out."""
     table = stream.table(
         "t",
         column("d", DOMAIN),
@@ -232,7 +232,7 @@ def test_users_types(stream):
 
 
 def test_names_with_quotes(stream):
-    """As in expected/insert1.out."""
+    """Quoted names are as in expected/insert1.out."""
     table = stream.table(
         "test \" with 'quotes'", column('col"quotes', OIDS["int4"]), namespace='test "schema'
     )
@@ -271,7 +271,7 @@ def test_names_with_quotes(stream):
     ],
 )
 def test_type_names(name, modifier, spelled):
-    """As SQL spells them, and as the server's format_type does: tests/live/test_formats.py asks it."""
+    """Type names are those of ``format_type``; tests/live/test_formats.py compares them with a server."""
     assert spelled == type_name(Types(), OIDS[name], modifier)
 
 

@@ -1,4 +1,4 @@
-"""A sample of every message, plain and at its extremes, together with what the decoder must say of it."""
+"""A sample of every message, ordinary and extreme, with the fields that the decoder must return."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Sample:
 
     @property
     def kind(self) -> type:
-        """What it is decoded to."""
+        """The class of the decoded message."""
         name = self.name.replace(" ", "")
         return {"Relation": Relation, "Type": Type}.get(name) or getattr(m, name)
 
     @property
     def inside(self) -> Sample:
-        """The same inside a stream block, made by a subtransaction."""
+        """Return the same message inside a stream block, made by a subtransaction."""
         prefix = {} if self.name == "Origin" else {"xid": XID}
         return replace(self, fields=self.fields | prefix, block=5, label=f"{self.label} in a block".strip())
 
@@ -167,5 +167,5 @@ def content(request: pytest.FixtureRequest) -> Sample:
 
 @pytest.fixture
 def samples() -> list[Sample]:
-    """All of them."""
+    """All samples."""
     return SAMPLES

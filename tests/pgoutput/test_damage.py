@@ -18,7 +18,7 @@ COLUMNS = [build.column("id", 23, key=True), build.column("note")]
 
 
 def refusal(decoder: Decoder, payload: bytes) -> ProtocolError:
-    """What the decoder says of it."""
+    """Return the decoder's error."""
     with pytest.raises(ProtocolError) as caught:
         decoder.decode(payload)
     return caught.value
@@ -33,7 +33,7 @@ def decoder() -> Decoder:
 
 
 def test_cut_at_every_byte(sample):
-    """A message that ends too soon is refused by name, wherever it was cut."""
+    """A message that is cut at any byte raises an error with its name."""
     payload = sample.payload
     everywhere = range(1, len(payload))
     # Of the long ones all of the head and of the tail, and a part of the middle.
@@ -51,7 +51,7 @@ def test_cut_at_every_byte(sample):
 
 @pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0\0", b"t\0\0\0\1x", b"I" * 100], ids=repr)
 def test_trailing_bytes(sample, trailing):
-    """Bytes behind the end of a message are refused by its name."""
+    """Bytes after the end of a message raise an error with its name."""
     assert sample.name == refusal(sample.decoder(), sample.payload + trailing).message
 
 
@@ -61,7 +61,7 @@ def test_an_empty_message(decoder):
 
 
 def test_unknown_types(decoder):
-    """A first byte that the protocol does not have is refused, and told."""
+    """An unknown first byte raises an error that shows it."""
     for first in set(range(256)) - set(b"BCORYIUDTMSEcAbPKrp"):
         unknown = bytes([first])
         assert f"unknown message type {unknown!r}" == str(refusal(decoder, unknown + bytes(30)))
@@ -114,7 +114,7 @@ def test_flags_that_are_not_used(decoder, name, payload, at, flags):
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )
 def test_flags_and_kinds(decoder, payload, expected):
-    """A flag, kind or replica identity outside of its few values is refused with what it may be."""
+    """An unknown flag, kind or replica identity raises an error with the valid ones."""
     assert expected == str(refusal(decoder, payload))
 
 
@@ -143,7 +143,7 @@ def test_flags_and_kinds(decoder, payload, expected):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_must_be_set(decoder, payload, expected):
-    """Where PostgreSQL itself refuses an LSN or xid of zero, so do we."""
+    """An LSN or xid of zero raises an error where PostgreSQL's own client does."""
     assert f"{expected}: is not set" == str(refusal(decoder, payload))
 
 
@@ -170,7 +170,7 @@ def test_a_row_unlike_its_relation(decoder, new):
     ],
 )
 def test_a_relation_never_described(decoder, name, payload):
-    """A row of an unknown relation is refused with the relation's number."""
+    """A row of an unknown relation raises an error with its oid."""
     assert f"{name}.relation: relation 8 was never described" == str(refusal(decoder, payload))
 
 
@@ -201,7 +201,7 @@ def test_a_truncate_that_claims_another_count(decoder, claim):
 
 
 def test_a_string_without_an_end(decoder):
-    """A name that is not ended by NUL is refused with its field."""
+    """A name without its NUL raises an error with its field."""
     assert "Type.name: has no end" == str(refusal(decoder, b"Y\0\0\0\7public\0mood"))
     assert "Origin.name: has no end" == str(refusal(decoder, b"O" + bytes(8) + b"north"))
 
@@ -210,7 +210,7 @@ def test_a_string_without_an_end(decoder):
     "payload", [b"I\0\0\0\7N\0\2", b"I\0\0\0\7N", b"U\0\0\0\7K\0\2nn", b"I\0\0\0\7N\0\2t\0\0"]
 )
 def test_no_error_shows_a_row(decoder, payload):
-    """What is refused is named by places and lengths, not quoted."""
+    """Errors have positions and lengths, and quote nothing."""
     secret = b"t\0\0\0\6s3cr3t"
 
     assert not re.search("s3cr3t", str(refusal(decoder, payload + secret)))

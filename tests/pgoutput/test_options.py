@@ -1,4 +1,4 @@
-"""What is asked of pgoutput: the best each server can, and refusals that name the version that could."""
+"""The options of pgoutput: the newest that a server supports, and errors with the version that supports an option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ features = pytest.mark.parametrize(("name", "asked", "first", "version"), FEATUR
 
 @pytest.mark.parametrize(("server", "best"), SERVERS.items())
 def test_defaults(server, best):
-    """Who asks for nothing gets the server's best version, and no option that an older one would refuse."""
+    """By default the server's newest version is used, without options that an older server rejects."""
     assert {"proto_version": str(best), "publication_names": '"p"'} == Options(("p",)).negotiate(server)
 
 
@@ -46,7 +46,7 @@ def test_a_server_without_pgoutput():
 @pytest.mark.parametrize("server", SERVERS)
 @features
 def test_what_a_server_can_do(server, name, asked, first, version):
-    """An option is passed on where the server has it, and refused by name, with the version that has it."""
+    """An option is passed on if the server has it, and else rejected with the version that has it."""
     options = Options(("p",), **asked)
 
     if server >= first:
@@ -61,7 +61,7 @@ def test_what_a_server_can_do(server, name, asked, first, version):
 
 @features
 def test_what_a_version_can_do(name, asked, first, version):
-    """An option that a chosen protocol version lacks is refused by name, with the version that has it."""
+    """An option that the chosen protocol version lacks is rejected with the version that has it."""
     for chosen in range(1, 5):
         options = Options(("p",), proto_version=chosen, **asked)
         if chosen >= version:
@@ -74,7 +74,7 @@ def test_what_a_version_can_do(name, asked, first, version):
 
 @pytest.mark.parametrize(("version", "first"), [(2, 14), (3, 15), (4, 16)])
 def test_a_version_the_server_lacks(version, first):
-    """A protocol version beyond the server's is refused, with the server that has it."""
+    """A protocol version that the server lacks is rejected with the server version that has it."""
     options = Options(("p",), proto_version=version)
 
     assert str(version) == options.negotiate(first)["proto_version"]

@@ -1,4 +1,4 @@
-"""Whatever the bytes: a message or ProtocolError, in any state of the decoder."""
+"""Any bytes, in any state of the decoder, give a message or a ProtocolError."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from aiorepl.testing import messages as build
 
 
 def said(message: Any) -> dict[str, Any]:
-    """What a message says, under the keywords of its builder."""
+    """Return the fields of a message under the keywords of its builder."""
     if isinstance(message, Relation):
         names: tuple[str, ...] = ("oid", "namespace", "name", "replica_identity", "columns", "xid")
     elif isinstance(message, Type):
@@ -30,7 +30,7 @@ def said(message: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """As builders take it."""
+    """Return a value in the form that builders take."""
     if isinstance(value, TupleData):
         return value.split()
     if isinstance(value, Relation):
@@ -44,7 +44,7 @@ def test_every_message_has_samples(samples):
 
 
 def test_fields(sample):
-    """What goes in by name comes out by the same name, and nothing else does."""
+    """Each field of a message has the value that it was built with, and there are no others."""
     message = sample.decoder().decode(sample.payload)
 
     fields = said(message)
@@ -88,7 +88,7 @@ def test_names_that_are_not_utf8():
 
 
 def test_relations_are_immutable(samples):
-    """What a slow consumer holds is never changed under its hands."""
+    """A relation does not change while a slow consumer holds it."""
     described = Decoder().decode(samples[0].payload)
 
     with pytest.raises(AttributeError):
@@ -155,7 +155,7 @@ def test_no_message_shows_what_it_contains(payload):
 
 
 def test_errors_can_be_told_where():
-    """Whoever knows the WAL position adds it; message and field stay."""
+    """``at`` adds the WAL position, and keeps message and field."""
     with pytest.raises(ProtocolError) as caught:
         Decoder().decode(build.insert(relation=7, new=[]))
 

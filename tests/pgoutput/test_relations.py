@@ -41,7 +41,7 @@ class Transcript:
         return self.decoder.decode(payload)
 
     def seen_by(self, xid: int | None) -> tuple[str, ...]:
-        """How table 7 looks to a transaction that streams, or to a plain one; empty if it was never described."""
+        """Return table 7 as a streamed or plain transaction sees it; empty if it was never described."""
         if xid is not None:
             self.decoder.decode(build.stream_start(xid=xid, first_segment=False))
         found = self.decoder.views.current.get(7)
@@ -62,7 +62,7 @@ def described(columns: str, xid: int | None = None) -> bytes:
 
 
 def test_a_plain_description_holds_for_all(transcript):
-    """What is described outside of blocks is seen there and in every block."""
+    """A description outside of blocks is valid there and in every block."""
     transcript.plain(described("ab"))
 
     assert ("a", "b") == transcript.seen_by(None) == transcript.seen_by(5)
@@ -79,7 +79,7 @@ def test_the_last_description_wins(transcript):
 
 
 def test_a_streamed_description_is_its_transactions_own(transcript):
-    """DDL in a transaction in progress changes how its rows read, and nobody else's."""
+    """A description in a stream block is valid for its transaction only."""
     transcript.plain(described("ab"))
     transcript.block(5, described("abc", xid=5))
 
@@ -117,7 +117,7 @@ def test_a_prepare_makes_it_common(transcript):
 
 
 def test_a_prepare_without_what_was_aborted(transcript):
-    """What an aborted subtransaction described does not become common when the rest is prepared."""
+    """A description of an aborted subtransaction does not become common at the prepare."""
     transcript.plain(described("a"))
     transcript.block(5, described("ab", xid=5), described("abc", xid=51))
     transcript.abort(5, 51)

@@ -29,7 +29,7 @@ def enter(decoder: Decoder, xid: int = 5) -> None:
 
 
 def test_an_xid_prefix_inside_a_block_only(decoder):
-    """The same content reads with its xid inside a block and without one before and after it."""
+    """Content messages have an xid inside a block, and none outside."""
     decoder.decode(build.relation(**TABLE))
     before: Any = decoder.decode(build.insert(relation=7, new=["1"]))
     enter(decoder)
@@ -43,7 +43,7 @@ def test_an_xid_prefix_inside_a_block_only(decoder):
 
 
 def test_a_prefix_outside_of_a_block_is_refused(decoder):
-    """An xid where none belongs is taken for the relation, and found out."""
+    """An xid outside of a block is read as the relation's oid, which is unknown."""
     decoder.decode(build.relation(**TABLE))
 
     with pytest.raises(ProtocolError, match="relation 6 was never described"):
@@ -80,7 +80,7 @@ def test_blocks_do_not_nest(decoder):
 
 
 def test_a_block_that_never_began(decoder):
-    """Stream Stop ends a block; without one it is refused."""
+    """A Stream Stop without a block raises an error."""
     with pytest.raises(ProtocolError, match="Stream Stop: arrived outside of a block"):
         decoder.decode(build.stream_stop())
 
@@ -100,6 +100,6 @@ def test_stream_abort_by_option(streaming, payload, expected):
 
 @pytest.mark.parametrize(("streaming", "payload"), [(Streaming.ON, LONG), (Streaming.PARALLEL, SHORT)])
 def test_stream_abort_of_the_other_option(streaming, payload):
-    """The other layout is refused, not read halfway."""
+    """A Stream Abort in the other option's layout raises an error."""
     with pytest.raises(ProtocolError, match=r"Stream Abort: has \d+ bytes, not \d+"):
         Decoder(streaming).decode(payload)

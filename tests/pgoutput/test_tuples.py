@@ -47,7 +47,7 @@ def test_many_columns(count):
 
 
 def test_skip_without_a_relation():
-    """Where the relation is not known any count goes, and the rest is checked all the same."""
+    """Without a known relation any number of columns is valid, and the rest is checked."""
     payload = tuple_data(["a", None])
 
     assert len(payload) == skip(payload, 0, "Insert", None)
@@ -56,7 +56,7 @@ def test_skip_without_a_relation():
 
 
 def test_unchanged_is_no_value():
-    """UNCHANGED is told from NULL and from every value by identity, also in another process, and is never true."""
+    """UNCHANGED is compared by identity, even after pickling, and is false."""
     assert UNCHANGED is pickle.loads(pickle.dumps(UNCHANGED))
     assert "UNCHANGED" == repr(UNCHANGED)
     assert not UNCHANGED

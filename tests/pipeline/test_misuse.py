@@ -43,7 +43,7 @@ class Writeless(Sink):
     ],
 )
 def test_what_is_no_pipeline(given, reason):
-    """It is refused when it is made."""
+    """Invalid arguments of a pipeline are rejected at once."""
     with pytest.raises(ConfigurationError, match=reason) as refused:
         Pipeline(**{"source": MemorySource(), "sinks": [MemorySink()]} | given)
     assert "s3cret" not in str(refused.value)
@@ -63,7 +63,7 @@ def test_what_is_no_pipeline(given, reason):
     ],
 )
 def test_what_is_no_source(given, reason):
-    """It is refused when it is made."""
+    """Invalid arguments of a source are rejected at once."""
     with pytest.raises(ConfigurationError, match=reason):
         Source(**{"dsn": None, "slot": "s", "publication": "p"} | given)
 

@@ -25,7 +25,7 @@ class TestMemorySink(SinkConformance):
 
     @contextmanager
     def lost_answer(self):
-        """What was flushed is durable, and the call fails."""
+        """Make the data durable, and fail the call."""
         flush = self.sink.flush
 
         async def unheard():
@@ -42,11 +42,11 @@ class TestMemorySink(SinkConformance):
         sink.crash()
 
     def read(self):
-        """Of every change what an event has."""
+        """Return each change as an event."""
         return [self.event(change) for change in self.sink.changes]
 
     def event(self, change):
-        """As a target of events would show it."""
+        """Return a change as an event."""
         lsn, ordinal = identity(change)
         new = getattr(change, "new", None)
         new = new and {name: value for name, value in new.items() if value is not UNCHANGED}

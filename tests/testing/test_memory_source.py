@@ -48,17 +48,17 @@ class Shop:
 
 @pytest.fixture
 def shop():
-    """Where ids are sold."""
+    """A stream with a table of ids."""
     return Shop()
 
 
 def ids(sink):
-    """What a sink was given."""
+    """Return the ids that a sink has received."""
     return [change.new["id"] for change in sink.changes]
 
 
 async def test_a_pipeline(shop):
-    """What was committed before and while it runs arrives and is acknowledged."""
+    """Transactions that are committed before and while a pipeline runs are delivered and confirmed."""
     sink = MemorySink()
     shop.order(1, 2)
     async with shop.pipeline(sink):
@@ -70,7 +70,7 @@ async def test_a_pipeline(shop):
 
 
 async def test_a_consumer(shop):
-    """``aiorepl.connect`` takes the source; what it acknowledges is what the slot is told."""
+    """``aiorepl.connect`` accepts the source; its acknowledgements move the slot."""
     first, second = shop.order(1), shop.order(2)
     async with asyncio.timeout(60), aiorepl.connect(shop.source) as stream:
         async for transaction in stream:
@@ -87,7 +87,7 @@ async def test_a_consumer(shop):
 
 
 def test_a_source_says_it_all(shop):
-    """What a source has cannot be said again beside it."""
+    """Options that the source has cannot be given again."""
     with pytest.raises(ConfigurationError, match="set these in the Source instead: slot"):
         aiorepl.connect(shop.source, slot="other")
 
@@ -117,7 +117,7 @@ async def test_nothing_is_acknowledged_that_is_not_durable(shop):
 
 
 async def test_what_was_not_acknowledged_comes_again(shop):
-    """To the next pipeline, with the same identities; tables are described anew."""
+    """Unconfirmed transactions are sent to the next pipeline with the same identities; tables are described again."""
     first = shop.order(1)
     sink = MemorySink()
     async with shop.pipeline(sink):
@@ -134,7 +134,7 @@ async def test_what_was_not_acknowledged_comes_again(shop):
 
 @pytest.mark.parametrize("refusals", [0, 3])
 async def test_a_lost_connection(shop, refusals):
-    """The pipeline connects again and goes on: nothing is missing and nothing comes twice."""
+    """The pipeline reconnects, and no change is lost or delivered twice."""
     sink = MemorySink()
     async with shop.pipeline(sink) as pipeline:
         for number in range(1, 6):
@@ -159,7 +159,7 @@ async def test_a_loss_that_is_not_mended(shop):
 
 
 async def test_one_at_a_time(shop):
-    """A slot that is in use is refused, as by a server."""
+    """A slot in use is rejected, as by a server."""
     async with aiorepl.connect(shop.source):
         with pytest.raises(SlotError, match="in use"):
             async with aiorepl.connect(shop.source):
@@ -183,7 +183,7 @@ async def test_a_slow_sink_holds_the_source_back(shop):
 
 
 async def test_a_pipeline_with_a_journal(shop, tmp_path):
-    """It lies between, and is what is acknowledged."""
+    """With a journal, the journal's durable end is confirmed."""
     hang = Hang()
     sink = FaultySink(write=[hang])
     async with shop.pipeline(sink, journal=str(tmp_path)):
@@ -216,7 +216,7 @@ async def test_types_messages_and_prepared_transactions():
 
 
 def test_there_is_no_server_for_a_heartbeat():
-    """Nor anything else that asks for one."""
+    """Options that need a server are rejected."""
     with pytest.raises(ConfigurationError, match="heartbeat"):
         MemorySource(heartbeat_interval=1.0)
 
@@ -228,7 +228,7 @@ async def test_there_are_no_tables_to_load(shop, tmp_path):
 
 
 def test_a_row_of_too_few_values():
-    """It is refused where it is written down, not where it is read."""
+    """A row with too few values is rejected when it is built."""
     shop = Shop()
     for write in (shop.orders.insert, shop.orders.update, shop.orders.delete):
         with pytest.raises(ValueError, match="orders has 2 columns, not 1"):

@@ -63,7 +63,7 @@ CONTROL: list[tuple[Any, dict[str, Any], type]] = [
     ("builder", "fields", "kind"), CONTROL, ids=[kind.__name__ for _, _, kind in CONTROL]
 )
 def test_fields(builder: Any, fields: dict[str, Any], kind: type) -> None:
-    """What goes in by name comes out by the same name."""
+    """Each field of a message has the value that it was built with."""
     read = Decoder(Streaming.PARALLEL).decode(builder(**fields))
     assert type(read) is kind
     assert {name: getattr(read, name) for name in fields} == fields

@@ -43,7 +43,7 @@ def value(dsn: str, query: str) -> Any:
 
 
 def becomes(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether it comes true in time; for the ends of processes that are not our children."""
+    """Wait until a condition is true; for the end of processes that are not our children."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -53,7 +53,7 @@ def becomes(condition: Callable[[], bool], seconds: float = 60) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Return whether the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,7 +73,7 @@ def test_logical_and_of_the_version_asked_for(servers: Callable[[int], EmbeddedS
 
 
 def test_restart_and_kill_keep_data() -> None:
-    """What was committed is there after a restart and after a crash, at the same address."""
+    """Committed data survives a restart and a crash, at the same address."""
     with EmbeddedServer() as server:
         dsn, first = server.dsn, server.pid
         value(dsn, "CREATE TABLE kept AS SELECT 1 AS id")
@@ -112,7 +112,7 @@ def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
 
 
 def test_a_password_is_asked_for(server: EmbeddedServer) -> None:
-    """A wrong password is refused, and repr shows none."""
+    """A wrong password is rejected, and repr shows none."""
     if not isinstance(server, EmbeddedServer):
         pytest.skip("about the embedded server")
     password = server.dsn.split(":")[2].split("@")[0]
@@ -123,7 +123,7 @@ def test_a_password_is_asked_for(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_when_the_owner_ends(end: signal.Signals) -> None:
-    """However the owning process ends, its server and the folder go too."""
+    """However the owning process ends, its server and the folder are removed."""
     with subprocess.Popen(
         [sys.executable, "-c", OWNER],
         stdin=subprocess.PIPE,
@@ -233,7 +233,7 @@ def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_not_running() -> None:
-    """Before start and after stop there is no address, and stopping twice is fine."""
+    """Without a running server there is no address, and stopping twice is allowed."""
     server = EmbeddedServer()
     with pytest.raises(ConfigurationError, match="not running"):
         _ = server.dsn

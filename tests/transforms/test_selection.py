@@ -121,7 +121,7 @@ def test_everything(selection):
     ids=str,
 )
 def test_rows_of_a_snapshot(kinds, expected):
-    """Who selects inserts gets the rows from before too, unless they are excluded."""
+    """A selection of inserts includes the rows of a snapshot, unless they are excluded."""
     stream = Stream()
     orders = stream.table("orders", ID, column("note"))
     stream.snapshot(orders, orders.insert("1", "a"))

@@ -155,7 +155,7 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
     ],
 )
 def test_malformed_text(types: Types, text: bytes) -> None:
-    """Braces, quotes and delimiters that do not match are refused."""
+    """Braces, quotes and delimiters that do not match raise an error."""
     with pytest.raises(Malformed, match=r"type text\[\] \(oid 1009\) in text"):
         types.decoder(1009, Format.TEXT)(text)
 

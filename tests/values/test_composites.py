@@ -43,7 +43,7 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
     "text", [b"", b"(", b"1,2", b'(1,"a,,)', b"(1,a)b,,)", b'(1,a"b,,)', b"(1,,)", b"(1,,,,)"]
 )
 def test_malformed_text(types: Types, oids: dict[str, int], text: bytes) -> None:
-    """Parentheses and quotes that do not match, and another number of fields, are refused."""
+    """Parentheses and quotes that do not match, and another number of fields, raise an error."""
     with pytest.raises(Malformed):
         types.decoder(oids["comp"], Format.TEXT)(text)
 

@@ -44,7 +44,7 @@ ELEMENTS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callab
 
 
 def packed(value: bytes | None) -> bytes:
-    """A value behind its length."""
+    """Put the length before a value."""
     return b"\xff\xff\xff\xff" if value is None else struct.pack("!i", len(value)) + value
 
 
@@ -181,7 +181,7 @@ def functions(oid: int, form: Format) -> list[Callable[[bytes], Any]]:
 
 @pytest.mark.parametrize("oid", WHOLE)
 def test_nothing_but_a_beginning(oid: int) -> None:
-    """Every part that lacks its end, and whatever has more behind it, is refused."""
+    """A value that is cut anywhere, or followed by more, raises an error."""
     whole = WHOLE[oid]
     for function in functions(oid, Format.BINARY):
         function(whole)
@@ -193,7 +193,7 @@ def test_nothing_but_a_beginning(oid: int) -> None:
 @pytest.mark.parametrize("oid", WHOLE)
 @pytest.mark.parametrize("claim", [2**31 - 1, 2**30, 2**29, 2**16, 100, -(2**31), -2])
 def test_numbers_that_lie(oid: int, claim: int) -> None:
-    """Any four bytes may say anything of sizes and lengths: a value or a refusal, and never what lies beyond."""
+    """Any four bytes may be replaced: the result is a value or an error, and nothing beyond the end is read."""
     whole = WHOLE[oid]
     for at in range(len(whole) - 3):
         raw = whole[:at] + struct.pack("!i", claim) + whole[at + 4 :]
@@ -231,7 +231,7 @@ def test_dimensions_that_lie(sizes: tuple[int, ...]) -> None:
     ],
 )
 def test_text_that_is_nearly_right(oid: int, whole: bytes) -> None:
-    """A mark left out, doubled or exchanged for another: a value or a refusal; without its end a refusal."""
+    """Text with a delimiter removed, doubled or exchanged gives a value or an error; cut text gives an error."""
     for function in functions(oid, Format.TEXT)[::2]:
         function(whole)
     read = TYPES.decoder(oid, Format.TEXT)
@@ -249,7 +249,7 @@ def test_text_that_is_nearly_right(oid: int, whole: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"1 2", b" 1  2 ", b"1"])
 def test_vectors_of_any_width(raw: bytes) -> None:
-    """However many spaces there are between the elements."""
+    """Vectors may have any number of spaces between their elements."""
     expected = [int(part) for part in raw.split()]
     assert expected == TYPES.decoder(OIDS["oidvector"], Format.TEXT)(raw)
     assert expected == orjson.loads(TYPES.json_encoder(OIDS["oidvector"], Format.TEXT)(raw))

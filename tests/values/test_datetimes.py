@@ -93,7 +93,7 @@ def test_session_in_another_zone(types: Types) -> None:
     ],
 )
 def test_malformed_text(types: Types, oid: int, text: bytes) -> None:
-    """What is neither ISO nor infinity is not passed off as a value beyond Python."""
+    """Text that is neither ISO nor infinity is not returned as a value out of Python's range."""
     with pytest.raises(Malformed):
         types.decoder(oid, Format.TEXT)(text)
 
@@ -112,7 +112,7 @@ def test_malformed_text(types: Types, oid: int, text: bytes) -> None:
     ],
 )
 def test_malformed_binary(types: Types, oid: int, binary: str) -> None:
-    """What lies outside of PostgreSQL's ranges, but for the infinities, is no value."""
+    """A value out of PostgreSQL's range, except infinity, raises an error."""
     for function in (types.decoder(oid, Format.BINARY), types.text(oid, Format.BINARY)):
         with pytest.raises(Malformed):
             function(bytes.fromhex(binary))

@@ -46,6 +46,6 @@ def test_malformed_text(types: Types, oids: dict[str, int], text: bytes) -> None
 
 @pytest.mark.parametrize("binary", ["7fffffff", "00000001ffffffff00000000", "0000000100000000", "0000000000"])
 def test_malformed_binary(types: Types, oids: dict[str, int], binary: str) -> None:
-    """Counts and lengths beyond the bytes, and keys that are NULL, are refused."""
+    """Counts and lengths beyond the bytes, and NULL keys, raise an error."""
     with pytest.raises(Malformed):
         types.decoder(oids["hstore"], Format.BINARY)(bytes.fromhex(binary))

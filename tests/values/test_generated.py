@@ -1,4 +1,4 @@
-"""Values that nobody thought of, sent to a real server and compared as it sends them back, many at a time."""
+"""Generated values are sent to a real server and compared with what it returns, many at a time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_numeric(compare: Compare, values: list[str]) -> None:
 @several
 @given(batches(packed("!q", integers(64))))
 async def test_money(connection: asyncpg.Connection, compare: Compare, values: list[bytes]) -> None:
-    """Money of a server whose lc_monetary is C or en_US."""
+    """Money is read from servers whose lc_monetary is C or en_US."""
     await connection.execute("SET lc_monetary = 'C'")
     await compare("money", await send(connection, "money", values))
 
@@ -187,7 +187,7 @@ def field(oid: int, value: bytes | None) -> bytes:
 async def test_composites(
     connection: asyncpg.Connection, compare: Compare, values: list[tuple[bytes | None, bytes | None]]
 ) -> None:
-    """Fields of any text, and arrays whose quotes are quoted again."""
+    """Composites have fields of any text, and arrays whose quotes are quoted again."""
     await connection.execute("DROP TYPE IF EXISTS pair CASCADE; CREATE TYPE pair AS (a text, b text[])")
     sent = [b"\0\0\0\2" + field(25, first) + field(1009, second) for first, second in values]
     query = await send(connection, "pair", sent)
@@ -212,7 +212,7 @@ def text_range(ends: tuple[str | None, str | None], flags: int) -> bytes:
     )
 )
 async def test_ranges(connection: asyncpg.Connection, compare: Compare, values: list[bytes]) -> None:
-    """Bounds of any text, and multiranges of them."""
+    """Ranges and multiranges have bounds of any text."""
     await connection.execute(
         'DROP TYPE IF EXISTS texts CASCADE; CREATE TYPE texts AS RANGE (subtype = text, collation = "C")'
     )
@@ -267,7 +267,7 @@ WORD = st.sampled_from([0, 0, 0, 1, 0xFFFF]) | st.integers(0, 0xFFFF)
 async def test_network(
     connection: asyncpg.Connection, compare: Compare, values: list[bytes], hardware: list[bytes]
 ) -> None:
-    """Zeros in every place of an address; networks of them; hardware addresses."""
+    """Addresses have zeros at any place; networks and hardware addresses are random."""
     query = await send(connection, "inet", values)
     await compare("inet", query)
     await compare("cidr", f"SELECT network(v) AS v FROM ({query}) AS q")

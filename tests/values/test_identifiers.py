@@ -62,7 +62,7 @@ def test_names_of_objects(types: Types, oids: dict[str, int], name: str, zero: s
 
 
 def test_malformed_snapshot(types: Types) -> None:
-    """A snapshot of more transactions than it brings is refused before any is read."""
+    """A snapshot that claims more transactions than it has raises an error before any is read."""
     with pytest.raises(Malformed, match="does not fit the length"):
         types.decoder(5038, Format.BINARY)(b"\x7f\xff\xff\xff" + bytes(16))
 

@@ -47,6 +47,6 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("text", [b"", b" ", b"P1Y", b"1 fortnight", b"1:2:3", b"+00:00:00.1234567"])
 def test_malformed_text(types: Types, text: bytes) -> None:
-    """Another IntervalStyle, or none, is refused."""
+    """Text of another IntervalStyle raises an error."""
     with pytest.raises(Malformed, match="not in IntervalStyle postgres"):
         types.decoder(1186, Format.TEXT)(text)

@@ -31,7 +31,7 @@ _BORDERS = [
 
 @given(st.lists(st.one_of(st.sampled_from(_BORDERS), st.binary(max_size=4)), max_size=5).map(b"".join))
 def test_only_utf8_is_passed_on(document: bytes) -> None:
-    """A document of a database in SQL_ASCII is JSON, or refused: no other bytes come out."""
+    """A document of an SQL_ASCII database that is not UTF-8 raises an error."""
     try:
         document.decode()
         good = True
@@ -113,7 +113,7 @@ def test_deep_document(types: Types) -> None:
 
 @pytest.mark.parametrize("document", [b"", b"{", b"NaN", b"[1,]", b"\xff", b'"\n"'])
 def test_malformed(types: Types, document: bytes) -> None:
-    """What is not JSON is refused."""
+    """Text that is not JSON raises an error."""
     with pytest.raises(Malformed, match=r"type json \(oid 114\) in text"):
         types.decoder(114, Format.TEXT)(document)
 

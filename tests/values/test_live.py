@@ -156,12 +156,12 @@ NOT_COMPARED = {"aclitem", "gtsvector", "pg_brin_bloom_summary", "pg_brin_minmax
 
 @pytest.fixture(scope="module", params=[15, 16, 18], ids="pg{}".format)
 def server(request: pytest.FixtureRequest, servers: Callable[[int], Any]) -> Any:
-    """The servers whose values are compared; ``database`` is in one of them after the other."""
+    """The servers whose values are compared; ``database`` is in one after the other."""
     return servers(request.param)
 
 
 def expression(sample: str, type_name: str) -> str:
-    """The sample in SQL: expressions are told by their parentheses or keywords, all else is a literal."""
+    """Return the sample in SQL: text with parentheses or keywords is an expression, all other text a literal."""
     if sample.startswith(("ROW", "(SELECT", "B'")) or sample.endswith((")::int", "])", "NULL))", "\\')")):
         return f"{sample}::{type_name}"
     return "'" + sample.replace("'", "''") + f"'::{type_name}"
@@ -170,7 +170,7 @@ def expression(sample: str, type_name: str) -> str:
 async def compare_samples(
     connection: asyncpg.Connection, compare: Compare, samples: dict[str, list[str]]
 ) -> None:
-    """Compare the samples, one by one and as an array of them with a NULL and of two dimensions."""
+    """Compare the samples one by one, and as arrays with a NULL and with two dimensions."""
     has_xml = await connection.fetchval(
         "SELECT count(*) > 0 FROM pg_config WHERE name = 'CONFIGURE' AND setting LIKE '%--with-libxml%'"
     )

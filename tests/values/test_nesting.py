@@ -30,7 +30,7 @@ def composites(levels: int) -> list[TypeInfo]:
 
 
 def arrays(levels: int) -> list[TypeInfo]:
-    """The same of arrays, with a domain over each, for an array of arrays is no type of its own."""
+    """Return nested arrays, with a domain over each, because an array of arrays is no type."""
     infos, element = [], 23
     for level in range(levels - 1):
         oid = FIRST + 2 * level
@@ -92,7 +92,7 @@ def test_as_deep_as_the_limit(levels):
     "infos", [composites(MOST_LEVELS), arrays(MOST_LEVELS)], ids=["composites", "arrays"]
 )
 def test_text_longer_than_anybody_has_room_for(infos, monkeypatch):
-    """Text whose quotes are doubled at every level is refused before it fills the memory."""
+    """Text whose quotes are doubled at every level raises an error before it fills the memory."""
     monkeypatch.setattr(codec, "MOST_ESCAPED", 1_000_000)
     raw = nested(MOST_LEVELS)[0] if infos[0].kind == "c" else in_arrays(MOST_LEVELS)
     encode = Types(infos).json_encoder(infos[-1].oid, Format.BINARY, typed=False)
@@ -107,7 +107,7 @@ def test_text_longer_than_anybody_has_room_for(infos, monkeypatch):
 @pytest.mark.parametrize("form", list(Format))
 @pytest.mark.parametrize("inner_first", [False, True])
 def test_deeper_than_the_limit(levels, form, inner_first):
-    """A type that is nested deeper is refused by name, whatever was asked for before, and on a small stack as well."""
+    """A type that is nested too deep raises an error with its name, even on a small stack."""
     infos = composites(levels)
     types = Types(infos)
     found = []
@@ -141,7 +141,7 @@ def test_many_domains():
 
 @pytest.mark.parametrize("infos", [ENDLESS, IN_ITSELF], ids=["domain", "composite"])
 def test_made_of_itself(infos):
-    """A catalog that describes a type by itself is refused, not followed for ever."""
+    """A type that contains itself raises an error."""
     types = Types(infos)
 
     assert types.known(FIRST)
@@ -182,7 +182,7 @@ def test_in_every_format(name, infos, text, readable):
 
 
 def told(what, refused=None):
-    """What it gives, or the error that refuses it."""
+    """Return the result, or the error."""
     try:
         return what()
     except DataError as error:

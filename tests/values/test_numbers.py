@@ -108,7 +108,7 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
 
 
 def test_numeric_of_every_digit(types: Types) -> None:
-    """131,072 digits before the point and 16,383 behind it are neither rounded nor refused."""
+    """131,072 digits before the point and 16,383 after it are read exactly."""
     text = "9" * 131072 + "." + "9" * 16383
     digits = [9999] * (131072 // 4) + [9999] * 4095 + [9990]
     binary = b"".join(part.to_bytes(2, "big") for part in (len(digits), 131072 // 4 - 1, 0, 16383, *digits))
@@ -127,7 +127,7 @@ def test_numeric_of_every_digit(types: Types) -> None:
     ],
 )
 def test_malformed_numeric(types: Types, binary: str, problem: str) -> None:
-    """A numeric that breaks its own header is refused, and told how."""
+    """A numeric that contradicts its header raises an error that says how."""
     with pytest.raises(Malformed, match=f"numeric.* in binary: {problem}"):
         types.decoder(1700, Format.BINARY)(bytes.fromhex(binary))
 
@@ -159,5 +159,5 @@ def test_shortest_float8(value: float, text: str) -> None:
     ],
 )
 def test_shortest_float4(value: float, text: str) -> None:
-    """Powers of two, whose lower neighbour is nearer, and subnormals print as PostgreSQL prints them."""
+    """Powers of two, whose lower neighbour is nearer, and subnormals have PostgreSQL's text."""
     assert text == float4_text(value)

@@ -1,4 +1,4 @@
-"""What is read and printed by steps of our own, held against Python's: the same for every value, and for what is none."""
+"""aiorepl's own parsers and printers agree with Python's, for every value and for invalid text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDTHS |= {"point": 16, "line": 24, "lseg": 32, "box": 32, "circle": 24}
 
 
 def outcome(function: Callable[[Any], Any], argument: Any) -> str:
-    """What it gives, or that it refuses."""
+    """Return the result, or that it raises."""
     try:
         return repr(function(argument))
     except (ValueError, ArithmeticError):
@@ -37,7 +37,7 @@ def outcome(function: Callable[[Any], Any], argument: Any) -> str:
 
 
 def printed(put: Callable[[bytearray, float], None], value: float) -> str:
-    """What it appends, behind something else."""
+    """Return what is appended after other text."""
     out = bytearray(b"before ")
     put(out, value)
     return out.removeprefix(b"before ").decode()
@@ -46,7 +46,7 @@ def printed(put: Callable[[bytearray, float], None], value: float) -> str:
 @pytest.mark.parametrize("name", WIDTHS)
 @pytest.mark.parametrize("typed", [True, False])
 def test_another_width_is_refused(name: str, typed: bool) -> None:
-    """Bytes too few or too many are no value, and nothing behind the last of them is looked at."""
+    """Too few or too many bytes raise an error, and nothing after the last one is read."""
     oid = OIDS[name]
     for width in set(range(40)) - {WIDTHS[name]}:
         for function in (
@@ -60,7 +60,7 @@ def test_another_width_is_refused(name: str, typed: bool) -> None:
 
 @pytest.mark.parametrize("name", ["numeric", "jsonb"])
 def test_nothing_but_a_beginning(name: str) -> None:
-    """Every part of a value that lacks its end is refused."""
+    """A value that is cut anywhere raises an error."""
     raw = bytes.fromhex("0002000000000002" + "00011388") if name == "numeric" else b'\1{"a": 1}'
     for end in range(len(raw)):
         with pytest.raises(Malformed):
@@ -69,7 +69,7 @@ def test_nothing_but_a_beginning(name: str) -> None:
 
 @given(st.integers(-(10**25), 10**25) | st.sampled_from([s * 10**n for n in range(16, 21) for s in (1, -1)]))
 def test_integers(number: int) -> None:
-    """However many digits there are, more than a column can have included."""
+    """Integers may have any number of digits, even more than a column can have."""
     assert number == TYPES.decoder(OIDS["int8"], Format.TEXT)(str(number).encode())
 
 
@@ -93,7 +93,7 @@ def test_integers(number: int) -> None:
     ],
 )
 def test_integers_that_no_server_sends(text: bytes) -> None:
-    """They are what Python takes them for."""
+    """Text that no server sends is read as Python reads it."""
     assert outcome(int, text) == outcome(TYPES.decoder(OIDS["int4"], Format.TEXT), text)
 
 
@@ -175,7 +175,7 @@ def test_moments(value: datetime) -> None:
 
 @pytest.mark.parametrize("name", ["date", "timestamp", "timestamptz"])
 def test_texts_that_are_nearly_times(name: str) -> None:
-    """Any part of a time, and any of its characters another, reads as with Python's parser or is refused as there."""
+    """Times that are cut or have a wrong character give the same value or error as Python's parser."""
     whole = "2024-02-29 23:59:59.123456+00"
     whole = {"date": whole[:10], "timestamp": whole[:26]}.get(name, whole)
     parse = date.fromisoformat if name == "date" else datetime.fromisoformat
@@ -213,7 +213,7 @@ DOCUMENTS = st.recursive(
 @settings(max_examples=1000)
 @given(DOCUMENTS, st.booleans())
 def test_documents(document: Any, ascii_only: bool) -> None:
-    """What ``json.loads`` gives, type by type, from either form: integers of any length above all."""
+    """Documents have the same types and values as with ``json.loads``, from both forms, even long integers."""
     try:
         text = json.dumps(document, ensure_ascii=ascii_only).encode()
     except UnicodeEncodeError:

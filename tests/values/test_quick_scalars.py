@@ -36,14 +36,14 @@ def read(name: str, raw: bytes, form: Format = Format.TEXT) -> Any:
 
 
 def text_of(name: str, raw: bytes) -> str:
-    """What its binary form prints, which its JSON says as well."""
+    """Return the text of the binary form, which is also its JSON."""
     text = TYPES.text(OIDS[name], Format.BINARY)(raw)
     assert f'"{text}"'.encode() == TYPES.json_encoder(OIDS[name], Format.BINARY, typed=False)(raw)
     return text
 
 
 def outcome(function: Callable[[Any], Any], argument: Any) -> str:
-    """What it gives, or that it refuses."""
+    """Return the result, or that it raises."""
     try:
         return repr(function(argument))
     except (ValueError, ArithmeticError):
@@ -74,7 +74,7 @@ ADDRESSES = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 32), st.just(32)
 
 
 def assert_same(value: Any, library: Any, *, network: bool = False) -> None:
-    """In all that the library lets one see."""
+    """Check that both objects are equal in every public respect."""
     assert isinstance(value, type(library))
     assert (value, hash(value), repr(value), str(value)) == (
         library,
@@ -133,7 +133,7 @@ def test_inet(case: tuple[int, int, int], known: bool) -> None:
 @settings(max_examples=60)
 @given(ADDRESSES)
 def test_cidr(case: tuple[int, int, int]) -> None:
-    """A network; one with bits behind its mask is none."""
+    """A cidr is a network; one with bits after its mask raises an error."""
     number, mask, bits = case
     made = ipaddress.IPv4Network if bits == 32 else ipaddress.IPv6Network
     library = made((number, mask), strict=False)
@@ -159,7 +159,7 @@ def test_cidr(case: tuple[int, int, int]) -> None:
     ],
 )
 def test_texts_that_are_nearly_addresses(whole: str) -> None:
-    """They are what the library takes them for."""
+    """Text that resembles an address is read as the library reads it."""
     for text in nearly(whole, "0:./fgA1%"):
         assert outcome(ipaddress.ip_interface, text) == outcome(
             lambda raw: read("inet", raw), text.encode()
@@ -173,7 +173,7 @@ STYLE = re.compile(
 
 
 def interval_of(text: str) -> Interval:
-    """By a regular expression."""
+    """Parse an interval by a regular expression."""
     match = STYLE.fullmatch(text)
     if match is None or not text.strip():
         raise ValueError
@@ -218,7 +218,7 @@ def test_an_interval_is_as_its_class_makes_it() -> None:
     "whole", ["-1 years +2 mons -3 days +100:05:06.7", "1 day", "00:00:00", "-2562047788:00:54.775808"]
 )
 def test_texts_that_are_nearly_intervals(whole: str) -> None:
-    """One of PostgreSQL's range that is read is what it says, and what says nothing is refused."""
+    """Text that resembles an interval is read exactly, or raises an error."""
     taken = 0
     for text in nearly(whole, "09-+ :.sdmyx"):
         found = outcome(lambda raw: read("interval", raw), text.encode())
@@ -238,7 +238,7 @@ def test_texts_that_are_nearly_intervals(whole: str) -> None:
     ],
 )
 def test_intervals_out_of_range(text: str) -> None:
-    """What no server has is refused, not cut off."""
+    """An interval out of range raises an error, and is not cut."""
     with pytest.raises(Malformed, match="out of PostgreSQL's range"):
         read("interval", text.encode())
 
@@ -248,7 +248,7 @@ def test_intervals_out_of_range(text: str) -> None:
     ["23:59:59.123456+05:30", "00:00:00-15:59:59", "08:00:00+02", "08:00:00.5+00", "24:00:00+00", "08:00:00"],
 )
 def test_texts_that_are_nearly_clocks(whole: str) -> None:
-    """With a zone and without: as with Python's parser, or refused as there; midnight's end stays text."""
+    """Times with and without zone give the same value or error as Python's parser; 24:00 stays text."""
     for text in nearly(whole, "09:-+ .T"):
         expected = {outcome(time.fromisoformat, text)}
         if text.startswith("24"):
@@ -259,7 +259,7 @@ def test_texts_that_are_nearly_clocks(whole: str) -> None:
 
 @given(st.integers(0, 86_400_000_000 - 1), st.integers(-57599, 57599))
 def test_zoned_clocks(microseconds: int, west: int) -> None:
-    """The same from either form, zone and all."""
+    """A time with a zone is the same from both forms."""
     raw = struct.pack("!qi", microseconds, west)
     text = text_of("timetz", raw)
     value = read("timetz", raw, Format.BINARY)
@@ -353,7 +353,7 @@ def test_hexadecimal(value: UUID, byteops: bytes, upper: bool) -> None:
 
 
 def test_texts_that_are_nearly_hexadecimal() -> None:
-    """They are what the library takes them for."""
+    """Text that resembles hexadecimal is read as the library reads it."""
     for text in nearly("550e8400-e29b-41d4-a716-44665544abcd", "/:@G`g-fF "):
         assert outcome(UUID, text) == outcome(lambda raw: read("uuid", raw), text.encode()), text
     for text in nearly("00ffAB", "/:@G`g-"):
@@ -376,7 +376,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_nothing_but_all_of_it(name: str) -> None:
-    """Each value that lacks its end is refused, and so is what has something behind it."""
+    """A value that is cut anywhere, or followed by more, raises an error."""
     raw = bytes.fromhex(WHOLE[name])
     assert read(name, raw, Format.BINARY) == read(name, TYPES.text(OIDS[name], Format.BINARY)(raw).encode())
     ends = range(1) if name == "jsonpath" else range(len(raw))
@@ -391,7 +391,7 @@ def test_nothing_but_all_of_it(name: str) -> None:
 
 
 def test_lexemes_in_json() -> None:
-    """What a string of JSON escapes is escaped, and nothing is left of the attempt without."""
+    """Lexemes with characters to escape are escaped once, without remains of the first attempt."""
     raw = bytes.fromhex(WHOLE["tsvector"])
     expected = b"\"'it''s \\\\\\\\ \xc3\xa9':1A,2B 'b'\""
     form = TYPES.writer(OIDS["tsvector"], Format.BINARY)

@@ -68,7 +68,7 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
     "text", [b"", b"[1,2", b"1,2)", b"[1)", b"[1,2,3)", b"emptyish", b'["1,2)', b"[a,b)", b"[1,2)x"]
 )
 def test_malformed_text(types: Types, oids: dict[str, int], text: bytes) -> None:
-    """What has not two bounds of the subtype is refused."""
+    """Text without two bounds of the subtype raises an error."""
     with pytest.raises(Malformed):
         types.decoder(oids["int4range"], Format.TEXT)(text)
 
@@ -84,6 +84,6 @@ def test_malformed_multirange(types: Types, oids: dict[str, int], text: bytes) -
 
 @pytest.mark.parametrize("binary", ["", "20", "00", "0100", "027fffffff00000001", "18" + "00"])
 def test_malformed_binary(types: Types, oids: dict[str, int], binary: str) -> None:
-    """Flags that are never sent, and bounds that do not fill the bytes, are refused."""
+    """Unknown flags, and bounds that do not fill the bytes, raise an error."""
     with pytest.raises(Malformed):
         types.decoder(oids["int4range"], Format.BINARY)(bytes.fromhex(binary))

@@ -36,7 +36,7 @@ def test_types_without_binary_form() -> None:
 
 
 def test_unknown_type() -> None:
-    """A type that nobody knows reads as text, and in binary is refused by its oid."""
+    """An unknown type is read as text; its binary form raises an error with the oid."""
     types = Types()
     assert not types.known(70000)
     assert types.missing(70000) == {70000}
@@ -63,7 +63,7 @@ def test_known_by_name_only() -> None:
 
 
 def test_array_of_an_unknown_type() -> None:
-    """The array is read; only an element of which the form is not known is refused."""
+    """An array of an unknown type is read; an element in binary form raises an error."""
     types = Types([TypeInfo(70001, "gis", "_geometry", "a", 70000), TypeInfo(70000, "gis", "geometry", "b")])
     assert types.decoder(70001, Format.TEXT)(b"{a,NULL}") == ["a", None]
     empty = bytes(12)
@@ -74,7 +74,7 @@ def test_array_of_an_unknown_type() -> None:
 
 
 def test_missing_parts() -> None:
-    """Whatever a type is made of must be known before it is, all the way down."""
+    """A type needs all types that it consists of, at any depth."""
     types = Types([TypeInfo(70001, "public", "_pair", "a", 70000)])
     assert types.missing(70001) == {70000}
     types.add(TypeInfo(70000, "public", "pair", "c", fields=(("a", 23), ("b", 70002), ("c", 70003))))
@@ -85,7 +85,7 @@ def test_missing_parts() -> None:
 
 
 def test_added_later() -> None:
-    """What is asked for again after ``add`` knows the new type; what was handed out before goes on as it was."""
+    """A decoder that is requested after ``add`` knows the new type; earlier ones are unchanged."""
     types = Types([TypeInfo(70001, "public", "_pair", "a", 70000)])
     before = types.decoder(70001, Format.TEXT)
     types.add(TypeInfo(70000, "public", "pair", "c", fields=(("a", 23),)))
@@ -106,7 +106,7 @@ def test_name_does_not_replace_the_catalog() -> None:
 
 
 def test_cached() -> None:
-    """Asking twice gives the same callable, so a caller need not keep it."""
+    """Repeated requests return the same callable."""
     types = Types()
     assert types.decoder(23, Format.TEXT) is types.decoder(23, ord("t"))
     assert types.json_encoder(25, 98) is types.json_encoder(25, Format.BINARY)

@@ -1,4 +1,4 @@
-"""Whatever the bytes: a value or ValueError, no other exception, and never the value in the message."""
+"""Any bytes give a value or a ValueError without the value in its message."""
 
 from __future__ import annotations
 

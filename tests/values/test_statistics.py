@@ -39,6 +39,6 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
 
 
 def test_malformed(types: Types) -> None:
-    """Without the magic number nobody can tell the byte order."""
+    """Bytes without the magic number raise an error, because their byte order is unknown."""
     with pytest.raises(Malformed, match="unknown magic number"):
         types.decoder(3361, Format.BINARY)(bytes(12))

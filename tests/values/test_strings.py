@@ -49,7 +49,7 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
     ],
 )
 def test_bytea_in_escape_format(types: Types, text: bytes, value: bytes) -> None:
-    """A server whose bytea_output is escape is understood as well."""
+    """The text of ``bytea_output = escape`` is read as well."""
     assert value == types.decoder(17, Format.TEXT)(text)
 
 
@@ -67,7 +67,7 @@ def test_char_of_older_servers(types: Types) -> None:
 
 
 def test_not_utf8(types: Types) -> None:
-    """Text that is not UTF-8 is refused without quoting it."""
+    """Text that is not UTF-8 raises an error that does not quote it."""
     for function in (types.decoder(25, Format.TEXT), types.json_encoder(25, Format.BINARY)):
         with pytest.raises(Malformed, match="these 4 bytes are not UTF-8") as caught:
             function(b"abc\xff")

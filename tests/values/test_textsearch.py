@@ -82,6 +82,6 @@ def test_deep_query(types: Types) -> None:
     ["7fffffff", "000000010202", "0000000103", "00000001010000610000", "0000000201000061000100006100"],
 )
 def test_malformed_query(types: Types, binary: str) -> None:
-    """Operators without operands, operands without an operator and unknown items are refused."""
+    """Operators without operands, operands without an operator and unknown items raise an error."""
     with pytest.raises(Malformed):
         types.decoder(3615, Format.BINARY)(bytes.fromhex(binary))

@@ -1,4 +1,4 @@
-"""What all sinks here are made for: a target in memory, and the tests of a case run one by one."""
+"""Shared by all sinks here: a target in memory, and a way to run the tests of a case one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiorepl.testing.conformance import Event
 
 
 class Target:
-    """What outlives a sink: events, and the position of a sink that keeps one with them."""
+    """The state that outlives a sink: events, and the position of a sink that keeps one with them."""
 
     def __init__(self):
         self.events: list[Event] = []
@@ -59,7 +59,7 @@ class Target:
 
 @pytest.fixture(autouse=True)
 def target(request) -> Target:
-    """Empty, and that of the case whose test it is."""
+    """An empty target, which is also that of the case under test."""
     target = Target()
     if request.instance is not None:
         request.instance.target = target

@@ -54,7 +54,7 @@ class Exact(Sink):
         self.end = end
 
     def kept(self):
-        """What the target has of prepared transactions."""
+        """The prepared transactions in the target."""
         return self.target.rows
 
     async def flush(self):
@@ -68,7 +68,7 @@ class Exact(Sink):
         self.ready, self.prepared_now = [], {}
 
     def is_there(self):
-        """Whether the target has done what nobody heard of."""
+        """Return whether the target has executed the request whose answer was lost."""
         return self.end is not None and self.target.position == self.at.at(self.end)
 
 
@@ -90,7 +90,7 @@ class TestExact(SinkConformance):
 
 
 class TestExactOnly(TestExact):
-    """The same without prepared transactions."""
+    """The same sink without prepared transactions."""
 
     def make_sink(self):
         sink = super().make_sink()
@@ -124,7 +124,7 @@ class Transactional(Exact):
         self.held = not batch.slices[-1].last
 
     def lost(self, batch):
-        """Whether slices were written that are not there any more."""
+        """Return whether written slices are missing."""
         return bool(batch.slices) and not batch.slices[0].first and not self.held
 
 
@@ -188,7 +188,7 @@ def replaced(part, poison):
 
 
 class TestNaming(TestRefusing):
-    """The same, and the others of its batch are taken."""
+    """A sink that names the rejected row, and accepts the others of its batch."""
 
     sink = Naming
     atomic = False
@@ -222,7 +222,7 @@ class SlicesAtOnce(Exact):
 
 
 class KeepsSlicesOfBefore(Exact):
-    """Puts slices aside in the target, and what comes again behind them."""
+    """Keeps slices in the target, and adds those that are sent again."""
 
     async def write(self, batch):
         kept = self.target.rows.setdefault("aside", [])
@@ -327,7 +327,7 @@ class GoesOnWithoutSlices(Transactional):
 
 
 class CommitsWhatItHad(Transactional):
-    """Of the transaction that breaks off, before it asks for all of it again."""
+    """Commits the part of a transaction that broke off, before it receives all of it again."""
 
     async def write(self, batch):
         if self.target.away:
@@ -426,7 +426,7 @@ def case_of(sink: type, base: type) -> type:
     ],
 )
 def test_what_is_wrong_is_found(failures, sink, base, tests, says):
-    """By the tests that are about it and by no others, in words that tell what it is."""
+    """The tests about a defect find it, no others do, and their messages describe it."""
     found = failures(case_of(sink, base))
     assert set(tests.split()) == set(found)
     assert all(says in text for text in found.values())

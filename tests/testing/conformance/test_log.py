@@ -63,7 +63,7 @@ class TestLog(SinkConformance):
 
 
 class Blocking(SyncSink):
-    """The same with calls that block."""
+    """The same sink with blocking calls."""
 
     def __init__(self, target):
         self.target = target
@@ -90,7 +90,7 @@ class TestBlocking(TestLog):
 
 
 class DropsTheLast(Log):
-    """Of each flush."""
+    """Drops the last event of each flush."""
 
     async def send(self, events):
         self.target.events += events[:-1]
@@ -186,7 +186,7 @@ class OneOfAnIdentity(Log):
 
 
 class SwallowsCancellation(Log):
-    """Of write."""
+    """Ignores the cancellation of ``write``."""
 
     async def write(self, batch):
         try:
@@ -196,7 +196,7 @@ class SwallowsCancellation(Log):
 
 
 class TurnsCancellationIntoAnError(Log):
-    """Of flush."""
+    """Raises another error when ``flush`` is cancelled."""
 
     async def flush(self):
         try:
@@ -225,7 +225,7 @@ class CannotBeClosedUnopened(Log):
 
 
 class Invents(Log):
-    """An event that nobody wrote."""
+    """Writes an event that it was not given."""
 
     async def send(self, events):
         self.target.events += [Event(LSN(1), 0, "insert")] * bool(events) + events
@@ -266,7 +266,7 @@ class ReversedByKey(ByKey):
 
 
 class Concurrent(Log):
-    """Whose write may be called while calls are under way."""
+    """Accepts concurrent calls of ``write``."""
 
     concurrent = True
 
@@ -318,7 +318,7 @@ class LogsRows(Log):
 
 
 class QuotesTheRow(Log):
-    """In the cause of an error."""
+    """Quotes a row in the cause of an error."""
 
     async def write(self, batch):
         try:
@@ -339,7 +339,7 @@ class RaisesAnything(Log):
 
 
 class ForgetsAfterAnError(Log):
-    """What was gathered is gone when flush fails."""
+    """Loses its buffered events when flush fails."""
 
     async def flush(self):
         gathered, self.gathered = self.gathered, []
@@ -410,14 +410,14 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     ],
 )
 def test_what_is_wrong_is_found(failures, sink, tests, says):
-    """By the tests that are about it and by no others, in words that tell what it is."""
+    """The tests about a defect find it, no others do, and their messages describe it."""
     found = failures(case_of(sink))
     assert set(tests.split()) == set(found)
     assert all(says in text for text in found.values())
 
 
 def test_an_outage_that_is_none_is_found(failures):
-    """Within it nothing fails, which is told at once."""
+    """An ``outage`` in which nothing fails is reported."""
     found = failures(case_of(Log, outage=lambda _: nullcontext()))
     assert {
         "test_an_outage",
@@ -440,7 +440,7 @@ def test_an_outage_that_is_none_is_found(failures):
     ],
 )
 def test_what_is_always_wrong_is_always_told(failures, sink, test, says):
-    """A sink that is wrong in every test is told the same by each that fails."""
+    """A sink that fails in every test gets the same message from each."""
     found = failures(case_of(sink))
     assert test in found
     assert all(says in text for text in found.values())
@@ -455,12 +455,12 @@ def test_order_is_what_the_sink_claims(failures, claims, fails):
 
 
 def test_reversed_keys_are_found(failures):
-    """Where each key's order is claimed and not kept."""
+    """A sink that claims an order per key and does not keep it is found."""
     found = failures(case_of(ReversedByKey, order="key"))
     assert "comes after" in found["test_what_is_flushed_is_there"]
 
 
 def test_concurrent_writes_are_tried(failures):
-    """Where the sink says that it allows them."""
+    """Concurrent writes are tested if the sink allows them."""
     assert {} == failures(case_of(Concurrent))
     assert {"test_writes_at_once"} == set(failures(case_of(NotReallyConcurrent)))

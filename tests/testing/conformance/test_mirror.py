@@ -1,4 +1,4 @@
-"""The kit passes sinks that mirror tables, and finds those whose rows come to differ."""
+"""The kit passes sinks that mirror tables, and finds those whose rows differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Mirror(Sink):
         self.gathered = []
 
     def apply(self, change):
-        """As an upsert does."""
+        """Apply changes by upserts."""
         if change.kind in ("message", "schema"):
             return
         if change.kind == "truncate":
@@ -51,7 +51,7 @@ class Mirror(Sink):
         return tuple(row[name] for name in change.key)
 
     def columns(self, change, raw=None, kinds=None):
-        """As text, binary ones in hexadecimal; what was not sent is left out."""
+        """Return the sent columns as text, binary ones in hexadecimal."""
         names = change.relation.names
         if raw is None:
             raw, kinds = change.raw_new, change.new_kinds
@@ -139,7 +139,7 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
     ],
 )
 def test_what_is_wrong_is_found(failures, sink, tests, says):
-    """By the tests that are about it and by no others, in words that tell what it is."""
+    """The tests about a defect find it, no others do, and their messages describe it."""
     found = failures(case_of(sink))
     assert set(tests.split()) == set(found)
     assert all(says in text for text in found.values())

@@ -1,4 +1,4 @@
-"""What the author of a sink is told, whatever plugins of pytest run."""
+"""The author of a sink gets the same messages, whatever pytest plugins run."""
 
 from __future__ import annotations
 
