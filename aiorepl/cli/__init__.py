@@ -20,6 +20,7 @@ from aiorepl.cli.journal import journal
 from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
+from aiorepl.cli.snapshot import snapshot
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.durable import reason
@@ -49,6 +50,7 @@ command.add_command(demo)
 command.add_command(tail)
 command.add_command(run)
 command.add_command(check)
+command.add_command(snapshot)
 command.add_command(slots)
 command.add_command(journal)
 command.add_command(sinks)

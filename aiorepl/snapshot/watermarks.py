@@ -13,14 +13,16 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.control_messages import WATERMARK
+from aiorepl.wire.server_errors import missing_slot
 
 # Only a commit with an xid flushes WAL, and the server sends only WAL that is flushed.
 _EMIT: Final = (
     "SELECT pg_catalog.pg_logical_emit_message(false, $1, $2)::text, pg_catalog.pg_current_xact_id()::text"
 )
+_SLOT: Final = "SELECT database::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +94,16 @@ async def require_messages(connection: Any) -> None:
 
 
 STANDBY: Final = "a snapshot of a running pipeline writes logical messages, which a standby cannot: read the slot from the primary"
+
+
+async def require_slot(connection: Any, slot: str) -> None:
+    """Check that the slot belongs to the connection's database, whose messages it reads.
+
+    :raises SlotError: it does not exist, or belongs to another database.
+    """
+    database = await connection.fetchval(_SLOT, slot)
+    if database is None:
+        raise missing_slot(slot)
+    current = await connection.fetchval("SELECT pg_catalog.current_database()::text")
+    if database != current:
+        raise SlotError(f"slot {slot!r} belongs to database {database!r}, the DSN names {current!r}")

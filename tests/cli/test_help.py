@@ -21,7 +21,9 @@ COMMANDS = dict(commands(command))
 
 def test_the_commands():
     """These are the top-level commands."""
-    assert ["demo", "tail", "run", "check", "slots", "journal", "sinks", "dlq"] == list(command.commands)
+    assert ["demo", "tail", "run", "check", "snapshot", "slots", "journal", "sinks", "dlq"] == list(
+        command.commands
+    )
 
 
 @pytest.mark.parametrize("path", COMMANDS)

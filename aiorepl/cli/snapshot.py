@@ -1,0 +1,89 @@
+"""``aiorepl snapshot``: make a running pipeline read tables again, by a signal in its stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aiorepl.cli.options import dsn
+
+if TYPE_CHECKING:
+    from aiorepl.source.source import Source
+
+
+@click.command(short_help="Make a running pipeline read tables again.")
+@dsn
+@click.option("--slot", help="The replication slot of the pipeline.")
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="The pipeline's TOML file, instead of --dsn and --slot."
+)
+@click.option(
+    "--where", help="Read only the rows for which this holds: comparisons of columns with constants."
+)
+@click.option("--pause", "action", flag_value="pause", help="Read no tables until --resume.")
+@click.option("--resume", "action", flag_value="resume", help="Go on after --pause.")
+@click.option("--cancel", "action", flag_value="cancel", help="Stop reading these tables.")
+@click.argument("tables", nargs=-1)
+def snapshot(
+    dsn: str | None,
+    slot: str | None,
+    file: Path | None,
+    where: str | None,
+    action: str | None,
+    tables: tuple[str, ...],
+) -> int:
+    """Make a running pipeline read TABLES (as schema.table) again, while its stream goes on.
+
+    The command writes a logical message, and does not wait for the pipeline, which reads it from its stream. The server
+    must be PostgreSQL 14 or later, and a primary.
+    """
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.snapshot.requests import parse_name
+    from aiorepl.snapshot.signals import content
+
+    source = _source(dsn, slot, file)
+    if action is None or action == "cancel":
+        if not tables:
+            raise click.UsageError("Name at least one table, as schema.table.")
+        for table in tables:
+            parse_name(table)
+    elif tables:
+        raise click.UsageError(f"--{action} takes no tables: it applies to all of them.")
+    text = content(source.slot, action or "snapshot", tables, where)
+    end = run_async(_send(source, text))
+    click.echo(f"{action or 'snapshot'} signalled at {end}")
+    return 0
+
+
+def _source(dsn: str | None, slot: str | None, file: Path | None) -> Source:
+    from aiorepl.source.source import Source
+
+    if file is None:
+        if slot is None:
+            raise click.UsageError("Name the pipeline's slot: --slot, or --file.")
+        return Source(dsn, slot, "unused")
+    if slot is not None:
+        raise click.UsageError("--slot is in the file: leave it out.")
+    from aiorepl.cli.pipeline_file import load
+
+    return load(file).source
+
+
+async def _send(source: Source, text: str) -> str:
+    import asyncpg
+
+    from aiorepl.snapshot.watermarks import emit, require_messages, require_slot
+    from aiorepl.transactions.control_messages import SIGNAL
+    from aiorepl.wire.opening import translated
+
+    connection = await source.connect_sql()
+    try:
+        await require_messages(connection)
+        await require_slot(connection, source.slot)
+        return str(await emit(connection, SIGNAL, text))
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise translated(error) from None
+    finally:
+        connection.terminate()
