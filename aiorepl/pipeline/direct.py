@@ -12,6 +12,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import SOURCE, FanOut
 from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
 from aiorepl.position import Position
+from aiorepl.snapshot.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.preflight import PreflightResult
@@ -29,8 +30,9 @@ class DirectFanOut(FanOut):
         buffer_bytes: int,
         gaps: GapPolicy,
         snapshot: InitialPhase,
+        snapshots: Snapshots,
     ) -> None:
-        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot)
+        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot, snapshots)
         # The positions that the sinks returned from ``open``.
         self._stored: dict[str, Position | None] = {}
 
@@ -123,4 +125,5 @@ class DirectFanOut(FanOut):
         return begin if stored.lsn < begin.lsn and self._snapshot.loads else stored
 
     async def _rewind(self, lsn: LSN) -> None:
+        await self.snapshots.rewound(lsn)
         await self._capture.rewind(self._snapshot.rewind(lsn))

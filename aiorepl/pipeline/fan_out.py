@@ -26,10 +26,12 @@ from aiorepl.delivery.writer import close, require_awaitable
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.snapshot_source import snapshot_source
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Sink, SinkContext
+from aiorepl.snapshot.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger
@@ -51,6 +53,7 @@ class FanOut(ABC):
     :param buffer_bytes: the limit of each buffer, in bytes.
     :param gaps: whether missing transactions are accepted.
     :param snapshot: what comes before the stream.
+    :param snapshots: the tables that are read while the stream runs.
     :ivar started: set once the stream has started.
     :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.
     :ivar failure: the error that ended reading.
@@ -63,6 +66,7 @@ class FanOut(ABC):
         buffer_bytes: int,
         gaps: GapPolicy,
         snapshot: InitialPhase,
+        snapshots: Snapshots,
     ) -> None:
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
@@ -71,7 +75,9 @@ class FanOut(ABC):
         self.failure: Exception | None = None
         self.gaps = gaps
         self._capture = capture
+        self.snapshots = snapshots
         self._snapshot = snapshot
+        self._snapshot_source = snapshot_source(capture.source, snapshot.options)
         self._sinks = sinks
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
@@ -251,12 +257,26 @@ class FanOut(ABC):
 
     async def _read(self, buffer: SliceBuffer) -> None:
         await self._snapshot.read(partial(self._emit, buffer))
+        ledger = self._capture.ledger
+        assert ledger is not None
+        self.snapshots.begin(self._snapshot.store, self._snapshot_source, lambda: ledger.confirmed)
+        merge = self._snapshot_source.merge
         while (slices := await self._capture.receive()) is not None:
-            buffer.extend(slices)
             # Do not keep the slices, and their spool file, alive until the next ones arrive.
+            slices = merge.take(slices)
+            await self._buffer_slices(buffer, slices)
             del slices
-            if buffer.backpressured:
-                await self._wait_for_room(buffer)
+            while merge.blocked:
+                await self.snapshots.released()
+                await self._buffer_slices(buffer, merge.take_released())
+
+    async def _buffer_slices(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
+        if self._snapshot_source.merge.signals:
+            # Before the slot can be confirmed past them.
+            await self.snapshots.accept_signals()
+        buffer.extend(slices)
+        if buffer.backpressured:
+            await self._wait_for_room(buffer)
 
     async def _emit(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
         """Put slices of the initial snapshot into the buffer, and wait until it has room."""

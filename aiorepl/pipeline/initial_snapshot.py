@@ -23,9 +23,10 @@ from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.exported import SnapshotGone
 from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
-from aiorepl.snapshot.ledger import ChunkLedger, TableProgress, initial_ledger
+from aiorepl.snapshot.ledger import ChunkLedger, initial_ledger
 from aiorepl.snapshot.ledger_file import LedgerFile
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.requests import LedgerStore, MemoryLedger
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.snapshot.tables import published_tables
 from aiorepl.source.capture import Capture
@@ -58,8 +59,8 @@ class InitialPhase:
         resnapshot: bool,
     ) -> None:
         self.loads = False
+        self.options = options
         self._capture = capture
-        self._options = options
         self._wanted = wanted or resnapshot
         self._resnapshot = resnapshot
         self._file = None if folder is None else LedgerFile(folder, capture.source.slot)
@@ -67,6 +68,8 @@ class InitialPhase:
         self._intended: bool | None = None
         self._empty_journal = False
         self._ledger: ChunkLedger | None = None
+        # Set by ``begin``: the slot and its cluster.
+        self._source_position: Position
         self._initial: InitialSnapshot | None = None
         # What ``read`` delivers next; None once it has delivered everything.
         self._next: int | None = None
@@ -80,6 +83,15 @@ class InitialPhase:
     def ledger(self) -> ChunkLedger | None:
         """The chunk ledger; ``None`` if the slot never had a snapshot."""
         return self._ledger
+
+    @property
+    def store(self) -> LedgerStore:
+        """Where tables are kept that are read while the stream runs; in memory if there is no folder for the ledger."""
+        if self._file is None:
+            return MemoryLedger(ChunkLedger(self._source_position))
+        if self._file.ledger is None:
+            self._file.ledger = ChunkLedger(self._source_position)
+        return self._file
 
     @property
     def start(self) -> LSN | None:
@@ -145,6 +157,7 @@ class InitialPhase:
         :returns: where consumers begin that have no position of their own.
         :raises AioreplError: the tables cannot be read; the message names each.
         """
+        self._source_position = result.position.at(ZERO)
         if self._file is None:
             return result.position
         created = result.created
@@ -157,7 +170,7 @@ class InitialPhase:
             source, point = self._capture.source, result.position.lsn
             publications = source.options().publications
             self._initial = InitialSnapshot(
-                source.connect_sql, self._capture.types, publications, point, self._options
+                source.connect_sql, self._capture.types, publications, point, self.options
             )
             cleanup.push_async_callback(self._initial.close)
             await self._initial.begin(created.snapshot_name, self._capture)
@@ -210,7 +223,6 @@ class InitialPhase:
             initial = ledger.initial
             self._truncate = initial is not None and initial.truncates and durable < initial.base
             ledger = ledger.hand_over(durable).durable(durable).rewound(durable)
-            self._require_complete(ledger.unfinished)
         if ledger != self._file.ledger or self._intended is not None:
             await self._file.write(ledger)
         self._ledger = ledger
@@ -313,15 +325,6 @@ class InitialPhase:
         ledger = await self._file.update(lambda ledger: ledger.hand_over(flushed, delivered))
         self._ledger = ledger
         _log.warning("the initial snapshot ends early, and the stream begins: %s", error)
-        self._require_complete(ledger.unfinished)
-
-    def _require_complete(self, unfinished: list[TableProgress]) -> None:
-        if unfinished:
-            names = ", ".join(map(str, unfinished[:5]))
-            raise SlotError(
-                f"the snapshot of {len(unfinished)} tables is not complete ({names}): start again with resnapshot=True "
-                "(--resnapshot)"
-            )
 
     async def _everything(self, result: PreflightResult) -> ChunkLedger:
         """Return a ledger in which all tables are to be read while the stream runs."""

@@ -33,6 +33,7 @@ from aiorepl.pipeline.progress import CursorProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
@@ -50,6 +51,7 @@ class JournaledFanOut(FanOut):
         buffer_bytes: int,
         gaps: GapPolicy,
         snapshot: InitialPhase,
+        snapshots: Snapshots,
         *,
         journal: str,
         batches: BatchPolicy,
@@ -58,7 +60,7 @@ class JournaledFanOut(FanOut):
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
-        super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot)
+        super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots)
         self._url = journal
         self._sink = JournalSink(journal)
         # Limits of rows and lingering are meant for sinks, not for the journal.

@@ -125,6 +125,8 @@ class Pipeline:
             tables=_table_lookups(source, deliveries),
             columns=ColumnLookups(source) if announces and source.has_catalog else None,
         )
+        if source.has_catalog:
+            self._capture.request_control_messages()
         gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
         phase = InitialPhase(
@@ -132,7 +134,9 @@ class Pipeline:
         )
         self._fan_out: FanOut
         if journal is None:
-            self._fan_out = DirectFanOut(self._capture, deliveries, buffer_bytes, gaps, phase)
+            self._fan_out = DirectFanOut(
+                self._capture, deliveries, buffer_bytes, gaps, phase, self._snapshots
+            )
         else:
             # Imported here, because it takes a tenth of the start-up time.
             from aiorepl.pipeline.journaled import JournaledFanOut
@@ -143,6 +147,7 @@ class Pipeline:
                 buffer_bytes,
                 gaps,
                 phase,
+                self._snapshots,
                 journal=journal,
                 batches=batches,
                 retry=retry,
@@ -206,6 +211,29 @@ class Pipeline:
     def stop(self) -> None:
         """Make ``run`` end: stop reading, let the sinks finish within the shutdown timeout, confirm, disconnect."""
         self._stopping.set()
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The tables that are read while the stream runs: to pause, resume or cancel that, and to see how far it is."""
+        return self._snapshots
+
+    async def resnapshot(self, table: str, where: str | None = None) -> None:
+        """Read a table (again) while the stream runs, and return once its rows are durable in all sinks, or in the journal.
+
+        Sinks receive the rows as changes of the kind ``read``, merged into the stream so that each row is as new as the stream
+        is there. Rows that are not in the table are not deleted from sinks. A table without a key is read at one point, with
+        the stream held back, and its rows follow a TRUNCATE. With a journal, or ``SnapshotOptions(state=…)``, an interrupted
+        snapshot goes on after a restart.
+
+        Needs PostgreSQL 14, and a primary, because it writes logical messages.
+
+        :param table: ``schema.table``; a partitioned table stands for its published partitions.
+        :param where: a condition of the rows, in SQL; names of functions, types and operators outside of ``pg_catalog`` must
+            be qualified.
+        :raises ConfigurationError: the table cannot be read; says what to do.
+        :raises AioreplError: reading failed, was cancelled, or the pipeline ended.
+        """
+        await self._snapshots.request(table, where)
 
     async def started(self) -> None:
         """Wait until the stream has started.
@@ -286,6 +314,10 @@ class Pipeline:
                 self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
             )
             cleanup.push_async_callback(cancel_and_wait, monitor)
+            snapshots = asyncio.create_task(
+                self._snapshots.run(), name=f"aiorepl snapshots {self._source.slot}"
+            )
+            cleanup.push_async_callback(cancel_and_wait, snapshots)
             await self._fan_out.run(cleanup)
 
     async def _run_heartbeat(self) -> None:

@@ -83,6 +83,7 @@ class Snapshots:
         self._running: tuple[int, asyncio.Task[None]] | None = None
         self._wake = asyncio.Event()
         self._delivered = asyncio.Event()
+        self._released = asyncio.Event()
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._paused = self._held = False
@@ -171,18 +172,24 @@ class Snapshots:
 
     # For the pipeline.
 
-    async def begin(
-        self, store: LedgerStore, source: SnapshotSource, position: LSN, durable: Callable[[], LSN]
-    ) -> None:
-        """Take the tables that an earlier run has left, before the stream starts.
+    def begin(self, store: LedgerStore, source: SnapshotSource, durable: Callable[[], LSN]) -> None:
+        """Begin with the tables that are in the ledger, now that the stream starts. Later calls do nothing.
 
-        :param position: where the stream starts; every consumer has what ended before it.
         :param durable: returns the position up to which the stream is durable, and will not be sent again.
         """
+        if self._begun.is_set():
+            return
         self._store, self._source, self._durable = store, source, durable
-        await store.update(lambda ledger: ledger.durable(position).rewound(position))
+        source.merge.on_release(self._released.set)
+        for table in self._ledger.tables:
+            counters = self.tables[table.id] = TableCounters(str(table), state=table.status)
+            counters.error = table.error
         for table in self._ledger.unfinished:
-            self.tables[table.id] = TableCounters(str(table))
+            self.tables[table.id].state = "queued"
+            if table.plan is not None and not table.parts:
+                # Durable in part, and the rest is on its way.
+                self.tables[table.id].state = "delivered"
+                self._delivered.set()
         self._begun.set()
 
     async def run(self) -> None:
@@ -199,23 +206,31 @@ class Snapshots:
                     self._finish(number, AioreplError("the pipeline ended before the snapshot was complete"))
 
     async def accept_signals(self) -> None:
-        """Do what the signals request that have arrived. Snapshots are in the ledger on return."""
+        """Do what the signals request that have arrived. Tables to be read are in the ledger on return."""
         signals = self._source.merge.signals
         while signals:
             signal = signals[0]
-            match signal.action:
-                case "pause":
-                    self.pause()
-                case "resume":
-                    self.resume()
-                case "cancel":
-                    for table in signal.tables:
-                        await self.cancel(table)
-                case _:
-                    for table in signal.tables:
-                        await self.add(table, signal.where)
             _log.info("signal at %s: %s %s", signal.lsn, signal.action, ", ".join(signal.tables))
+            try:
+                match signal.action:
+                    case "pause":
+                        self.pause()
+                    case "resume":
+                        self.resume()
+                    case "cancel":
+                        for table in signal.tables:
+                            await self.cancel(table)
+                    case _:
+                        for table in signal.tables:
+                            await self.add(table, signal.where)
+            except AioreplError as error:
+                _log.error("the signal at %s failed: %s", signal.lsn, error)
             del signals[0]
+
+    async def released(self) -> None:
+        """Wait until slices that were held back may have been released."""
+        await self._released.wait()
+        self._released.clear()
 
     async def rewound(self, lsn: LSN) -> None:
         """Read the chunks after ``lsn`` again, because a sink has lost them. Call this before the stream is read again."""
@@ -225,6 +240,8 @@ class Snapshots:
             await cancel_and_wait(self._running[1])
         self._source.merge.rewound()
         await self._store.update(lambda ledger: ledger.rewound(lsn))
+        for table in self._left():
+            self.tables[table.id].state = "queued"
         self._wake.set()
 
     @property

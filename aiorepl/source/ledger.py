@@ -70,6 +70,11 @@ class Ledger:
         lsn = self._flushed if self._limit is None else min(self._flushed, self._limit)
         return ZERO if lsn < self._slot_lsn else lsn
 
+    @property
+    def confirmed(self) -> LSN:
+        """The LSN that the last status confirmed: the server may never send earlier transactions again."""
+        return self._confirmed
+
     def notify(self, listener: Callable[[], None] | None) -> None:
         """Call ``listener`` once, when ``confirmable`` moves next; ``None`` cancels that."""
         self._listener = listener
