@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from aiorepl import ConfigurationError, Pipeline
+from aiorepl import BatchPolicy, ConfigurationError, Pipeline
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
@@ -53,9 +53,7 @@ class Mirror:
             return
         old = change.old
         base = self.rows.pop(change.new[self._key] if old is None else old[self._key], {})
-        new = {
-            name: base.get(name) if value is UNCHANGED else value for name, value in change.new.items()
-        }
+        new = {name: base.get(name) if value is UNCHANGED else value for name, value in change.new.items()}
         self.rows[new[self._key]] = new
 
 
@@ -180,7 +178,163 @@ async def test_a_table_that_is_not_published(large, small):
     """The error names the table, and other tables are read."""
     sink = MemorySink()
     async with Pipeline(large.source(), [sink], snapshot=small) as pipeline:
-        with pytest.raises(ConfigurationError, match=r"public\.missing does not exist, or is not published by p"):
+        with pytest.raises(
+            ConfigurationError, match=r"public\.missing does not exist, or is not published by p"
+        ):
             await pipeline.resnapshot("missing")
         await pipeline.resnapshot("t")
     assert ["failed", "complete"] == [status.state for status in pipeline.snapshots.tables.values()]
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL", "NOTHING"])
+async def test_without_a_key(published, small, identity):
+    """A table without a key is read at one point of the stream, after a truncate, whatever is inserted meanwhile."""
+    await published.execute(
+        "CREATE TABLE n (id int, v text)",
+        f"ALTER TABLE n REPLICA IDENTITY {identity}",
+        "INSERT INTO n SELECT i, 'old' FROM generate_series(1, 50) i",
+    )
+    await published.create_slot()
+    sink, stop = MemorySink(), asyncio.Event()
+
+    async def insert() -> None:
+        number = 100
+        while not stop.is_set():
+            await published.execute(f"INSERT INTO n VALUES ({(number := number + 1)}, 'new')")
+            await asyncio.sleep(0)
+
+    async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
+        inserting = asyncio.create_task(insert())
+        for _ in range(2):
+            await pipeline.resnapshot("n")
+        stop.set()
+        await inserting
+        await published.confirmed_past(await published.wal())
+        with pytest.raises(ConfigurationError, match="leave out where"):
+            await pipeline.resnapshot("n", "id = 1")
+    rows: list[int] = []
+    for change in sink.changes:
+        if change.kind == "truncate":
+            rows.clear()
+        else:
+            rows.append(change.new["id"])
+    assert sorted(row["id"] for row in await published.connection.fetch("SELECT id FROM n")) == sorted(rows)
+
+
+async def test_identity_of_an_index(published, small):
+    """The columns of the replica identity's index are the key."""
+    await published.execute(
+        "CREATE TABLE i (a int, b text NOT NULL, PRIMARY KEY (a))",
+        "CREATE UNIQUE INDEX i_b ON i (b)",
+        "ALTER TABLE i REPLICA IDENTITY USING INDEX i_b",
+        "INSERT INTO i SELECT g, 'b' || g FROM generate_series(1, 20) g",
+    )
+    await published.create_slot()
+    sink, mirror = MemorySink(), Mirror("i", "b")
+    async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.resnapshot("i")
+    assert await on_server(published, "i", "b") == mirror.catch_up(sink)
+
+
+async def test_some_rows(large, small):
+    """Only the rows are read for which the condition holds, and the table does not count as complete by them."""
+    sink, mirror = MemorySink(), Mirror("t")
+    async with Pipeline(large.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.resnapshot("t", "id BETWEEN 3 AND 5")
+    assert {3, 4, 5} == mirror.catch_up(sink).keys()
+    headers = {part.transaction for batch in sink.batches for part in batch.slices if part.transaction}
+    assert {True} == {header.snapshot.partial for header in headers}
+
+
+async def test_after_a_column_was_added(large, small):
+    """A column that was added with a default is in all rows after the table was read again."""
+    sink, mirror = MemorySink(), Mirror("t")
+    async with Pipeline(large.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.resnapshot("t")
+        await large.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
+        await pipeline.resnapshot("t")
+    assert await on_server(large, "t") == mirror.catch_up(sink)
+    assert {7} == {row["extra"] for row in mirror.rows.values()}
+
+
+class Gate(MemorySink):
+    """Runs ``at[n]`` before chunk ``n`` is accepted, counted over all chunks."""
+
+    def __init__(self, at: dict[int, Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.at = at
+        self.chunks = 0
+
+    async def write(self, batch: Any) -> Any:
+        for part in batch.slices:
+            header = part.transaction
+            if header is not None and header.snapshot is not None and part.first:
+                self.chunks += 1
+                if (action := self.at.pop(self.chunks, None)) is not None:
+                    await action()
+        return await super().write(batch)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE t",
+        "VACUUM FULL t",
+        "ALTER TABLE t ADD COLUMN extra int DEFAULT 7",
+        "ALTER TABLE t ALTER v TYPE varchar(300)",
+        "ALTER PUBLICATION p OWNER TO CURRENT_USER",
+    ],
+)
+async def test_altered_while_it_is_read(large, small, statement):
+    """A table that is truncated, rewritten or altered while it is read is read again, and ends as it is on the server."""
+    mirror = Mirror("t")
+    batches = BatchPolicy(max_rows=10)
+
+    async def alter() -> None:
+        await large.execute(statement, "INSERT INTO t VALUES (1000, 'later', NULL)")
+
+    sink = Gate({3: alter})
+    async with Pipeline(large.source(), [sink], snapshot=small, batches=batches, buffer_bytes=1) as pipeline:
+        await pipeline.resnapshot("t")
+        await large.confirmed_past(await large.wal())
+    assert await on_server(large, "t") == mirror.catch_up(sink)
+    assert 1 == mirror.complete
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("DROP TABLE t", r"table public\.t is not published by p, or was dropped"),
+        ("REVOKE ALL ON t FROM reader", "cannot read public.t: permission denied"),
+    ],
+)
+async def test_gone_while_it_is_read(large, small, server, statement, error):
+    """A table that is dropped, or not readable any more, fails by name; other tables are read, and the stream goes on."""
+    role = f"r_{large.slot[-20:]}"
+    await large.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
+    )
+    dsn = large.dsn.replace(large.dsn.split("//")[1].split("@")[0], f"{role}:x")
+
+    async def change() -> None:
+        await large.execute(statement.replace("reader", role))
+
+    sink = Gate({3: change})
+    try:
+        source = large.source(dsn)
+        async with Pipeline(
+            source, [sink], snapshot=small, batches=BatchPolicy(max_rows=10), buffer_bytes=1
+        ) as pipeline:
+            with pytest.raises(ConfigurationError, match=error):
+                await pipeline.resnapshot("t")
+            await pipeline.resnapshot("items")
+    finally:
+        await large.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+    assert ["failed", "complete"] == [status.state for status in pipeline.snapshots.tables.values()]
+    assert {"items"} == {
+        part.transaction.snapshot.table
+        for batch in sink.batches
+        for part in batch.slices
+        if part.transaction and part.transaction.snapshot and part.transaction.snapshot.last_of_table
+    }
