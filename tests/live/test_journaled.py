@@ -18,7 +18,6 @@ from aiorepl import (
     Pipeline,
     RetryPolicy,
     SinkError,
-    SlotError,
     Update,
 )
 from aiorepl.journal.cursors import Cursors
@@ -131,15 +130,17 @@ async def test_initial_load_and_stream_fit(published, tmp_path):
     assert sorted(set(identities)) == identities
 
 
-async def test_an_initial_load_that_was_cut_short_is_refused(published, tmp_path):
-    """An existing slot with an empty journal is refused with what to do, and nothing is delivered."""
+async def test_a_slot_without_its_snapshot(published, tmp_path):
+    """If the slot exists and the journal is empty, the tables are read while the stream runs."""
     await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1, 'before')")
+    await published.connection.execute(
+        "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", published.slot
+    )
     sink = MemorySink()
-    with pytest.raises(
-        SlotError, match=r"the snapshot of 1 tables is not complete \(public\.items\).*resnapshot=True"
-    ):
-        await Pipeline(published.source(), [sink], journal=str(tmp_path), snapshot=True).run()
-    assert [] == sink.batches
+    async with Pipeline(published.source(), [sink], journal=str(tmp_path), snapshot=True, batches=SOON):
+        (change,) = await sink.wait_for_changes(1)
+    assert ("read", 1) == (change.kind, change.new["id"])
 
 
 async def test_a_second_start_does_not_load_again(published, tmp_path):
