@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from dataclasses import replace
 
 import pytest
 
+from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader
+from aiorepl.journal.prepared import PreparedStore
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.sink import Batch
+from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream, Table
 from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 
 
@@ -142,3 +148,109 @@ async def test_what_another_slot_kept(tmp_path, tools, stream, table) -> None:
     await sink.close()
     assert tools.kept(tmp_path) == set()
     assert await tools.write(tmp_path, stream.position) == stream.position.at(stream.lsn)
+
+
+def add(kept, part, stream) -> None:
+    """Add a slice of a prepared transaction."""
+    kept.add(part, part.transaction, stream.position)
+
+
+def commit(kept, part, after=0) -> list[Slice]:
+    """Return the slices of the commit of a prepared transaction, which may come after later ones."""
+    end = LSN(max(part.end_lsn, after) + 1)
+    return list(kept.committed(replace(part.transaction, commit_lsn=end, origin=None), LSN(end + 1)))
+
+
+def keys(kept, prepare) -> list[int]:
+    """Return the keys of the rows of a prepared transaction, as its commit reads them."""
+    return [change.new["id"] for part in commit(kept, prepare) for change in part.changes]
+
+
+async def test_an_unfinished_transaction_leaves_nothing(tmp_path, stream, table) -> None:
+    """A transaction whose rest does not arrive is written as it arrives, and deleted when another one begins."""
+    stream.prepare("x", table.insert("1"), table.insert("2"))
+    (rest,) = stream.slices()
+    first = replace(rest, changes=rest.changes[:1], end_lsn=None)
+    stream.prepare("y", table.insert("3"))
+    (whole,) = stream.slices()
+    kept = PreparedStore(LocalStore(tmp_path), 1)
+    add(kept, first, stream)
+    (upload,) = tmp_path.iterdir()
+    assert upload.stat().st_size > 0
+    add(kept, whole, stream)
+    assert {".prepared", ".prepared-index"} == {path.suffix for path in tmp_path.iterdir()}
+    assert [3] == keys(kept, whole)
+    add(kept, first, stream)
+    kept.discard()
+    assert 2 == len(list(tmp_path.iterdir()))
+    add(kept, first, stream)
+    add(kept, rest, stream)
+    assert [1, 2] == keys(kept, rest)
+
+
+async def test_files_of_another_transaction(tmp_path, stream, table) -> None:
+    """The rows of another transaction under a transaction's name are damage."""
+    stream.prepare("x", table.insert("1"))
+    stream.prepare("y", table.insert("2"))
+    slices = stream.slices()
+    kept = PreparedStore(LocalStore(tmp_path), 1)
+    for part in slices:
+        add(kept, part, stream)
+    first, second = (transaction.name for transaction in kept.undecided)
+    for suffix in (".prepared", ".prepared-index"):
+        shutil.copy(tmp_path / f"{second}{suffix}", tmp_path / f"{first}{suffix}")
+    with pytest.raises(JournalError, match="it has another transaction"):
+        keys(kept, slices[0])
+
+
+async def test_the_origin_and_size_of_a_commit(tmp_path) -> None:
+    """A commit has the origin of its PREPARE; without rows it is a slice of size 0."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    stream.prepare("x", build.origin(commit_lsn=0, name="north"), table.insert("1"))
+    (prepare,) = stream.slices()
+    kept = PreparedStore(LocalStore(tmp_path), 1)
+    add(kept, prepare, stream)
+    headers = [part.transaction for part in commit(kept, prepare)]
+    assert {("north", False)} == {(header.origin, header.prepared) for header in headers}
+    unknown = replace(prepare, transaction=replace(prepare.transaction, xid=1))
+    (empty,) = commit(kept, unknown)
+    assert (0, (), True) == (empty.size, empty.changes, empty.first)
+    assert (None, False) == (empty.transaction.origin, empty.transaction.prepared)
+
+
+async def test_several_undecided(tmp_path, stream, table) -> None:
+    """An outcome belongs to the transaction with its xid, whatever was prepared after it."""
+    stream.prepare("x", table.insert("1"))
+    stream.prepare("y", table.insert("2"))
+    prepares = stream.slices()
+    kept = PreparedStore(LocalStore(tmp_path), 1)
+    for part in prepares:
+        add(kept, part, stream)
+    for number, part in enumerate(prepares, 1):
+        committed = commit(kept, part, after=stream.lsn)
+        assert [number] == [change.new["id"] for each in committed for change in each.changes]
+
+
+class FailingOnce(LocalStore):
+    """A store whose first deletion fails."""
+
+    failed = False
+
+    def delete(self, name: str) -> None:
+        if not self.failed:
+            self.failed = True
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+        super().delete(name)
+
+
+async def test_a_deletion_that_fails_is_repeated(tmp_path, stream, table) -> None:
+    """Files of a decided transaction that could not be deleted are deleted later."""
+    stream.prepare("x", table.insert("1"))
+    (prepare,) = stream.slices()
+    kept = PreparedStore(FailingOnce(tmp_path), 1)
+    add(kept, prepare, stream)
+    kept.decide(prepare.transaction.xid, LSN(stream.lsn + 1))
+    for left in (2, 0):
+        kept.forget()
+        assert left == len(list(tmp_path.iterdir()))
