@@ -22,6 +22,7 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN
+from aiorepl.wire import sql
 
 DEADLINE = 60.0
 
@@ -207,6 +208,12 @@ async def replicated(database: str, slot_name: str) -> AsyncIterator[ReplicatedD
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip fsync: these tests write hundreds of journals."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the SQL source fetch a transaction of two thousand rows in more than one portion."""
+    monkeypatch.setattr(sql, "_FETCH_ROWS", 1000)
 
 
 @pytest.fixture
