@@ -120,6 +120,19 @@ def test_slices_of_a_large_one(wired, say, small_slices):
     assert list(range(10)) == [change.ordinal for part in slices for change in part.changes]
 
 
+@pytest.mark.parametrize("budget", [1 << 30, 1, 1000], ids=["memory", "spool", "mixed"])
+def test_sizes_of_slices(wired, say, small_slices, budget):
+    """A row has the same size in memory, in the spool and in a plain transaction, but for its xid."""
+    (plain,) = wired().feed(say.plain(5, 0x10, say.row("0")))
+    wire = wired(**small_slices, budget=budget)
+    wire.feed(say.block(5, *(say.row(f"{number}", 5) for number in range(10))))
+
+    slices = wire.feed(say.commit(5, 0x10))
+
+    assert 3 < len(slices)
+    assert [(plain.size + 4) * len(part.changes) for part in slices] == [part.size for part in slices]
+
+
 @pytest.fixture(params=["nearly full", "full", "full half-way"])
 def full(request, monkeypatch):
     """A function that makes the disk appear full."""
