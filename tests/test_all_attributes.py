@@ -41,7 +41,7 @@ def test_every_name_resolves(name):
 
 
 def test_no_other_name():
-    """A name that is not there is said to be missing as Python says it."""
+    """An unknown name raises Python's own error."""
     with pytest.raises(AttributeError, match="module 'aiorepl' has no attribute 'conect'"):
         _ = aiorepl.conect
     assert aiorepl.__version__.count(".") >= 2

@@ -128,7 +128,7 @@ def test_an_fsync_is_never_tried_again(tmp_path, monkeypatch):
 
 
 def test_a_link_is_not_followed(tmp_path):
-    """A symbolic link that stands where a file is to be is refused or replaced, and what it points to is untouched."""
+    """A symbolic link in place of a file is rejected or replaced, and its target is untouched."""
     victim, link = tmp_path / "victim", tmp_path / "link"
     victim.write_text("mine")
     link.symlink_to(victim)
@@ -141,7 +141,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 def test_nobody_knows_the_name_before(tmp_path, monkeypatch):
-    """What is being written has a hidden name with 64 random bits in it."""
+    """A file is written under a hidden name with 64 random bits."""
     target = tmp_path / "letter.json"
     names = set()
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_a_write_that_failed_is_made_again(tmp_path, monkeypatch):
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
-    """Of the same file alone, whatever characters its name has."""
+    """Files that a killed process left are removed, but no other file's, whatever the name is."""
     target, other = tmp_path / "a[1]*.json", tmp_path / "a1.json"
     for path in (target, other):
         path.with_name(f".{path.name}-0123{durable.PARTIAL}").touch()

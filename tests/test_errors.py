@@ -17,7 +17,7 @@ ESCAPED = r"harmless\nERROR: forged\r\x1b[2J\x9b2J\u2028\u202eback"
 
 
 def kinds() -> list[type[AioreplError]]:
-    """Every error there is."""
+    """All error classes."""
     found, left = [], [AioreplError]
     while left:
         kind = left.pop()

@@ -160,7 +160,7 @@ def test_decoding_and_bookkeeping_are_pure():
 
 
 def test_heavy_libraries_stay_in_their_lane():
-    """What an extra brings is not needed by those who did not ask for it."""
+    """Libraries of an extra are imported by its own modules only."""
     wrong = [
         f"{file} imports {name}"
         for file, name in all_imports(PACKAGE)
@@ -185,7 +185,7 @@ def test_own_sinks_use_what_a_stranger_may():
 
 
 def test_importing_the_package_is_cheap():
-    """``import aiorepl`` loads none of the libraries that a part of it may never need."""
+    """``import aiorepl`` loads no library that only a part of it needs."""
     program = "import sys, aiorepl; print(*sorted(name for name in sys.modules if '.' not in name))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 

@@ -46,7 +46,7 @@ SHOWN = {
 @pytest.mark.parametrize("shown", SHOWN.values(), ids=SHOWN)
 @pytest.mark.parametrize("holder", holders(), ids=lambda holder: type(holder).__name__)
 def test_nothing_shows_it(holder, shown):
-    """Whatever makes text or bytes of the object leaves the secret out, or refuses."""
+    """Whatever makes text or bytes of the object leaves the secret out, or raises."""
     try:
         text = shown(holder)
     except TypeError:
@@ -56,13 +56,13 @@ def test_nothing_shows_it(holder, shown):
 
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_pickling_says_what_to_do(place):
-    """A source that is to go to another process is refused with the way to do it."""
+    """Pickling a source raises an error that says what to do instead."""
     with pytest.raises(TypeError, match="in its environment or in a file"):
         pickle.dumps(holders()[place])
 
 
 def test_copies_still_connect():
-    """What copies and alters objects keeps the secret, for it is still needed."""
+    """Copies and replacements keep the secret."""
     source, _, selection, _, _ = holders()
     for other in (copy.copy(source), copy.deepcopy(source), dataclasses.replace(source, slot="other")):
         assert WORD in other.dsn.reveal()

@@ -23,7 +23,7 @@ def test_mypy():
 
 
 def test_pyright(tmp_path):
-    """The same under pyright, where it is installed."""
+    """The same holds for pyright, if it is installed."""
     pyright = shutil.which("pyright") or shutil.which("basedpyright")
     if pyright is None:
         pytest.skip("pyright is not installed")

@@ -29,7 +29,7 @@ EXPECTED = [1, *range(10, 30), 2, *range(40, 45), 3]
 
 
 def committed():
-    """Transactions of every kind, one of them larger than a batch, and one that rolls back."""
+    """Transactions of every kind, one larger than a batch, and one that rolls back."""
     stream = Stream()
     table = stream.table("items", column("id", 23, key=True), column("note"))
 

@@ -26,7 +26,7 @@ EXPECTED = [1, 2, *range(100, 100 + LARGE), 3, 4]
 
 @pytest.fixture
 async def written(replicated):
-    """Transactions of one row and of many, and types that have to be looked up, one of them in the middle."""
+    """Transactions of one row and of many, with types to be looked up, one of them in the middle."""
     await replicated.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')", "ALTER TABLE items ADD mood mood")
     await replicated.create_slot()
     await replicated.execute(

@@ -69,7 +69,7 @@ class Database:
 
     @property
     def flags(self) -> list[str]:
-        """What ``tail`` needs to read it."""
+        """The options of ``tail`` for the database."""
         return ["--dsn", self.dsn, "--slot", self.slot, "--publication", "p"]
 
     async def create_slot(self) -> None:
@@ -82,7 +82,7 @@ class Database:
             await self.connection.execute(statement)
 
     async def confirmed(self) -> LSN:
-        """What the slot was confirmed with."""
+        """Return the slot's confirmed LSN."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         return LSN.parse(await self.connection.fetchval(query, self.slot))
 
@@ -105,7 +105,7 @@ async def end(processes: list[asyncio.subprocess.Process]) -> None:
 
 @pytest.fixture
 def processes():
-    """What was started, for whoever has to end it."""
+    """The started processes, which are ended after the test."""
     return []
 
 
@@ -141,7 +141,7 @@ def run(start):
 
 @pytest.fixture
 def refused(run):
-    """Run the command and expect a refusal: this exit code, and one line that says so and nothing secret."""
+    """Run the command, and return its one line of error after checking the exit code and that it has no secret."""
 
     async def refused(code: int, reason: str, *arguments: str, secret: str = "s3cret") -> None:
         finished = await run(*arguments)

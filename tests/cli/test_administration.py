@@ -18,7 +18,7 @@ NOWHERE = "postgresql://u@127.0.0.1:1/d"
 
 @pytest.mark.parametrize("behind", [False, True])
 async def test_slots(run, published, behind):
-    """The DSN stands before the subcommand or behind it, and counts for more than the environment's."""
+    """The DSN may precede or follow the subcommand, and overrides the environment's."""
     slot = f"{published.slot}_made"
 
     async def slots(*arguments):
@@ -36,7 +36,7 @@ async def test_slots(run, published, behind):
 
 
 async def test_the_dsn_of_the_environment(run, published):
-    """Is taken by subcommands as well."""
+    """Subcommands use the DSN of the environment, too."""
     slot = f"{published.slot}_made"
     for arguments in (("create", slot), ("list",), ("drop", slot)):
         done = await run("slots", *arguments, AIOREPL_DSN=published.dsn)
@@ -44,7 +44,7 @@ async def test_the_dsn_of_the_environment(run, published):
 
 
 async def test_a_cursor_is_dropped(run, refused, tmp_path):
-    """A reader that is gone for good holds no segments any more; an unknown one is told with the known."""
+    """A dropped cursor holds no segments; the error for an unknown one lists the cursors."""
     stream, sinks = Stream(), {"one": MemorySink(), "two": MemorySink()}
     stream.transaction(stream.table("items", column("id", 23, key=True)).insert("1"))
     source: Source = MemorySource(stream=stream)
@@ -68,7 +68,7 @@ async def test_a_file_that_cannot_be_deleted(run, refused, tmp_path):
 
 
 async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
-    """Its segments, what it keeps and its cursors are shown; whatever is damaged is told with the file's name."""
+    """Segments, retention and cursors are shown; a damaged file is reported by name."""
     stream = Stream()
     table = stream.table("items", column("id", 23, key=True))
     for number in range(3):
@@ -112,7 +112,7 @@ async def write(folder, stream):
 
 
 async def test_sinks(run):
-    """By both spellings."""
+    """Sinks are listed by both spellings of the command."""
     one, other = await run("sinks"), await run("sinks", "list")
     assert (0, one.out) == (other.code, other.out)
     assert "jsonl " in one.out
@@ -120,7 +120,7 @@ async def test_sinks(run):
 
 @pytest.mark.parametrize(("flags", "told"), [([], ["warning"]), (["-vv"], ["debug", "warning"])])
 def test_telling_more(flags, told):
-    """It is we who tell more: the logs of clients quote what they send, which may be rows."""
+    """``--verbose`` affects aiorepl's logger only, because logs of clients may quote rows."""
     program = f"""
 import logging
 from aiorepl.cli import main

@@ -45,7 +45,7 @@ async def test_for_people(run, published):
 
 
 async def test_tables_and_publications(check, published):
-    """A table whose updates the server would refuse, a publication without tables, and one that is not there."""
+    """``check`` reports a table whose updates the server would reject, an empty publication and a missing one."""
     await published.execute("CREATE TABLE keyless (note text)", "CREATE PUBLICATION none")
     assert "public.keyless: no replica identity" in (await check())[1]["replica identity"][1]
     await published.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
@@ -59,7 +59,7 @@ async def test_tables_and_publications(check, published):
 
 
 async def test_the_connection(check):
-    """It is all that can be said, and has no password in it."""
+    """A connection that fails is the only finding, without the password."""
     code, found = await check(
         *("--slot", "s", "--publication", "p"), AIOREPL_DSN="postgresql://u:s3cret@127.0.0.1:1/d"
     )
@@ -86,7 +86,7 @@ async def test_slots(check, published, start):
 
 
 async def test_a_file(check, published, tmp_path):
-    """Its mistakes, the slot that it does not have made, and a journal that is another slot's or behind."""
+    """``check`` reports mistakes in a file, a missing slot that is not created, and a journal of another slot or behind it."""
     journal, file = tmp_path / "journal", tmp_path / "aiorepl.toml"
 
     def write(slot, more=""):

@@ -1,4 +1,4 @@
-"""``aiorepl dlq`` as a user goes about it: a row is refused, looked at, what was wrong is mended, and it is delivered."""
+"""``aiorepl dlq`` in use: a row is rejected and looked at, the cause is removed, and the row is delivered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def transform(change):
 
 @pytest.fixture
 async def refused_row(published, start, tmp_path):
-    """The file of a pipeline that has delivered rows 1 and 2, and refused row 0."""
+    """The file of a pipeline that delivered rows 1 and 2, and rejected row 0."""
     module = f"mine_{published.slot}"
     (tmp_path / f"{module}.py").write_text(BROKEN)
     file = tmp_path / "pipeline.toml"
@@ -82,7 +82,7 @@ async def test_mended_and_delivered(refused_row, run, published):
 
 
 async def test_given_up(refused_row, run, refused):
-    """By its name, or all; a name that is none is refused."""
+    """Letters are dropped by name, or all; an unknown name is an error."""
     letters = refused_row.parent / "refused"
     await refused(2, "name the letters", "dlq", "drop", str(letters))
     await refused(2, "has no letter 'x'", "dlq", "drop", str(letters), "x")

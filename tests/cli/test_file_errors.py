@@ -1,4 +1,4 @@
-"""The file of ``aiorepl run``: how each thing that is wrong in it is told. Nothing connects."""
+"""Mistakes in the file of ``aiorepl run``, and their messages. Nothing connects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(text):
 
 
 def test_what_is_wrong_with_one_sink():
-    """Its function, key and concurrency are told together, each by its name, and what follows from them is not."""
+    """The mistakes of a sink's function, key and concurrency are reported together, each by its name."""
     text = ARCHIVE + "transform = 'nowhere:f'\nrouting_key = '{'\norder = 'routing_key'\nconcurrency = 0\n"
     with pytest.raises(InvalidFile) as told:
         load(written(SOURCE + text))
@@ -176,7 +176,7 @@ def command(capsys, *arguments):
     ],
 )
 def test_mistakes(text, expected):
-    """Each is told at its place, and all of them at once."""
+    """All mistakes are reported at once, each with its key."""
     with pytest.raises(InvalidFile) as caught:
         load(written(text))
 
@@ -209,7 +209,7 @@ aiorepl: aiorepl.toml: source.publication: missing
     ],
 )
 def test_no_such_file(capsys, content, expected):
-    """What is missing or no TOML is told on one line, with how to begin."""
+    """A file that is missing or no TOML is reported on one line, with how to begin."""
     if content is not None:
         Path("my.toml").write_bytes(content)
 
@@ -217,5 +217,5 @@ def test_no_such_file(capsys, content, expected):
 
 
 def test_a_folder(capsys):
-    """Nor is a folder a file."""
+    """A folder is no file."""
     assert (2, "", "aiorepl: . cannot be read: Is a directory\n") == command(capsys, ".")

@@ -1,4 +1,4 @@
-"""``aiorepl run --resnapshot`` and ``--accept-gap``: what answers a start that was refused."""
+"""``aiorepl run --resnapshot`` and ``--accept-gap`` continue after a start that was rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def delivered(running, key):
     ("option", "expected"), [("--accept-gap", [3]), ("--resnapshot", ["truncate", 1, 2, 3])]
 )
 async def test_a_slot_that_was_dropped(published, file, start, run, option, expected):
-    """The plain start is refused with exit code 3 and names both; each goes on in its way."""
+    """A plain start fails with exit code 3 and names both options, which work."""
     running = await start("run", str(file))
     await published.wait_until_active()
     await published.execute("INSERT INTO items VALUES (1)")

@@ -13,7 +13,7 @@ QUOTED = '"Pub ""lic"", a"'
 
 
 def read(*values):
-    """What click makes of ``--publication`` with these values."""
+    """Return what click parses of ``--publication`` with these values."""
     return publication_names(click.Context(click.Command("tail")), click.Option(["--publication"]), values)
 
 
@@ -39,13 +39,13 @@ def test_lists(value, expected):
 
 @pytest.mark.parametrize("value", ['"a', '"a"b', '""', '"a" "b"', 'a,"'])
 def test_no_list(value):
-    """A quote that is not closed, or stands within a name, is refused with an example."""
+    """A quote that is not closed, or within a name, is rejected with an example."""
     with pytest.raises(click.BadParameter, match=r"is no list of names: quote a name"):
         read(value)
 
 
 def test_as_they_are_in_python():
-    """Neither quotes nor commas mean anything in a list or a string of a program or file."""
+    """In a program or a file, quotes and commas in a name have no meaning."""
     assert (ODD, QUOTED) == Source(None, slot="s", publication=[ODD, QUOTED]).options().publications
     assert ("a,b",) == Source(None, slot="s", publication="a,b").options().publications
 

@@ -1,4 +1,4 @@
-"""What cannot work is one line that says what is wrong and what to do, with the right exit code."""
+"""Commands that cannot work print one line that says what is wrong and what to do, with the right exit code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_usage(refused, arguments, reason):
 
 
 async def test_nobody_listens(refused):
-    """A port where nobody is."""
+    """The server does not listen."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         dsn = f"postgresql://u:s3cret@127.0.0.1:{bound.getsockname()[1]}/d"
@@ -46,14 +46,14 @@ async def test_nobody_listens(refused):
 
 
 async def test_an_unknown_host(refused):
-    """A name that nobody has."""
+    """The host is unknown."""
     await refused(
         3, "check host and port", "tail", "--dsn", "postgresql://u:s3cret@aiorepl.invalid/d", *FLAGS
     )
 
 
 async def test_a_wrong_password(refused, published):
-    """It is told which one is wrong, but not what it was."""
+    """The error names the password, and does not quote it."""
     parts = urlsplit(published.dsn)
     dsn = parts._replace(netloc=f"postgres:s3cret@{parts.hostname}:{parts.port}").geturl()
     await refused(3, "check the password", "tail", "--dsn", dsn, *FLAGS)
@@ -67,7 +67,7 @@ async def test_no_such_database(refused, published):
 
 
 async def test_a_missing_slot(refused, published):
-    """It is not created unless that was asked for."""
+    """A missing slot is created only with ``--create-slot``."""
     await refused(3, "does not exist", "tail", *published.flags)
 
 
@@ -90,7 +90,7 @@ async def test_a_physical_slot(refused, published):
 
 
 async def test_a_missing_publication(refused, published):
-    """Also when the slot is to be created: it is not left behind."""
+    """If the publication is missing, no slot is created."""
     flags = [*published.flags[:-1], "p,absent", "--create-slot"]
     await refused(2, "no publication 'absent'", "tail", *flags)
     assert 0 == await published.connection.fetchval(

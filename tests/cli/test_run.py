@@ -1,4 +1,4 @@
-"""``aiorepl run`` as a process on a real server: it delivers, stops in order when it is told to, and goes on."""
+"""``aiorepl run`` as a process on a real server delivers, stops in order on a signal, and continues."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Deployment:
                 await process.communicate()
 
     async def streams(self):
-        """Whether somebody has the slot."""
+        """Return whether the slot is in use."""
         return await self.connection.fetchval(
             "SELECT active FROM pg_replication_slots WHERE slot_name = $1", self.slot
         )
@@ -93,13 +93,13 @@ class Deployment:
         await self.until(enough, process)
 
     def events(self, sink: str):
-        """What is in a sink's files, of whole lines."""
+        """Return the events of the whole lines in a sink's files."""
         folder = self.folder / {"archive": "events", "jsonl": "few"}[sink]
         texts = [path.read_text() for path in sorted(folder.glob("*"))]
         return [json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()]
 
     async def stop(self, process, number) -> str:
-        """Send a signal; what was told until the end."""
+        """Send a signal, and return the output until the end."""
         process.send_signal(number)
         _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
         assert 130 == process.returncode, told.decode()

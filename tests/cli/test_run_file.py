@@ -171,7 +171,7 @@ def test_dsn_of_the_environment(made, monkeypatch):
 
 
 def test_the_example(capsys):
-    """It is printed as it stands in the repository, and is in order, also with everything in it switched on."""
+    """The example is printed as in the repository, and is valid, even with everything in it enabled."""
     assert (0, EXAMPLE, "") == command(capsys, "--example")
     assert EXAMPLE == (Path(__file__).parents[2] / "examples" / "aiorepl.toml").read_text(encoding="utf-8")
 
@@ -223,7 +223,7 @@ def test_how_a_sink_is_served(made):
     ],
 )
 def test_choices_that_cannot_be(capsys, line, mistake):
-    """Are mistakes at their place."""
+    """Contradictory options are mistakes with their key."""
     written(SOURCE + ARCHIVE + line)
     code, _, err = command(capsys, "--check")
     assert 2 == code

@@ -1,4 +1,4 @@
-"""``aiorepl tail``: lines as they come, acknowledged when they are out, and in order when it is told to stop."""
+"""``aiorepl tail`` prints lines as they arrive, acknowledges printed ones, and stops in order."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_signal_in_the_middle_of_a_load(start, run, published):
 
 
 async def test_a_second_signal_ends_it_at_once(start, published):
-    """Also when nobody reads its output, so that what it has cannot be written."""
+    """A second signal ends the process at once, even if its output is not read."""
     await published.create_slot()
     await published.execute("INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i")
     running = await start("tail", *published.flags)
@@ -106,7 +106,7 @@ async def test_a_second_signal_ends_it_at_once(start, published):
 
 
 async def test_until_now_and_boundaries(run, published):
-    """What is there is printed between its boundaries, and then it ends with 0."""
+    """Existing transactions are printed with their boundaries; then it ends with exit code 0."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1, 'one')", "DELETE FROM items")
     finished = await run("tail", *published.flags, "--until", "now", "--boundaries")
@@ -122,7 +122,7 @@ async def test_until_now_and_boundaries(run, published):
 
 
 async def test_until_an_lsn(run, published):
-    """It stops below it; the rest is for the next."""
+    """Transactions from the LSN on are left for the next run."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1)")
     middle = await published.connection.fetchval("SELECT pg_current_wal_insert_lsn()::text")
@@ -153,7 +153,7 @@ async def test_create_slot_twice(start, run, published):
 
 
 async def test_a_temporary_slot(start, published):
-    """It goes with the process."""
+    """A temporary slot is dropped with the process."""
     running = await start("tail", *published.flags, "--create-slot", "--temporary")
     async with asyncio.timeout(90):
         while not await published.connection.fetchval(
@@ -181,7 +181,7 @@ async def test_several_publications(run, published):
 
 
 async def test_the_reader_goes_away(start, published):
-    """As under ``| head -1``: it ends by itself, quietly."""
+    """If the reader goes, as with ``| head -1``, the process ends without an error."""
     await published.create_slot()
     running = await start("tail", *published.flags)
     await published.execute("INSERT INTO items VALUES (1)")
@@ -211,7 +211,7 @@ async def test_no_reconnect(start, published):
 
 
 async def test_reconnect(start, published):
-    """Without that flag it goes on, saying so."""
+    """By default it reconnects, and logs that."""
     await published.create_slot()
     running = await start("tail", *published.flags)
     await published.execute("INSERT INTO items VALUES (1)")

@@ -105,7 +105,7 @@ async def test_colour(fork_server, published, processes, environment, coloured):
 
 
 async def test_no_colour_in_a_pipe(run, published):
-    """Nor anything else that a program could stumble over."""
+    """Output to a pipe has no colours."""
     await published.create_slot()
     await published.execute("INSERT INTO items VALUES (1, E'\\x1b[31m')")
     finished = await run("tail", *published.flags, "--until", "now", "--format", "pretty")

@@ -1,4 +1,4 @@
-"""Tables into arguments: what values stand for, what hints take, and how each mistake is told."""
+"""Tables become arguments: substitution, conversion by type hints, and messages for mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Limits:
 
 
 class Made:
-    """What a stranger might want made, of every kind of hint."""
+    """A class with options of every kind of hint."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ def environment(monkeypatch, tmp_path):
 
 
 def made(table, maker=Made):
-    """What becomes of a table in which nothing is wrong."""
+    """Return the arguments of a valid table."""
     reader = TableReader()
     result = reader.make("it", maker, table)
     assert [] == reader.errors
@@ -72,7 +72,7 @@ def made(table, maker=Made):
 
 
 def mistakes(table, maker=Made):
-    """What is told of a table, and nothing made of it."""
+    """Return the mistakes of a table, and check that nothing was made."""
     reader = TableReader()
     assert reader.make("it", maker, {"url": "x"} | table) is None
     return reader.errors
@@ -135,7 +135,7 @@ def test_values(name, value, expected):
 
 
 def test_without_hints():
-    """Where hints say nothing, and for options that no signature lists, anything goes."""
+    """Options without hints, and those that no signature lists, accept anything."""
     assert {"first": 1, "other": ["30"]} == made({"first": 1, "other": ["${N}"]}, Untyped)
 
 
@@ -185,7 +185,7 @@ def test_without_hints():
     ],
 )
 def test_mistakes(table, expected):
-    """Each is told at its place, all of a table's at once, and no value is shown."""
+    """All mistakes of a table are reported at once, each with its key, and none with a value."""
     assert expected == mistakes(table)
 
 
@@ -213,7 +213,7 @@ URL = "postgresql://user:hunter2/x@host/database"
     ],
 )
 def test_what_a_constructor_raises(error, expected):
-    """It is told at the table's place, on one line, without the values that it quotes."""
+    """A constructor's error is reported with the table's key, on one line, without the values that it quotes."""
 
     def maker(url: str) -> None:
         raise error
@@ -229,7 +229,7 @@ def test_what_a_constructor_raises(error, expected):
     ],
 )
 def test_secrets_in_what_a_constructor_raises(error, expected):
-    """With a secret among its options a foreign message is not trusted at all, and ours never shows it."""
+    """If options come from the environment, only the type of another class's error is shown."""
 
     def maker(url: str) -> None:
         raise error

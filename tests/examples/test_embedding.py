@@ -1,4 +1,4 @@
-"""What docs/embedding.md says of pipelines inside other programs, on a real server."""
+"""The statements of docs/embedding.md about pipelines inside other programs, on a real server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pipeline(database):
 
 
 class Blocking(aiorepl.SyncSink):
-    """Holds its thread until it is let go of."""
+    """A sink that blocks its thread until it is released."""
 
     def __init__(self):
         self.writing, self.go_on = threading.Event(), threading.Event()
@@ -82,7 +82,7 @@ async def test_a_context_ends_in_order(items, pipeline, slot):
 
 @pytest.mark.both_loops
 async def test_a_cancelled_body_ends_in_order(items, pipeline, slot):
-    """As Ctrl-C does under asyncio.run: the body is interrupted, the context still ends in order."""
+    """If the body is cancelled, as by Ctrl-C under asyncio.run, the pipeline shuts down in order."""
     sink = MemorySink()
     entered = asyncio.Event()
 
@@ -129,7 +129,7 @@ async def test_a_cancelled_task_group_leaves_nothing(items, pipeline, slot, busy
 
 @pytest.mark.both_loops
 async def test_a_second_cancellation_interrupts_the_cleanup(items, pipeline, slot):
-    """A sink that cannot be closed holds nobody for ever; the tasks have ended all the same."""
+    """A second cancellation interrupts a sink that cannot be closed, and all tasks end."""
     hang = Hang()
     sink = FaultySink(close=[hang])
     before = others()
@@ -148,7 +148,7 @@ async def test_a_second_cancellation_interrupts_the_cleanup(items, pipeline, slo
 
 @pytest.mark.both_loops
 async def test_a_cancelled_consumer_ends_in_order(items, database, slot):
-    """What it has acknowledged is told, and the slot is let go of."""
+    """A cancelled consumer confirms what it acknowledged, and releases the slot."""
     acknowledged = anyio.Event()
 
     async def consume():
@@ -235,7 +235,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(items, pipeline):
 
 @pytest.mark.both_loops
 async def test_several_pipelines(items, pipeline):
-    """In one process and loop, each with a slot of its own: one that ends or fails is no matter to the others."""
+    """Pipelines in one process and loop, each with its slot, do not affect each other."""
     first, second, failing = MemorySink(), MemorySink(), FaultySink(write=[Reject(ValueError("no"))])
     async with asyncio.timeout(DEADLINE), pipeline("second", second):
         async with pipeline("first", first):
@@ -264,7 +264,7 @@ async def test_a_synchronous_sink_blocks_nobody(items, pipeline):
 
 
 def test_a_pipeline_in_a_lifespan(database):
-    """Of a Starlette application, which FastAPI's are, too: started before the first request, ended after the last."""
+    """A pipeline runs in the lifespan of a Starlette application, as in FastAPI's."""
     sink = MemorySink()
 
     @asynccontextmanager
@@ -291,7 +291,7 @@ def test_a_pipeline_in_a_lifespan(database):
 
 
 def test_a_pipeline_beside_synchronous_code(database):
-    """In a thread with a loop of its own, stopped from another."""
+    """A pipeline runs in a thread with its own loop, and is stopped from another thread."""
     sink = MemorySink()
     started = threading.Event()
     running = {}

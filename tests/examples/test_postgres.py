@@ -29,7 +29,7 @@ async def mirror(servers):
 
 
 async def test_the_example(connection, mirror, running, tmp_path):
-    """What was there and what comes is on the target, over a restart; nothing is there twice."""
+    """Existing and new rows are on the target once, even after a restart."""
     target = await asyncpg.connect(mirror)
     for server in (connection, target):
         await server.execute(TABLES)

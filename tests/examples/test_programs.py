@@ -1,4 +1,4 @@
-"""The examples run against a real server, do what they say, and end in order with their last word told to the slot."""
+"""The examples run against a real server, and confirm their last change when they end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_task_group(running, connection, slot):
 
 
 async def test_outbox(running, connection, slot, tmp_path):
-    """What committed is dispatched, what rolled back is not, and what nobody handles is put aside."""
+    """Committed messages are dispatched, rolled back ones are not, and those without a handler become dead letters."""
     await connection.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE PUBLICATION outbox")
     emit = "SELECT pg_logical_emit_message(true, $1, $2)"
     async with running(str(EXAMPLES / "outbox.py"), folder=tmp_path) as process:
@@ -97,7 +97,7 @@ async def test_fan_out(running, connection, slot, tmp_path):
 
 
 async def test_fastapi_cache(running, connection, slot, free_port):
-    """A row is cached, forgotten when it changes, and the slot let go of when the service stops."""
+    """A row is cached and removed when it changes, and the slot is free when the service stops."""
     await connection.execute("CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)")
     await connection.execute("INSERT INTO products VALUES (1, 'lamp', 20)")
     await connection.execute("CREATE PUBLICATION products FOR TABLE products")

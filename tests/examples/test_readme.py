@@ -115,7 +115,7 @@ def test_every_sink_is_listed():
 
 
 def test_every_extra_and_version_is_there():
-    """What ``pip install`` names can be installed."""
+    """Every extra and version that README names exists."""
     assert set(re.findall(r"aiorepl\[(\w+)\]", TEXT)) <= PROJECT["optional-dependencies"].keys()
     assert PROJECT["requires-python"].removeprefix(">=") in section("Install")
 

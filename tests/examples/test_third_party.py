@@ -24,7 +24,7 @@ COMMAND = Path(sys.executable).with_name("aiorepl")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Where it is installed, by pip from its folder, with no index and nothing else."""
+    """The folder into which pip installs the example, without an index."""
     folder = tmp_path_factory.mktemp("third-party")
     shutil.copytree(PACKAGE, folder / "source")
     pip = (
@@ -46,7 +46,7 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def environment(installed, database):
-    """With that folder among those where packages are."""
+    """The environment with that folder on the path."""
     return {**os.environ, "PYTHONPATH": str(installed), "DATABASE_URL": database}
 
 
@@ -64,7 +64,7 @@ def test_it_is_found(environment):
 
 
 def test_it_keeps_the_contract(installed, tmp_path):
-    """By the test that comes with it, run as its author does: pytest, and no plugin."""
+    """The example's own conformance test passes, without plugins."""
     shutil.copy(PACKAGE / "test_conformance.py", tmp_path)
     pytest_ = (
         sys.executable,

@@ -22,7 +22,7 @@ RUN = (sys.executable, "-c", "from aiorepl.cli import main; main()", "run", EXAM
 
 @pytest.fixture
 def environment(database, free_port):
-    """What the example is told by: a port that is free, a secret, a database."""
+    """The environment of the example: a free port, a secret and a database."""
     return {
         "PATH": os.environ["PATH"],
         "DATABASE_URL": database,

@@ -61,7 +61,7 @@ async def test_a_transaction_in_parts_stays_in_its_file(tmp_path, source):
 
 
 async def test_boundaries(tmp_path, source):
-    """Also where a commit comes in a batch of its own."""
+    """Boundaries are written, even if a commit is in a batch of its own."""
     sink = JsonLinesSink(tmp_path, boundaries=True)
     await sink.open(source.context)
     for batch in source.parts([1, 2]):
@@ -162,7 +162,7 @@ class Full(io.RawIOBase):
 
 @pytest.mark.parametrize("room", [0, 1, 300])
 async def test_a_full_disk(tmp_path, source, room):
-    """It may pass; the batch that is written again stands there once, and no line is torn."""
+    """A full disk is transient; the repeated batch is in the file once, in whole lines."""
     sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
@@ -195,7 +195,7 @@ async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, 
 
 
 async def test_a_failed_fsync_of_a_name_is_not_tried_again(tmp_path, source, monkeypatch):
-    """The same for the folder's fsync when a file begins: its name would be lost with its rows."""
+    """A failed fsync of the folder is permanent, because the file's name would be lost with its rows."""
 
     def fail(handle):
         raise OSError(errno.EIO, os.strerror(errno.EIO))

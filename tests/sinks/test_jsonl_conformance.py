@@ -19,7 +19,7 @@ LARGEST_FILE = 1_000_000
 
 
 class File(io.FileIO):
-    """A file whose flush succeeds but raises on request."""
+    """A file whose flush raises on request, after it has succeeded."""
 
     failing = False
 

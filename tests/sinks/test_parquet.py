@@ -137,7 +137,7 @@ async def test_types(database, slot_name, sql, tmp_path, binary):
 
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 async def test_what_a_type_cannot_hold(database, slot_name, sql, tmp_path, binary):
-    """Is null in its column, and there as text beside it; other rows are as ever."""
+    """A value that the type cannot hold is null in its column, and text in another; other rows are unaffected."""
     await sql.execute(
         "CREATE TABLE odd (id int PRIMARY KEY, d date, t timestamptz, n numeric(6,2), o time, a int[])"
     )
@@ -163,7 +163,7 @@ async def test_what_a_type_cannot_hold(database, slot_name, sql, tmp_path, binar
 
 
 async def test_a_table_that_changes(database, slot_name, sql, tmp_path):
-    """A new file with the columns as they are now; a dataset over all of them reads them together."""
+    """A changed table begins a file with the new columns; a dataset reads all files together."""
     await sql.execute("CREATE TABLE shop (id int PRIMARY KEY, note text)")
     await deliver(
         database, slot_name, tmp_path, sql,

@@ -32,7 +32,7 @@ async def test_lines(source):
 
 
 async def test_standard_output_is_the_default(source, capfdbinary):
-    """As text or typed."""
+    """Lines go to standard output by default, as text or typed."""
     await write(StdoutSink(values="text"), source, source.batch([1]))
     (line,) = capfdbinary.readouterr().out.splitlines()
     assert {"id": "1", "note": "x"} == json.loads(line)["new"]
@@ -80,14 +80,14 @@ def test_other_values_are_refused():
 
 
 def test_the_built_in_sinks_are_registered_like_anyone_s():
-    """By entry point, under their names."""
+    """Built-in sinks are found by their entry points."""
     assert {"stdout", "jsonl"} <= sinks().keys()
     assert StdoutSink is load("stdout")
     assert load("stdout").durable_on_write
 
 
 async def test_other_formats(source):
-    """By name, or as a table with options; called after the source."""
+    """The format is given by name, or as a table with options."""
     file = io.BytesIO()
     sink = StdoutSink(file=file, format={"type": "debezium", "database": "shop"})
     await write(sink, source, source.batch([1]))

@@ -29,6 +29,6 @@ class TestStdout(SinkConformance):
 
 
 class TestBoundaries(TestStdout):
-    """With a line for each begin and end."""
+    """The sink with a line for each begin and end."""
 
     boundaries = True

@@ -173,7 +173,7 @@ class Broker:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """As when the power goes."""
+        """Kill the broker, as a power cut does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -47,7 +47,7 @@ class TestKafka(SinkConformance):
 
     @contextmanager
     def waited_out(self, fault):
-        """For a second; nothing else is taken for one."""
+        """Ignore timeouts for a second, and no other error."""
         with fault:
             for sink in self.sinks:
                 sink._timeout = 1.0
@@ -65,7 +65,7 @@ class TestKafka(SinkConformance):
 
 
 class TestKafkaExactlyOnce(TestKafka):
-    """In Kafka transactions, with the position."""
+    """The sink with Kafka transactions that have the position."""
 
     exactly_once = True
     atomic = True

@@ -143,7 +143,7 @@ async def test_too_large_in_a_transaction_on_disk(items, broker, name, tmp_path,
 
 
 async def test_too_large_exactly_once(items, broker, name, tmp_path):
-    """The whole transaction becomes a dead letter, and none of it is visible."""
+    """The whole transaction becomes a dead letter, and no part of it is visible."""
     await broker.create(name, max_message_bytes="50000")
     await items.execute(
         "INSERT INTO items VALUES (1, 'a')",
@@ -157,7 +157,7 @@ async def test_too_large_exactly_once(items, broker, name, tmp_path):
 
 
 async def test_a_broker_that_does_not_answer(source, broker, name):
-    """It is transient; the same batch is not sent again when the broker is back, for it was never given up."""
+    """A broker that does not answer is a transient error; the pending batch is not sent again when it is back."""
     await broker.create(name)
     sink = KafkaSink(broker.url, topic=name, timeout=60.0)
     await sink.open(source.context)
@@ -196,7 +196,7 @@ async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partit
 
 
 async def test_a_position_topic_of_several_partitions(source, broker, name):
-    """The topic is refused: the position would be read from another partition than it is written to."""
+    """A position topic with several partitions is rejected, because positions would be read from another partition."""
     await broker.create(f"{name}-positions", 3)
     sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"{name}-positions")
     with pytest.raises(PermanentError, match="has 3 partitions"):
@@ -249,7 +249,7 @@ async def test_debezium_and_cloudevents(items, broker, name):
 
 
 async def test_a_wrong_password(source, broker, name):
-    """It is permanent, and not quoted; the right one is let in."""
+    """A wrong password is a permanent error that does not quote it; the right one works."""
     login = {"topic": name, "security_protocol": "SASL_PLAINTEXT", "username": "u"}
     wrong = KafkaSink(broker.urls["SASL_PLAINTEXT"], password="s3cr3t", **login)
     with pytest.raises(PermanentError, match="does not accept the user") as raised:

@@ -1,4 +1,4 @@
-"""Who is let in: TLS, certificates of both sides, SASL, against a broker that wants them."""
+"""TLS, certificates of both sides, and SASL, against a broker that requires them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_certificate_that_the_broker_does_not_know(source, refused, sink
     ids=["plain", "scram-256", "scram-512", "nobody", "exactly-once"],
 )
 async def test_a_wrong_password_over_tls(source, refused, sink, files, login, caplog):
-    """It is permanent, and stands in no error and no log."""
+    """A wrong password is a permanent error, and in no error or log."""
     caplog.set_level("DEBUG")
     ours = sink("SASL_SSL", "SASL_SSL", password=SECRET, **files(ca="ca.pem"), **login)
     await refused(

@@ -45,7 +45,7 @@ class Server:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """As when the power goes."""
+        """Kill the server, as a power cut does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -53,7 +53,7 @@ class Server:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Within it there is no server."""
+        """Stop the server within the context."""
         self.kill()
         try:
             yield

@@ -36,7 +36,7 @@ class TestNats(SinkConformance):
 
     @contextmanager
     def outage(self):
-        """It is waited out for a second; nothing else is taken for one."""
+        """The server is stopped; calls wait a second for it."""
         with self.server.away():
             for sink in self.sinks:
                 sink._stream._timeout = 1.0

@@ -105,7 +105,7 @@ async def test_two_sinks_of_one_slot_in_one_stream(items, target, name):
 
 
 async def test_tables_whose_names_differ_in_a_forbidden_character(items, target, name):
-    """They have subjects of their own."""
+    """Tables whose names differ only in a forbidden character have different subjects."""
     tables = ["o d", "o_d", "o%20d", "o*d", "o.d"]
     await items.execute(*(f'CREATE TABLE "{table}" (id int PRIMARY KEY)' for table in tables))
     await items.execute(*(f'INSERT INTO "{table}" VALUES (1)' for table in tables))
@@ -255,7 +255,7 @@ async def test_a_missing_stream(source, target, name):
 
 
 async def test_a_subject_that_the_stream_does_not_take(source, target, name):
-    """It is named."""
+    """The error names a subject that the stream does not accept."""
     await asyncio.to_thread(target.create, name, f"{name}.*.items.only")
     ours = sink(target, name)
     await ours.open(source.context)
@@ -265,7 +265,7 @@ async def test_a_subject_that_the_stream_does_not_take(source, target, name):
 
 
 async def test_a_wrong_password(source, new_server):
-    """It is permanent, and not quoted."""
+    """A wrong password is a permanent error that does not quote it."""
     server = new_server('authorization { user: "u", password: "right" }\n')
     ours = NatsSink("S", server.url, user="u", password="s3cr3t", timeout=60.0)
     with pytest.raises(PermanentError, match="does not accept") as raised:
@@ -302,7 +302,7 @@ def test_options_that_cannot_work():
 
 
 async def test_nobody_answers(source):
-    """It is waited for, in words that tell why, and without the password."""
+    """A server that does not answer is a transient error that says why, without the password."""
     ours = NatsSink("STREAM", "nats://user:opensesame@127.0.0.1:1", timeout=1.0)
     with pytest.raises(TransientError, match="no answer from the server within 1 s") as told:
         await ours.open(source.context)

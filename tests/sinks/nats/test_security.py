@@ -1,4 +1,4 @@
-"""Who is let in: TLS, certificates of both sides, and every way to log in, against servers that want them."""
+"""TLS, certificates of both sides, and every kind of login, against servers that require them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def delivered(ours, source, name):
 
 @pytest.mark.both_loops
 async def test_a_password_over_tls(source, secured, name, files):
-    """To a server whose certificate is of the authority that is named."""
+    """The sink logs in to a server whose certificate is signed by the configured CA."""
     assert [1] == await delivered(
         sink(secured, name, user="u", password="right", **files(ca="ca.pem")), source, name
     )
@@ -176,7 +176,7 @@ async def test_credentials_are_read_again(source, refused, chartered, name, writ
 
 
 async def test_wrong_secrets(source, refused, secured, mutual, name, files, write, caplog):
-    """They are permanent, and stand in no error and no log."""
+    """Wrong secrets are permanent errors, and in no error or log."""
     caplog.set_level("DEBUG")
     trust = files(ca="ca.pem")
     ours = files(certificate="client.pem", key="client.key")
@@ -207,7 +207,7 @@ async def test_a_certificate_that_is_not_good(source, refused, secured, name, un
 
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
 async def test_a_server_that_pretends_to_know_no_tls(source, refused, name, files, scheme):
-    """Where TLS is asked for, by the scheme or by a file, nothing goes in the clear."""
+    """If TLS is requested, by the scheme or by a file, nothing is sent in clear text."""
     seen = b""
 
     async def pretend(reader, writer):

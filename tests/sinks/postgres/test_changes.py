@@ -167,7 +167,7 @@ async def test_identity_full_without_a_key(pair):
 
 
 async def test_identity_full_finds_rows_by_the_targets_key(pair):
-    """Where the target has a primary key, that is enough, also when it changes."""
+    """Under FULL a primary key of the target identifies the rows, even if it changes."""
     await pair.both(ITEMS, "ALTER TABLE items REPLICA IDENTITY FULL")
     await pair.slotted()
     await pair.source.execute("INSERT INTO items SELECT i, 'x', i FROM generate_series(1, 50) i")
@@ -294,7 +294,7 @@ async def test_generated_and_identity_columns(pair):
 
 
 async def test_columns_of_the_targets_own(pair):
-    """They get their defaults, and keep their values when the row changes or moves."""
+    """Columns that only the target has get their defaults, and keep their values when the row changes or moves."""
     await pair.both(ITEMS)
     await pair.target.execute("ALTER TABLE items ADD seen timestamptz DEFAULT now(), ADD mark int")
     await pair.slotted()

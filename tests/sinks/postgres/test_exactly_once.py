@@ -113,7 +113,7 @@ async def test_a_write_whose_answer_is_lost_is_not_applied_twice(pair):
 
 
 async def test_a_huge_transaction_in_slices(pair):
-    """Many batches are one transaction of the target: no part of it is visible, and order is kept."""
+    """A transaction of many batches is one transaction of the target, in order, and invisible until its end."""
     await pair.both("CREATE TABLE items (id int PRIMARY KEY, note text)", LOG)
     await pair.slotted()
     await pair.commit(
@@ -222,7 +222,7 @@ async def test_a_position_that_somebody_moved(pair, source):
 
 
 async def test_the_source_is_another_one(pair):
-    """A position of another cluster or slot is refused, and so is a slot that is past it."""
+    """A position of another cluster or slot is rejected, and so is a slot that is past it."""
     await pair.both(LOG)
     await pair.slotted()
     await pair.source.execute("INSERT INTO log VALUES (1, 'x')")

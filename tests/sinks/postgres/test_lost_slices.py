@@ -63,7 +63,7 @@ class Severed(FaultySink):
 
     @property
     def is_within(self):
-        """Whether slices are in the open transaction of the target."""
+        """Return whether slices are in the open transaction of the target."""
         return self.inner._writer is not None and self.inner._writer.incomplete is not None
 
     async def lose(self):
@@ -73,7 +73,7 @@ class Severed(FaultySink):
 
 @asynccontextmanager
 async def watched(pair, names=("mirror",)):
-    """Whatever the slot is confirmed with is on the target at any time; returns what was observed."""
+    """Check that whatever the slot confirms is on the target; return the observations."""
     seen = []
     source, target = await asyncpg.connect(pair.source_dsn), await asyncpg.connect(pair.target_dsn)
 
@@ -138,7 +138,7 @@ async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
 
 @asynccontextmanager
 async def _nothing():
-    """Nothing to watch: the slot waits for the journal."""
+    """Check nothing, because the slot waits for the journal."""
     yield
 
 
@@ -209,7 +209,7 @@ async def test_two_targets_are_lost_in_turns(pairs):
 
 
 async def test_the_target_restarts(pairs):
-    """In good order and by a crash, within one transaction; it is waited for, and then all of it comes."""
+    """If the target restarts within a transaction, in order or by a crash, the whole transaction arrives."""
     with EmbeddedServer() as target:
         pair = await pairs()
         pair.target_dsn = target.dsn
@@ -309,7 +309,7 @@ async def test_within_a_prepared_transaction(pair, supports_prepared, decision):
 
 
 async def test_stopped_while_the_target_is_away(pair):
-    """It ends at once and without an error; the next start has all of it."""
+    """A pipeline that is stopped while the target is unavailable ends at once, and the next start delivers everything."""
     await pair.both(LOG)
     await pair.slotted()
     await pair.source.execute(pair.kilobytes(10))

@@ -98,7 +98,7 @@ async def test_two_phase(pair, mirror):
 
 
 async def test_create_on_the_database(pair, mirror):
-    """With CREATE on the database the role needs no schema that was made for it."""
+    """With CREATE on the database the role needs no prepared schema."""
     await pair.both(*TABLES)
     await pair.slotted()
     role = await mirror(pair)
@@ -151,7 +151,7 @@ async def test_restart_identity(pair, mirror):
 
 @pytest.mark.parametrize("lacks", ["SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "USAGE"])
 async def test_each_is_needed(pair, mirror, lacks):
-    """Without one of them the sink stops, and names the table and what to grant."""
+    """Without one of the documented privileges the sink stops, and names the table and the GRANT."""
     await pair.both(*TABLES)
     await pair.slotted()
     role = await mirror(pair)

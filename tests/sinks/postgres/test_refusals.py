@@ -1,4 +1,4 @@
-"""What the target cannot take, and what is said then: names and what to do, never a value or a password."""
+"""Errors of the target name what is wrong and what to do, and never a value or a password."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_target_that_does_not_fit(pair, there, said, rows, caplog):
 
 
 async def test_skipped_transactions(pair):
-    """Where the user skips what fails, the rest is applied, and the position passes."""
+    """With ``skip`` the other transactions are applied, and the position passes."""
     await pair.source.execute(ITEMS)
     await pair.target.execute("CREATE TABLE items (id int PRIMARY KEY, note text CHECK (note <> 'bad'))")
     await pair.slotted()
@@ -113,7 +113,7 @@ async def test_skipped_transactions(pair):
     ],
 )
 async def test_strict_stops_at_a_difference(pair, statement, caplog):
-    """A row that is missing or already there: strict stops, upsert goes on and ends equal."""
+    """If a row is missing or exists already, strict stops, and upsert continues with an equal result."""
     await pair.both(ITEMS)
     await pair.slotted()
     await pair.source.execute("INSERT INTO items VALUES (1, 'x'), (2, 'x')")
@@ -129,7 +129,7 @@ async def test_strict_stops_at_a_difference(pair, statement, caplog):
 
 
 async def test_an_update_of_a_missing_row_that_is_not_known_whole(pair, caplog):
-    """It is passed over, and told once."""
+    """An incomplete update of a missing row is skipped, and reported once."""
     await pair.both(
         "CREATE TABLE docs (id int PRIMARY KEY, body text, n int)",
         "ALTER TABLE docs ALTER body SET STORAGE EXTERNAL",
@@ -163,7 +163,7 @@ async def test_catching_up_with_a_table_that_was_loaded_later(pair):
 
 
 async def test_an_insert_that_a_row_filter_made(pair):
-    """It lacks a large value that the source did not send: said, and not written as NULL."""
+    """An insert that lacks an unsent value is reported, and the value is not written as NULL."""
     await pair.both(
         "CREATE TABLE docs (id int PRIMARY KEY, body text, n int)",
         "ALTER TABLE docs ALTER body SET STORAGE EXTERNAL",
@@ -178,7 +178,7 @@ async def test_an_insert_that_a_row_filter_made(pair):
 
 
 async def test_secrets_stay_secret(pair, caplog):
-    """Neither DSN nor settings are told, whatever is wrong with them."""
+    """No error shows the DSN or settings."""
     wrong = [
         pair.target_dsn.replace(":", f":{SECRET}", 2).replace(f":{SECRET}//", "://"),
         f"postgresql://nobody:{SECRET}@127.0.0.1:1/x",
@@ -216,7 +216,7 @@ def test_wrong_options(options, said):
 
 
 async def test_a_role_that_may_little(pair, slot_name):
-    """It needs no more than its tables; without leave to make ours it is told what to run."""
+    """The role needs no more than its tables; without the right to create the sink's own, the error has the statements."""
     await pair.both(ITEMS)
     await pair.slotted()
     await pair.source.execute("INSERT INTO items VALUES (1, 'x')")
@@ -247,7 +247,7 @@ async def test_a_role_that_may_little(pair, slot_name):
 
 
 async def test_an_origin_keeps_loops_away(pair, slot_name):
-    """What we wrote is not sent back by a target that is itself a source, to those who ask for origin none."""
+    """A target that is itself a source does not send the sink's changes to readers with origin none."""
     await pair.both(ITEMS)
     await pair.slotted()
     back = f"b{slot_name[:50]}"

@@ -85,7 +85,7 @@ async def test_a_large_one_in_slices(pair):
     ],
 )
 async def test_the_process_ends_before_a_step(pair, commits, step, nth, monkeypatch):
-    """Wherever between PREPARE, the decision and the bookkeeping it ends, the next process ends it right."""
+    """If the process ends at any step between PREPARE, decision and bookkeeping, the next one completes it."""
     await pair.both("CREATE TABLE log (id int, note text)")
     await pair.slotted(two_phase=True)
     await pair.source.execute("INSERT INTO log VALUES (1000, 'before')")
@@ -230,7 +230,7 @@ async def only_gid(pair) -> str:
 
 
 async def test_the_table_of_an_earlier_version(pair):
-    """The table is refused with advice, and does not change."""
+    """A table of an earlier version is rejected with advice, and unchanged."""
     await pair.target.execute("CREATE SCHEMA aiorepl")
     await pair.target.execute("CREATE TABLE aiorepl.prepared (sink text, slot text, xid bigint, gid text)")
     sink = pair.sink(two_phase=True)

@@ -86,7 +86,7 @@ OWN = (
 
 
 async def has_xml(pair) -> bool:
-    """Whether both servers were built with it."""
+    """Return whether both servers were built with xml."""
     try:
         for connection in (pair.source, pair.target):
             await connection.execute("SELECT '<a/>'::xml")

@@ -50,7 +50,7 @@ class Server:
                     return
 
     def kill(self) -> None:
-        """As when the power goes."""
+        """Kill the server, as a power cut does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -58,7 +58,7 @@ class Server:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Within it there is no server."""
+        """Stop the server within the context."""
         self.kill()
         try:
             yield

@@ -165,7 +165,7 @@ async def test_a_message_that_ends_where_a_commit_begins(items, target):
 
 
 async def test_a_replay_within_a_large_transaction(source, target):
-    """A replay is refused while a stream has a part of a transaction, so that its entries stay adjacent."""
+    """A replay is rejected while a stream has a part of a transaction, so that its entries stay adjacent."""
     letter = source.batch([1])
     await (sink := RedisSink(target.url)).open(source.context)
     await sink.write(source.batch([2]))
@@ -296,7 +296,7 @@ async def test_a_key_that_is_no_stream(source, target):
 
 
 async def test_an_answer_that_was_lost(source, target):
-    """The same batch from a sink that does not know that it was written is there once."""
+    """A batch whose answer was lost is in the stream once after it was repeated."""
     batch = source.batch([1, 2], [3])
     first, second = RedisSink(target.url), RedisSink(target.url)
     await first.open(source.context)
@@ -407,7 +407,7 @@ def test_codes_of_errors(message):
 
 @pytest.mark.parametrize("missing", [None, "XADD", "HGETALL"])
 async def test_what_the_user_has_to_be_allowed(items, new_server, missing):
-    """The commands on the page are enough; without one of them the error names all."""
+    """The documented commands suffice; without one of them the error lists all."""
     server = new_server()
     needed = re.search(r"The user needs `([A-Z ]+)`", PAGE)[1].split()
     with server.client() as client:
@@ -430,7 +430,7 @@ async def test_what_the_user_has_to_be_allowed(items, new_server, missing):
 
 
 async def test_a_wrong_password(source, new_server):
-    """It is permanent, and not quoted."""
+    """A wrong password is a permanent error that does not quote it."""
     sink = RedisSink(new_server("--requirepass", "right").url, password="s3cr3t")
     with pytest.raises(PermanentError, match="password is wrong") as raised:
         await sink.open(source.context)
@@ -448,7 +448,7 @@ def test_a_url_that_is_none():
     ("host", "says"), [("127.0.0.1:1", "Connection refused"), ("host.invalid", "[Nn]ame")]
 )
 async def test_nobody_answers(source, host, says):
-    """It is waited for, in words that tell why, and without the password."""
+    """A server that does not answer is a transient error that says why, without the password."""
     ours = RedisSink(f"redis://:opensesame@{host}/0")
     with pytest.raises(TransientError, match=rf"no answer from the server \(.*{says}") as told:
         await ours.open(source.context)

@@ -1,4 +1,4 @@
-"""Who is let in: users of ACLs, and TLS, which a layer of its own speaks here, as in front of hosted servers."""
+"""Users with ACLs, and TLS, which a proxy terminates here, as in front of hosted servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def guarded(new_server):
 
 @pytest.fixture
 async def port(guarded, certificates):
-    """Where TLS is spoken in front of the server; ``port(verify)`` wants certificates of clients."""
+    """A TLS port in front of the server; ``port(verify)`` requires client certificates."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def relay(reader, writer):
@@ -84,7 +84,7 @@ async def delivered(sink, source, guarded):
     ],
 )
 def test_a_url_does_not_turn_verification_off(query):
-    """Client options in the URL are refused and not quoted: certificates are options of the sink."""
+    """Client options in the URL are rejected and not quoted: certificates are options of the sink."""
     with pytest.raises(ConfigurationError, match="certificates are always verified") as raised:
         RedisSink(f"rediss://u:{SECRET}@localhost:1?{query}")
     assert SECRET not in str(raised.value)
@@ -93,7 +93,7 @@ def test_a_url_does_not_turn_verification_off(query):
 
 @pytest.mark.both_loops
 async def test_tls(source, guarded, port, files):
-    """To a server whose certificate is of the authority that is named, as a user with the rights that are documented."""
+    """A user with the documented rights connects to a server whose certificate is signed by the configured CA."""
     url = f"rediss://u:right@localhost:{await port()}"
     assert [1] == await delivered(RedisSink(url, **files(ca="ca.pem")), source, guarded)
 

@@ -38,7 +38,7 @@ Identity = tuple[str, int]
 
 
 class Store(Protocol):
-    """What readers need."""
+    """The parts of a store that readers need."""
 
     def names(self) -> list[str]: ...
 
@@ -246,7 +246,7 @@ class FaultyLayer:
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
 
             def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-                """Nothing."""
+                """Log nothing."""
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, request: object, client_address: object) -> None:
@@ -259,7 +259,7 @@ class FaultyLayer:
         self._thread.start()
 
     def fault(self, method: str, path: str) -> Fault | None:
-        """The fault for a request, if there is one left."""
+        """Return the fault for a request, if there is one left."""
         for fault in self.faults:
             if fault.hits < fault.times and re.search(fault.method, method) and re.search(fault.path, path):
                 fault.hits += 1

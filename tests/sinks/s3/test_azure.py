@@ -106,7 +106,7 @@ def test_objects_and_a_manifest_over_a_restart(container, read, life, source, fi
 
 
 def test_large_objects_go_up_in_blocks(container, read, life, source):
-    """And arrive whole."""
+    """Large objects are uploaded in blocks, and are complete."""
     batch = source.batch(list(range(20)), note="x" * 1_000_000)
     life(container.sink(compression="none"), source, batch)
     (name,) = read.listed(container)
@@ -129,7 +129,7 @@ def test_two_writers(container, read, source):
 
 
 def test_what_a_dead_writer_announced_and_never_wrote(container, read, life, source):
-    """Is deleted though it is not there, and what it wrote besides is gone, too."""
+    """The announced objects of a dead writer are deleted, whether it wrote them or not."""
     dead = container.sink(object_bytes=4000, memory_bytes=8000)
     dead.open(source.context)
     for part in source.parts(list(range(200)), at_once=50)[:-1]:

@@ -62,7 +62,7 @@ class Memory:
             self._does(lambda name=name: self.objects.pop(name, None))
 
     def abort(self, names: Collection[str]) -> None:
-        """Nothing is ever half there."""
+        """Do nothing: no object is ever incomplete."""
 
     def _does(self, write) -> None:
         self.calls += 1
@@ -160,7 +160,7 @@ def expected(stream: Stream) -> list[tuple[str, int]]:
 
 
 def require_exactly_once(store: Memory, stream: Stream, read) -> None:
-    """By the manifest, by the folders, and in the order of each table."""
+    """Check the rows by the manifest, by the folders, and by the order of each table."""
     for names in (read.listed(store), read.data(store)):
         assert expected(stream) == sorted(read.identities(read.lines(store, names)), key=_order)
     for table in ("a", "b"):
@@ -346,7 +346,7 @@ class _Frozen(Memory):
 
 
 def test_a_stop_while_nobody_knows_whether_the_entry_is_there(read):
-    """An entry whose answer was lost may exist: the objects that it may list are not deleted."""
+    """If the answer for an entry was lost, the objects that it may list are not deleted."""
     stream, store = told([3]), Memory()
     sink = Sink(store)
     sink.open(SinkContext("s", stream.position))

@@ -76,7 +76,7 @@ class Google:
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
 
             def log_message(self, format, *arguments) -> None:  # noqa: A002
-                """Nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -84,7 +84,7 @@ class Google:
         self._thread.start()
 
     def lets_in(self, authorization: str) -> bool:
-        """Whether that is a token which the service account has signed."""
+        """Return whether the token is signed by the service account."""
         signed, _, signature = authorization.removeprefix("Bearer ").rpartition(".")
         try:
             claims = json.loads(base64.urlsafe_b64decode(signed.partition(".")[2] + "=="))
@@ -99,7 +99,7 @@ class Google:
         return claims["iss"] == ACCOUNT
 
     def ask(self, method: str, path: str, headers: dict[str, str], body: bytes):
-        """The same, asked of the S3 server."""
+        """Forward a request to the S3 server."""
         kept = {}
         for name, value in headers.items():
             match name.lower():
@@ -188,7 +188,7 @@ def test_objects_and_a_manifest_over_a_restart(bucket, google, sink, read, life,
 
 
 def test_large_objects_go_up_in_parts(bucket, google, sink, read, life, source):
-    """And arrive whole."""
+    """Large objects are uploaded in parts, and are complete."""
     batch = source.batch(list(range(20)), note="x" * 1_000_000)
     life(sink(compression="none"), source, batch)
     (name,) = read.listed(bucket)
@@ -213,7 +213,7 @@ def test_two_writers(bucket, sink, read, source):
 
 
 def test_what_a_dead_writer_announced_and_never_wrote(bucket, sink, read, life, source):
-    """Is deleted though it is not there, and what it wrote besides is gone, too."""
+    """The announced objects of a dead writer are deleted, whether it wrote them or not."""
     dead = sink(object_bytes=4000, memory_bytes=8000)
     dead.open(source.context)
     for part in source.parts(list(range(200)), at_once=50)[:-1]:

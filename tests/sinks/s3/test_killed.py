@@ -49,7 +49,7 @@ class Life:
         self.process = fork_server.popen(WORKER, json.dumps(options), seed, imports=IMPORTS)
 
     def kill(self) -> None:
-        """It does nothing any more when this returns."""
+        """Kill the writer, and wait until it has ended."""
         self.process.kill()
         self.process.wait()
 
@@ -133,7 +133,7 @@ def test_killed_in_the_middle_of_an_upload(fork_server, bucket, layer, read, mon
 
 
 def test_readers_beside_the_writer(fork_server, bucket, layer, read):
-    """Who reads the manifest again and again sees more of whole transactions each time, and nothing twice."""
+    """A reader of the manifest sees more whole transactions each time, and nothing twice."""
     wholes: list[set[tuple[str, int]]] = [set()]
     for part in stream().again():
         wholes.append(

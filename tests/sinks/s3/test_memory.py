@@ -46,7 +46,7 @@ def test_one_huge_object(tmp_path, read, files):
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 def test_many_tables(tmp_path, read, files):
-    """200 of them open at once take no more than one does, and each is one object nevertheless."""
+    """200 open tables take as little memory as one, and each is one object."""
     peak = delivered(tmp_path, files, 200, 64_000)
     assert peak < 130
 
@@ -59,7 +59,7 @@ def test_many_tables(tmp_path, read, files):
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 def test_a_huge_transaction_in_small_objects(tmp_path, read, files):
-    """They go up as they fill, nothing grows with their number, and the manifest lists them at its end, all of them."""
+    """Objects are uploaded as they fill, memory does not grow with their number, and the manifest lists all of them."""
     peak = delivered(tmp_path, files, 1, 64_000, "object_bytes=4194304")
     assert peak < 130
 

@@ -37,7 +37,7 @@ def test_what_goes_in_comes_out(written):
 
 
 def test_it_has_no_name(tmp_path):
-    """So that nothing is left by any way in which the process ends."""
+    """The file has no name, so that no end of the process leaves it."""
     spool = Spool(tmp_path)
     spool.write([b"x" * BLOCK])
     assert [] == list(tmp_path.iterdir())

@@ -70,7 +70,7 @@ def test_compressions_and_formats(bucket, read, life, source, compression, endin
 
 
 def test_large_objects_go_up_in_parts(bucket, layer, read, life, source):
-    """And arrive whole; no upload is left."""
+    """Large objects are uploaded in parts, and are complete; no upload is left."""
     batch = source.batch(list(range(20)), note="x" * 1_000_000)
     life(bucket.sink(endpoint=layer.endpoint, compression="none"), source, batch)
 
@@ -181,7 +181,7 @@ def test_what_the_store_refuses(bucket, source, moto, options, says):
 
 
 def test_nobody_there(source):
-    """Is transient."""
+    """A server that does not listen is a transient error."""
     sink = S3Sink("s3://bucket/x", endpoint="http://127.0.0.1:9", access_key_id="a", secret_access_key=SECRET)
     with pytest.raises(TransientError, match="listing: no answer from the store") as refused:
         sink.open(source.context)
@@ -297,7 +297,7 @@ def test_a_part_that_is_refused_for_long(bucket, layer, read, source):
 
 
 def test_an_upload_that_nobody_could_abort(bucket, layer, read, source):
-    """Is aborted when the object has been written after all."""
+    """An upload that could not be aborted is aborted after the object was written."""
     sink = bucket.sink(endpoint=layer.endpoint, compression="none")
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
@@ -336,7 +336,7 @@ def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
 
 
 def test_a_completion_whose_answer_was_lost(bucket, layer, moto, read, source):
-    """Is repeated by the client, and the upload is not there any more: the object is written again."""
+    """If the answer to a completion was lost, the object is written again."""
     sink = bucket.sink(endpoint=layer.endpoint, compression="none")
     sink.open(source.context)
     sink.write(source.batch(list(range(12)), note="x" * 1_000_000))

@@ -100,7 +100,7 @@ class Receiver:
         assert await asyncio.to_thread(self.wait, holds, seconds), f"{len(self.requests)} requests"
 
     def wait(self, holds: Callable[[], bool], seconds: float = 90) -> bool:
-        """The same, for those who may block."""
+        """Wait in a blocking call."""
         with self._changed:
             return self._changed.wait_for(holds, seconds)
 
@@ -153,7 +153,7 @@ class Receiver:
 
 @contextmanager
 def listening() -> Iterator[socket.socket]:
-    """A socket on a free port; who connects before there is a server waits in its queue."""
+    """A socket on a free port; connections wait in its queue until there is a server."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))
@@ -253,7 +253,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @pytest.fixture
 def raw_server():
-    """A server whose every connection is a handler of the test, within ``async with``."""
+    """A server whose connections are handled by the test, within ``async with``."""
 
     @asynccontextmanager
     async def serving(handler: Handler, context: ssl.SSLContext | None = None):

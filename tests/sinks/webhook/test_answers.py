@@ -1,4 +1,4 @@
-"""What each response means for a batch."""
+"""The meaning of each response for a batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_accepted(receiver, source, sink, status):
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 501, 502, 503, 504, 507, 599])
 async def test_later(receiver, source, sink, status):
-    """The same batch may succeed later; the error has status and place, without the query."""
+    """The same batch may succeed later; the error has status and URL, without the query."""
     receiver.answers += [status, (status, {"Retry-After": "7"})]
     batch = source.batch([1])
     with pytest.raises(TransientError) as failed:
@@ -63,7 +63,7 @@ async def test_refused(receiver, source, sink, status):
 
 
 async def test_the_poison_is_found_among_many(receiver, source):
-    """In about as many requests as halving takes."""
+    """The rejected event is found by halving the batch."""
     receiver.poison = b'"new":{"id":77,'
     sink = WebhookSink(receiver.url)
     await sink.open(source.context)
@@ -147,7 +147,7 @@ async def test_redirects_are_not_followed(receiver, source, sink, status):
 
 
 async def test_gone(receiver, source, sink):
-    """410 ends the sink: nothing is sent to it again until it is opened anew."""
+    """410 ends the sink: nothing is sent until it is opened again."""
     receiver.answers += [204, 410]
     with pytest.raises(PermanentError, match="410: the receiver wants no more") as failed:
         await sink.write(source.batch([1, 2, 3, 4, 5]))

@@ -21,7 +21,7 @@ class Webhooks(SinkConformance):
 
     @pytest.fixture(autouse=True)
     def target(self, receiver, lossy):
-        """A receiver of each test's own, and a proxy in front of it."""
+        """A receiver for each test, and a proxy in front of it."""
         self.receiver = receiver
         receiver.poison = b'"note":"poison"'
         url = urlsplit(receiver.url)
@@ -46,7 +46,7 @@ class Webhooks(SinkConformance):
 
 
 class TestArrays(Webhooks):
-    """As many events as fit."""
+    """The sink with as many events per request as fit."""
 
 
 class TestSmallLines(Webhooks):

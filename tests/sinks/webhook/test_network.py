@@ -34,7 +34,7 @@ async def test_tls(tls_receiver, certificates, source, secret, http2, version):
 
 
 async def test_http2_over_a_receiver_without(receiver, source):
-    """Asking for it is no harm where the receiver cannot."""
+    """With ``http2`` a receiver without it is used over HTTP/1.1."""
     sink = WebhookSink(receiver.url, http2=True)
     await sink.open(source.context)
     await sink.write(source.batch([1]))
@@ -43,7 +43,7 @@ async def test_http2_over_a_receiver_without(receiver, source):
 
 
 async def test_http2_answers(tls_receiver, certificates, source):
-    """The same statuses mean the same."""
+    """Statuses have the same meaning over HTTP/2."""
     tls_receiver.answers += [(503, {"retry-after": "3"}), 204, 422, 204]
     sink = WebhookSink(tls_receiver.url, ca=certificates / "ca.pem", http2=True, request_events=1)
     await sink.open(source.context)
@@ -69,7 +69,7 @@ async def test_an_unknown_authority(tls_receiver, source):
 
 
 async def test_a_certificate_of_another_name(tls_receiver, certificates, source):
-    """It has to be the one of the URL."""
+    """The certificate must have the name in the URL."""
     sink = WebhookSink(tls_receiver.url.replace("localhost", "127.0.0.1"), ca=certificates / "ca.pem")
     await sink.open(source.context)
     with pytest.raises(TransientError, match="its certificate is invalid: IP address mismatch"):
@@ -82,7 +82,7 @@ async def test_a_certificate_of_another_name(tls_receiver, certificates, source)
 async def test_a_proxy_in_the_environment(
     receiver, tls_receiver, certificates, raw_server, source, monkeypatch, tls
 ):
-    """It gets nothing, not even a name: requests go to the receiver."""
+    """Proxies of the environment are ignored: requests go to the receiver."""
     met, connections = tls_receiver if tls else receiver, []
 
     async def proxy(reader, writer):
@@ -103,7 +103,7 @@ async def test_a_proxy_in_the_environment(
 
 
 async def test_plain_http_to_a_tls_port(certificates, raw_server, source):
-    """And the reverse end as attempts without an answer."""
+    """Plain HTTP to a TLS port, and the reverse, are transient errors."""
 
     async def silent(reader, writer):
         await reader.read()

@@ -65,7 +65,7 @@ def test_options_that_cannot_work(options, problem):
     ],
 )
 def test_urls(url):
-    """Of both schemes, with addresses and names of all scripts."""
+    """URLs may have both schemes, addresses, and names of all scripts."""
     WebhookSink(url)
 
 
@@ -123,7 +123,7 @@ def test_mistakes_in_a_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("http2", [False, True])
 async def test_secrets_are_never_shown(tls_receiver, certificates, source, secret, caplog, http2):
-    """Neither in logs of any level, nor in errors or ``repr``; nor are rows."""
+    """Neither logs of any level, nor errors or ``repr`` show secrets or rows."""
     caplog.set_level(logging.DEBUG)
     sink = WebhookSink(
         tls_receiver.url + "?key=s3cr3t-query",
@@ -167,7 +167,7 @@ async def test_secrets_are_never_shown(tls_receiver, certificates, source, secre
     ],
 )
 async def test_formats(receiver, source, options, media_type):
-    """By name, each with its media type."""
+    """Formats are given by name, and each has its media type."""
     sink = WebhookSink(receiver.url, **options)
     await sink.open(source.context)
     await sink.write(source.batch([1, 2]))
@@ -218,6 +218,6 @@ async def test_a_change_of_several_events(receiver, source):
 
 
 def test_options_of_formats():
-    """Are checked when the sink is made, before anything connects."""
+    """Options of formats are checked when the sink is made, before anything connects."""
     with pytest.raises(ConfigurationError, match="has no option"):
         WebhookSink(URL, format={"type": "debezium", "sauce": 1})

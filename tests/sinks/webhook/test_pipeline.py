@@ -74,7 +74,7 @@ async def test_refused_rows_become_dead_letters(database, slot_name, sql, receiv
 
 
 async def test_a_refusal_halts(database, slot_name, sql, receiver):
-    """By default the sink stops; the slot stays, and the next start sends the rows under the same IDs."""
+    """By default a rejection stops the sink; the slot stays, and the next start sends the rows with the same IDs."""
     receiver.poison = b'"note":"poison"'
     source = Source(database, slot=slot_name, publication="p", create_slot=True)
     pipeline = Pipeline(source, {"hook": WebhookSink(receiver.url, body="event")})
@@ -117,7 +117,7 @@ async def test_several_batches_at_once(database, slot_name, sql, receiver):
 
 @pytest.mark.parametrize("body", ["event", "json"])
 async def test_killed_between_requests(database, slot_name, sql, receiver, body, fork_server):
-    """Nothing is lost; an event sent again is the same, and in a request of its own has the same name."""
+    """After a kill nothing is lost; a repeated event is the same, with the same ID in a request of its own."""
 
     async def start():
         async with asyncio.timeout(90):  # until the server has noticed the kill

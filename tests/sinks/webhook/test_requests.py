@@ -68,7 +68,7 @@ def test_cutting_half_as_large_cuts(given, most_events, most_bytes):
 
 
 def test_a_change_stands_once_in_a_request():
-    """Although a format may tell of it in several events."""
+    """A change is in a request once, even if the format makes several events of it."""
     change, other = SimpleNamespace(), SimpleNamespace()
     (request,) = cut([Event(change, "1", b""), Event(change, "1_1", b""), Event(other, "2", b"")], 9, 99)
 
@@ -167,7 +167,7 @@ def test_a_signature_of_the_standards_own_example():
     ],
 )
 def test_secrets_that_are_none(secret):
-    """The error names the secret's number, and quotes nothing of it."""
+    """The error has the number of the invalid secret, and quotes nothing of it."""
     good = "whsec_" + base64.b64encode(b"g" * 24).decode().rstrip("=")
     with pytest.raises(
         ConfigurationError, match="secret 2 is not in the form of Standard Webhooks"
@@ -259,7 +259,7 @@ def test_retry_after(value, pause):
 
 @given(st.text(max_size=60))
 def test_retry_after_of_anything(value):
-    """Whatever a receiver sends is a pause that can be made, or none."""
+    """Any Retry-After gives a valid pause, or none."""
     pause = retry_after(value, 1_800_000_000.0)
 
     assert pause is None or 0 <= pause <= 3600
@@ -267,7 +267,7 @@ def test_retry_after_of_anything(value):
 
 @given(st.integers(0, 3600))
 def test_retry_after_of_dates(seconds):
-    """As the standard library writes them."""
+    """Dates in Retry-After are parsed as the standard library writes them."""
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
     value = format_datetime(now + timedelta(seconds=seconds), usegmt=True)
 

@@ -24,7 +24,7 @@ async def opened(source, url, **options):
 
 
 async def test_a_batch(receiver, source):
-    """Is a POST of a JSON array of its native events."""
+    """A batch is a POST of a JSON array of native events."""
     sink = await opened(source, receiver.url + "?token=1")
     batch = source.batch([1, 2], [3])
     await sink.write(batch)
@@ -118,7 +118,7 @@ async def test_signatures(receiver, source, secret):
 
 
 async def test_an_attempt_has_its_own_time(receiver, source, secret, monkeypatch):
-    """And the same name and body as the attempts before."""
+    """Repeated attempts have the same ID and body, and their own timestamps."""
     receiver.answers.append(500)
     sink = await opened(source, receiver.url, secrets=[secret])
     batch = source.batch([1, 2])
@@ -150,7 +150,7 @@ async def test_what_was_accepted_is_not_sent_again(receiver, source):
 
 
 async def test_a_batch_of_the_same_changes_has_the_same_names(receiver, source):
-    """Where it is cut in the same way: in another process the sink remembers nothing."""
+    """The same batch has the same ID in another process, which remembers nothing."""
     receiver.answers += [204, 500]
     batch = source.batch([1, 2, 3, 4, 5])
     for attempt in range(2):
@@ -169,7 +169,7 @@ async def test_a_batch_of_the_same_changes_has_the_same_names(receiver, source):
 
 
 async def test_one_event_a_request_has_the_events_name(receiver, source):
-    """However the batches are cut."""
+    """With one event per request the ID is the event's, however batches are cut."""
     batch = source.batch([1, 2], [3])
     for parts in ([batch], [Batch((part,)) for part in batch.slices]):
         sink = await opened(source, receiver.url, body="event")
@@ -286,7 +286,7 @@ async def test_cancellation_leaves_a_sink_that_works(receiver, source):
 
 
 async def test_closing_without_opening(receiver):
-    """Is nothing, and twice is once."""
+    """A sink that was not opened can be closed, and closed again."""
     sink = WebhookSink(receiver.url)
     await sink.close()
     await sink.close()
