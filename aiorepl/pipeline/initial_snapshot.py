@@ -126,7 +126,8 @@ class InitialPhase:
             end += table.chunks or 0
             if table.state == "delivered" and (in_stream or end <= done):
                 table = replace(table, state="complete")
-            if self.reading or table.state not in ("queued", "reading"):
+            # Those that were handed over, or left out, are in the ledger.
+            if self.reading or table.state in ("delivered", "complete"):
                 found.append(table)
         return found
 
