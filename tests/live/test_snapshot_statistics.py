@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import pytest
 
-from aiorepl import BatchPolicy, Pipeline, SnapshotOptions
+from aiorepl import Batch, BatchPolicy, Pipeline, SnapshotOptions
+from aiorepl.pipeline import snapshot_monitor
+from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -48,3 +53,49 @@ async def test_an_initial_snapshot(published, tmp_path, journal):
         none.chunks_done,
     )
     assert (1000, 1.0, False) == (statistics.rows, statistics.done, statistics.active)
+
+
+class WaitingSink(MemorySink):
+    """Waits before its first batch until the test goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def write(self, batch: Batch) -> None:
+        """Wait, then keep the batch."""
+        await self.go.wait()
+        await super().write(batch)
+
+
+async def test_a_slot_that_keeps_too_much_wal(published, tmp_path, monkeypatch, caplog):
+    """Past max_wal_bytes the stream begins, and the rest of the rows is read beside it once less WAL is kept."""
+    monkeypatch.setattr(snapshot_monitor, "WalWatch", partial(WalWatch, seconds=0.02))
+    monkeypatch.setattr(snapshot_monitor, "_LOOK_SECONDS", 0.02)
+    await published.execute("INSERT INTO items SELECT n, repeat('x', 200) FROM generate_series(1, 1000) AS n")
+    sink = WaitingSink()
+    options = SnapshotOptions(connections=1, chunk_bytes=8192, max_wal_bytes=1 << 20, state=str(tmp_path))
+    pipeline = Pipeline(published.source(), [sink], snapshot=options, buffer_bytes=1, batches=SOON)
+
+    async def kept() -> int:
+        statistics = pipeline.statistics().snapshot
+        return 0 if statistics is None or statistics.wal is None else statistics.wal.bytes
+
+    async def states() -> list[str]:
+        return [table.state for table in pipeline.statistics().snapshot.tables]
+
+    async with pipeline:
+        await published.until(kept, lambda size: size > 0)
+        await published.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 2 * 1024 * 1024))")
+        await published.until(kept, lambda size: size > 1 << 20)
+        await published.until(lambda: warned(caplog), bool)
+        sink.go.set()
+        await published.until(states, lambda found: found == ["complete"])
+    assert {*range(1, 1001)} == {change.new["id"] for change in sink.changes if change.kind == "read"}
+    snapshots = {change.transaction.snapshot.snapshot_lsn for change in sink.changes}
+    assert len(snapshots) == 2
+
+
+async def warned(caplog) -> bool:
+    """Whether the log says that the initial snapshot ends."""
+    return any("the initial snapshot ends after this chunk" in message for message in caplog.messages)
