@@ -13,7 +13,7 @@ ARGS =
 WORKERS = 4
 PYTEST = pytest -n $(WORKERS) --dist loadgroup
 # The folders with modules that compile.
-COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/journal
+COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/journal tests/snapshot/model
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)

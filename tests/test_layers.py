@@ -68,6 +68,7 @@ PURE = (
     ),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
     *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
+    *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}

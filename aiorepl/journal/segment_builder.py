@@ -181,7 +181,9 @@ class SegmentBuilder:
             if layout.relation is not self._block.relation:
                 self._switch(layout.relation, layout.types)
                 self._binary = self._binary or layout.binary
-            end = rows.put_messages(self._block.data, start, self._block_bytes)
+            # At least one row: a transaction's begin may fill a block.
+            limit = max(self._block_bytes, len(self._block.data) + 1)
+            end = rows.put_messages(self._block.data, start, limit)
             self._block.run += end - start
             self._ordinal += end - start
             start = end

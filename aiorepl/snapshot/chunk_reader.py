@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from aiorepl.errors import ServerError
+from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
 from aiorepl.snapshot.exported import import_snapshot, translating
 from aiorepl.wire.copy_out import copy_out
@@ -84,7 +84,8 @@ class ChunkReader:
 
         :param columns: the number of columns.
         :param skip: drop so many rows at the beginning.
-        :raises ServerError: the command failed, or took too long.
+        :raises ServerError: the command failed.
+        :raises SlotError: it took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
         """
         await self.open()
@@ -94,9 +95,12 @@ class ChunkReader:
             ) as parts:
                 async for part in parts:
                     yield part
-        except ServerError:
+        except ServerError as error:
             # The transaction has failed, and with it the import.
             self.abort()
+            if error.sqlstate == TIMED_OUT:
+                # The next attempt would take as long.
+                raise SlotError(str(error)) from None
             raise
 
     def abort(self) -> None:

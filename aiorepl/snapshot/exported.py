@@ -39,6 +39,15 @@ _LOCKED_TOGETHER: Final = 200
 _NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
 
 
+# The tables that others have locked against reading.
+_HELD: Final = """
+SELECT DISTINCT n.nspname || '.' || c.relname AS name
+  FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE l.granted AND l.mode = 'AccessExclusiveLock' AND c.relkind IN ('r', 'p')
+   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+"""
+
+
 class SnapshotGone(SlotError):
     """The exported snapshot cannot be imported any more: the connection that kept it is lost."""
 
@@ -73,9 +82,17 @@ class ExportedSnapshot:
         connection, publications = self._connection, self._publications
         with translating(), _translating_missing_tables():
             await import_snapshot(connection, snapshot)
-            self.tables = await published_tables(connection, publications)
+            if self._options.lock_timeout is not None:
+                await connection.execute(
+                    f"SET LOCAL lock_timeout = {round(self._options.lock_timeout * 1000)}"
+                )
             try:
+                # It opens the tables, too.
+                self.tables = await published_tables(connection, publications)
                 await self._lock()
+            except asyncpg.LockNotAvailableError:
+                held = [str(row["name"]) for row in await exporter.query(_HELD)]
+                raise self._locked(f"table {', '.join(held)}" if held else "a published table") from None
             except asyncpg.OutOfMemoryError as error:
                 raise ConfigurationError(
                     f"the server has no room for the locks of {len(self.tables)} tables ({error.args[0]}): set "
@@ -125,8 +142,6 @@ class ExportedSnapshot:
         """Lock all tables, many at a time; if that fails, one by one, to name each table that cannot be read."""
         connection, tables = self._connection, self.tables
         role = await connection.fetchval("SELECT current_user::text")
-        if self._options.lock_timeout is not None:
-            await connection.execute(f"SET LOCAL lock_timeout = {round(self._options.lock_timeout * 1000)}")
         problems: list[AioreplError] = []
         for start in range(0, len(tables), _LOCKED_TOGETHER):
             some = tables[start : start + _LOCKED_TOGETHER]
@@ -141,7 +156,6 @@ class ExportedSnapshot:
                         await self._lock_one(table, role)
                 except (ConfigurationError, SlotError) as error:
                     problems.append(error)
-        await connection.execute("SET LOCAL lock_timeout = 0")
         if len(problems) > 1:
             raise type(problems[0])("; ".join(map(str, problems)))
         for problem in problems:
@@ -153,11 +167,13 @@ class ExportedSnapshot:
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
             raise altered(f"table {table} was altered") from None
         except asyncpg.LockNotAvailableError:
-            seconds = self._options.lock_timeout
-            raise SlotError(
-                f"table {table} could not be locked within {seconds:g} s, because another transaction alters it: end that "
-                "transaction, or set a longer lock_timeout, and start again"
-            ) from None
+            raise self._locked(f"table {table}") from None
+
+    def _locked(self, what: str) -> SlotError:
+        return SlotError(
+            f"{what} could not be locked within {self._options.lock_timeout:g} s, because another transaction alters it: end "
+            "that transaction, or set a longer lock_timeout, and start again"
+        )
 
 
 async def import_snapshot(connection: Any, name: str) -> None:

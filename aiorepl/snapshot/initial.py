@@ -77,6 +77,7 @@ class InitialSnapshot:
         self.counters: dict[int, TableCounters] = {}
         self._exported: ExportedSnapshot | None = None
         self._tables: dict[int, DescribedTable] = {}
+        self._readers = 0
         # Whether the chunk that is delivered has begun and not ended.
         self._broken = False
         # A connection without the snapshot, for the types as they are now.
@@ -140,9 +141,10 @@ class InitialSnapshot:
         order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
         numbers = iter(range(from_chunk, len(plan)))
         limit = RateLimit(self._options.max_rows_per_second)
+        self._readers = min(self._options.connections, len(plan) - from_chunk)
         readers = [
             asyncio.create_task(self._read(plan, numbers, order, limit), name=f"aiorepl snapshot {number}")
-            for number in range(min(self._options.connections, len(plan) - from_chunk))
+            for number in range(self._readers)
         ]
         delivery = asyncio.create_task(
             self._deliver(emit, plan, base, from_chunk, order, skip), name="aiorepl snapshot"
@@ -173,6 +175,14 @@ class InitialSnapshot:
         """Read chunks over one connection until there are no more."""
         reader = ChunkReader(self._connect, self.name, self._options.statement_timeout)
         try:
+            try:
+                await reader.open()
+            except ConnectionFailed as error:
+                if self._readers == 1:
+                    raise
+                self._readers -= 1
+                _log.warning("the snapshot is read by %s connections: %s", self._readers, error)
+                return
             for number in numbers:
                 chunk = plan.chunk(number)
                 if not order.wanted(number):

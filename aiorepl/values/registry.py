@@ -165,7 +165,10 @@ class Types:
         return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
     def binary(self, oid: int) -> bool:
-        """Return whether the binary form of this type and of its components is known."""
+        """Return whether the binary form of this type and of its components is known, and has all that the text has.
+
+        The text of the reg* types is an object's name, their binary form only its oid.
+        """
         if not self.readable(oid):
             return False
         pending = [oid]
@@ -181,6 +184,8 @@ class Types:
             if info.element or info.kind in (ENUM, COMPOSITE):
                 pending += [info.element] if info.element else [field for _, field in info.fields]
             elif info.name not in (_BUILTIN_CODECS if part in BUILTIN else extensions.CODECS):
+                return False
+            elif part in BUILTIN and info.name.startswith("reg"):
                 return False
         return True
 

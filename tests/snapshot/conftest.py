@@ -35,6 +35,7 @@ class Loaded:
         self,
         *publications: str,
         meanwhile: str | None = None,
+        before: Callable[[], Awaitable[Any]] | None = None,
         during: Callable[[], Awaitable[Any]] | None = None,
         options: SnapshotOptions | None = None,
         **how: Any,
@@ -44,6 +45,7 @@ class Loaded:
         """
         exporter = await ReplicationConnection.open(self.reader)
         slices: list[Any] = []
+        self.slices = slices
         load: InitialSnapshot | None = None
 
         async def emit(parts):
@@ -61,6 +63,8 @@ class Loaded:
                 self.consistent_point,
                 options,
             )
+            if before is not None:
+                await before()
             await load.begin(created.snapshot_name, exporter)
             self.plan = await load.plan()
             if during is not None:
