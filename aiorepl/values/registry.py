@@ -70,6 +70,7 @@ _BUILTIN_CODECS: Final[dict[str, Codec]] = {
     "int2vector": vector(numbers.CODECS["int2"]),
     "oidvector": vector(identifiers.CODECS["oid"]),
 }
+_BINARY_CODECS: Final = {name for name in _BUILTIN_CODECS if not name.startswith("reg")}
 _STYLES: Final[dict[Encoder, Style]] = {
     as_sent: Style.COPY,
     quoted: Style.QUOTE,
@@ -183,9 +184,7 @@ class Types:
             seen.add(part)
             if info.element or info.kind in (ENUM, COMPOSITE):
                 pending += [info.element] if info.element else [field for _, field in info.fields]
-            elif info.name not in (_BUILTIN_CODECS if part in BUILTIN else extensions.CODECS):
-                return False
-            elif part in BUILTIN and info.name.startswith("reg"):
+            elif info.name not in (_BINARY_CODECS if part in BUILTIN else extensions.CODECS):
                 return False
         return True
 
