@@ -261,6 +261,20 @@ async def test_foreign_source(tmp_path, tools) -> None:
         await tools.write(tmp_path, tools.shop(slot="other").position)
 
 
+async def test_a_journal_begins_where_its_slot_did(tmp_path, tools) -> None:
+    """A new journal can be read from the slot's position at the last start without content, and not from before it."""
+    stream = Stream()
+    table = stream.table("t", column("id", INT4, key=True))
+    first = stream.position
+    await tools.write(tmp_path, first.at(LSN(first.lsn - 1)))
+    reader = JournalReader(tmp_path)
+    assert first.lsn - 1 == reader.first_readable(reader.chain())
+    for number in range(2):
+        stream.transaction(table.insert(str(number)))
+        await tools.write(tmp_path, first if number == 0 else stream.position, stream.slices())
+        assert first.lsn == reader.first_readable(reader.chain())
+
+
 async def test_one_writer(tmp_path, tools) -> None:
     """A second writer is rejected with the folder's name, until the first one has closed."""
     stream = tools.shop(1)

@@ -39,6 +39,20 @@ def test_nothing_is_left(cramped, say, end):
     assert (0, 0, 0) == (cramped.in_progress.memory, cramped.in_progress.spooled, len(cramped.in_progress))
 
 
+def test_clear(cramped, say):
+    """``clear`` forgets transactions that are streamed, prepared or being prepared, in memory and on disk."""
+    rows = [say.row(f"row {number}", 5) for number in range(4)]
+    begin, row, _ = say.prepare("h", 6, 0x10, say.row("a"))
+    cramped.feed(say.block(5, *rows), say.stream_prepare("g", 5, 0x8), say.block(7, say.row("b", 7)))
+    cramped.feed(begin, row)
+    assert 2 == len(cramped.in_progress)
+    assert cramped.in_progress.memory
+
+    cramped.in_progress.clear()
+
+    assert (0, 0, 0) == (cramped.in_progress.memory, cramped.in_progress.spooled, len(cramped.in_progress))
+
+
 def test_memory_follows_an_abort(wire, say):
     """The memory of a subtransaction is free after it rolled back."""
     wire.feed(say.block(5, say.row("a", 5)))
