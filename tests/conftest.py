@@ -36,9 +36,9 @@ from aiorepl.testing import EmbeddedServer
 
 pytest_plugins = ["tests.forked"]
 
-# The same examples every time, and as long as they take: what fails here fails everywhere. New ones are looked for with
-# --hypothesis-profile=search.
-settings.register_profile("search", deadline=None, print_blob=True)
+# The same examples every time, and as long as they take: what fails here fails everywhere. New ones, and many more of them, are
+# looked for with --hypothesis-profile=search.
+settings.register_profile("search", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("ci")
 
 # Databases and journals are thousands of small files, which take a tenth of the time in memory. Containers often have 64 MB.

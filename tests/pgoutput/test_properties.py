@@ -56,7 +56,7 @@ TYPED = st.builds(bytes.__add__, st.sampled_from([bytes([kind]) for kind in TYPE
 PAYLOADS = st.binary(max_size=60) | TYPED | st.sampled_from(VALID) | mutated()
 
 
-@settings(max_examples=1500)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.sampled_from(Streaming), st.lists(PAYLOADS, min_size=1, max_size=12))
 def test_any_bytes(streaming, payloads):
     """A message or ProtocolError, and what is a message can be used in full."""

@@ -113,7 +113,7 @@ def check(oid: int, text: str, binary: bytes, value: Any, json: bytes) -> None:
             assert b"before" + json + orjson.dumps(text) == out
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(arrays())
 def test_arrays(case: tuple[str, list[Any], list[tuple[int, int]]]) -> None:
     """Any shape, bounds, NULLs and quotes, of elements that are read in place and of such that are not."""
@@ -130,7 +130,7 @@ def test_arrays(case: tuple[str, list[Any], list[tuple[int, int]]]) -> None:
     check(OIDS[f"_{name}"], text, binary, value, orjson.dumps(value))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.lists(st.tuples(st.none() | TEXT, st.none() | st.integers(-(2**31), 2**31 - 1)), max_size=1))
 def test_composites(rows: list[tuple[str | None, int | None]]) -> None:
     """NULL, nothing, quotes and backslashes in a field, and the whole in an array, quoted again."""
@@ -142,7 +142,7 @@ def test_composites(rows: list[tuple[str | None, int | None]]) -> None:
         check(PAIR, text, raw, {"a": first, "b": second}, orjson.dumps(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(
     st.lists(
         st.tuples(st.none() | TEXT, st.none() | TEXT, st.booleans(), st.booleans()), min_size=1, max_size=3

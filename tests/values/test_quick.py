@@ -111,7 +111,7 @@ def numerics(draw: st.DrawFn) -> tuple[bytes, Decimal, int]:
     return raw, worth.copy_sign(Decimal(-1 if negative else 1)), scale
 
 
-@settings(max_examples=1000)
+@settings(max_examples=2 * settings().max_examples)
 @given(numerics())
 def test_numeric(case: tuple[bytes, Decimal, int]) -> None:
     """The sum of its digits, cut or filled up to its scale."""
@@ -122,7 +122,7 @@ def test_numeric(case: tuple[bytes, Decimal, int]) -> None:
     assert repr(Decimal(text)) == repr(TYPES.decoder(OIDS["numeric"], Format.BINARY)(raw))
 
 
-@settings(max_examples=2000)
+@settings(max_examples=4 * settings().max_examples)
 @given(
     st.floats()
     | st.builds(
@@ -138,7 +138,7 @@ def test_float8(value: float) -> None:
         assert repr(value).removesuffix(".0") == printed(put_float8, value)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=4 * settings().max_examples)
 @given(
     st.floats(width=32)
     | st.builds(lambda number: struct.unpack("f", struct.pack("f", number))[0], st.floats(1e-4, 1e7))
@@ -150,7 +150,7 @@ def test_float4(value: float) -> None:
     assert float4_text(value) == printed(put_float4, value)
 
 
-@settings(max_examples=500)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.integers(-730119, 2921939) | st.sampled_from([-730119, -59, -58, 59, 60, 2921939]))
 def test_days(days: int) -> None:
     """Every day that Python has, in both forms."""
@@ -161,7 +161,7 @@ def test_days(days: int) -> None:
     assert value == TYPES.decoder(OIDS["date"], Format.TEXT)(value.isoformat().encode())
 
 
-@settings(max_examples=500)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.datetimes())
 def test_moments(value: datetime) -> None:
     """Every microsecond that Python has, in both forms, with and without a zone."""
@@ -210,7 +210,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=2 * settings().max_examples)
 @given(DOCUMENTS, st.booleans())
 def test_documents(document: Any, ascii_only: bool) -> None:
     """Documents have the same types and values as with ``json.loads``, from both forms, even long integers."""

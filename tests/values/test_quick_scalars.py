@@ -183,7 +183,7 @@ def interval_of(text: str) -> Interval:
     return Interval(12 * int(years) + int(months), int(days), -microseconds if sign == "-" else microseconds)
 
 
-@settings(max_examples=500)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     INT32 | st.integers(-30, 30),
     INT32 | st.integers(-3, 3),
@@ -266,7 +266,7 @@ def test_zoned_clocks(microseconds: int, west: int) -> None:
     assert repr(value) == repr(read("timetz", text.encode())) == repr(time.fromisoformat(text))
 
 
-@settings(max_examples=500)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.builds(
         "{}{}{}{}".format,

@@ -52,7 +52,7 @@ BYTES = st.one_of(
 )
 
 
-@settings(max_examples=4000, deadline=None)
+@settings(max_examples=8 * settings().max_examples, deadline=None)
 @given(st.sampled_from(OIDS), st.sampled_from(Format), BYTES)
 def test_any_bytes(oid: int, form: Format, raw: bytes) -> None:
     """Arbitrary bytes of any type in either form give a value or ValueError."""
@@ -68,7 +68,7 @@ def test_any_bytes(oid: int, form: Format, raw: bytes) -> None:
         assert isinstance(result, results)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.sampled_from(OIDS), BYTES)
 def test_binary_says_the_same_thrice(oid: int, raw: bytes) -> None:
     """If binary bytes print at all, their text reads as the same value and encodes as the same JSON.

@@ -57,7 +57,7 @@ async def test_a_fatal_error(peer, backend):
 async def test_a_huge_error(peer, backend):
     """The beginning of a huge error is raised, and the connection stays usable."""
     with pytest.raises(ServerError, match="too long") as caught:
-        await peer.answer(backend.error(C="54000", M="too long", D="x" * 50 * MIB), backend.READY)
+        await peer.answer(backend.error(C="54000", M="too long", D="x" * 20 * MIB), backend.READY)
 
     assert "54000" == caught.value.sqlstate
     assert len(str(caught.value.fields)) < MIB
