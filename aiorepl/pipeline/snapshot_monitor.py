@@ -52,7 +52,7 @@ class SnapshotMonitor:
     def statistics(self) -> SnapshotStatistics | None:
         """Return how far the snapshots are; ``None`` if no table was read, or is going to be."""
         tables = self._initial.statistics(self._durable())
-        tables += [counters.statistics() for counters in self._snapshots.tables.values()]
+        tables += self._snapshots.statistics()
         if not tables:
             return None
         retention = None if self._watch is None else self._watch.retention

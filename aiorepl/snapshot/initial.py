@@ -261,6 +261,7 @@ class InitialSnapshot:
         header = chunk.header(self._consistent_point, complete=complete)
         transaction = Transaction(0, commit_lsn, exported.time, snapshot=header)
         counters, clock = self.counters[chunk.table.oid], asyncio.get_running_loop().time
+        counters.begin(clock())
         rows, first = 0, True
         last: Slice | None = None
         async with aclosing(order.release(chunk.number)) as parts:

@@ -16,7 +16,7 @@ from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.snapshot.exported import translating
 from aiorepl.snapshot.incremental import SnapshotSource, TableReader
 from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
-from aiorepl.snapshot.statistics import TableCounters
+from aiorepl.snapshot.statistics import TableCounters, TableStatistics
 from aiorepl.snapshot.tables import published_tables
 
 _log = logging.getLogger("aiorepl.snapshot")
@@ -68,11 +68,14 @@ class Snapshots:
     """Reads tables while the stream runs, one after the other.
 
     :param retry: how to retry after a lost connection; ``None``: a table fails.
-    :ivar tables: the tables that were requested, or left by an earlier run, by their ids in the ledger.
+    :ivar tables: the tables that were requested, or left by an earlier run, by their ids in the ledger. An id is used again
+        once its table is complete, cancelled, or requested again after it had failed.
     """
 
     def __init__(self, retry: RetryPolicy | None) -> None:
         self.tables: dict[int, TableCounters] = {}
+        # The last result of each table whose id is used for another one.
+        self._results: dict[str, TableCounters] = {}
         self._retry = retry
         self._requests: list[_Request] = []
         # Set by ``begin``.
@@ -95,6 +98,18 @@ class Snapshots:
     def paused(self) -> bool:
         """Whether no rows are read, because of ``pause`` or of the WAL that the slot keeps."""
         return not self._resumed.is_set()
+
+    def statistics(self) -> list[TableStatistics]:
+        """Return how far the tables are, and the last result of those that are no longer read."""
+        names = {counters.table for counters in self.tables.values()}
+        ended = [counters for name, counters in self._results.items() if name not in names]
+        return [counters.statistics() for counters in (*ended, *self.tables.values())]
+
+    def _count(self, number: int, counters: TableCounters) -> None:
+        ended = self.tables.pop(number, None)
+        if ended is not None:
+            self._results[ended.table] = ended
+        self.tables[number] = counters
 
     @property
     def active(self) -> bool:
@@ -166,7 +181,7 @@ class Snapshots:
             raise AioreplError("the pipeline has ended")
         ledger = await self._store.update(lambda ledger: ledger.with_table(0, schema, name, where))
         added = ledger.tables[-1]
-        self.tables[added.id] = TableCounters(str(added))
+        self._count(added.id, TableCounters(str(added)))
         self._wake.set()
         return added.id
 
@@ -290,7 +305,7 @@ class Snapshots:
         ledger = await self._store.update(replaced)
         ids = {table.id for table in ledger.tables[-len(found) :]}
         for table in ledger.tables[-len(found) :]:
-            self.tables[table.id] = TableCounters(str(table))
+            self._count(table.id, TableCounters(str(table)))
         del self.tables[named.id]
         for request in self._requests:
             if named.id in request.ids:
@@ -309,7 +324,7 @@ class Snapshots:
 
     async def _read(self, table: TableProgress) -> None:
         status = self.tables[table.id]
-        status.state = "reading"
+        status.begin(asyncio.get_running_loop().time())
 
         async def update(change: Callable[[TableProgress], TableProgress]) -> TableProgress:
             def changed(ledger: ChunkLedger) -> ChunkLedger:

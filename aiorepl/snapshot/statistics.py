@@ -36,7 +36,7 @@ class TableStatistics:
     :param estimated_rows: the server's estimate of the table's rows; ``None`` if it was never analyzed, or only some are read.
     :param chunks: the number of chunks; ``None`` until they are planned.
     :param chunks_done: how many of them were delivered, also by earlier processes.
-    :param rows_per_second: since the table's first row in this process.
+    :param rows_per_second: since this process has begun to read the table.
     :param error: why the table cannot be read, or had to be read again.
     """
 
@@ -129,17 +129,21 @@ class TableCounters:
         self._began: float | None = None
         self._seconds = 0.0
 
-    def add(self, rows: int, size: int, now: float) -> None:
-        """Count rows that were read.
+    def begin(self, now: float) -> None:
+        """Begin to read the table.
 
         :param now: the time in seconds, of a clock that never goes back.
         """
         if self._began is None:
             self._began = now
         self.state = "reading"
+
+    def add(self, rows: int, size: int, now: float) -> None:
+        """Count rows that were read; ``now`` as for ``begin``."""
+        self.begin(now)
         self.rows += rows
         self.bytes += size
-        self._seconds = now - self._began
+        self._seconds = now - self._began if self._began is not None else 0.0
 
     def end_chunk(self, *, last: bool) -> None:
         """Count a chunk that was delivered.

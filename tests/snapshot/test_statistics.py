@@ -53,9 +53,10 @@ def test_counters_of_a_plan():
 
 
 def test_counting():
-    """Rows per second count from the table's first row, and a failure names its reason."""
+    """Rows per second count from the beginning, and a failure names its reason."""
     counted = TableCounters("public.t", estimated_rows=100, chunks=2)
-    counted.add(10, 1000, 50.0)
+    counted.begin(50.0)
+    counted.add(10, 1000, 51.0)
     counted.add(30, 3000, 52.0)
     counted.end_chunk(last=False)
     expected = table(
