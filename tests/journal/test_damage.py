@@ -18,6 +18,7 @@ from aiorepl.journal.metadata_files import read_chain
 from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
+from aiorepl.sink import Batch
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.slices import Slice
@@ -261,14 +262,18 @@ async def _journal_of(folder: Path, stream: Stream, tools) -> Path:
 
 
 async def test_inside_a_gap(journal, tools) -> None:
-    """Readers skip an accepted gap; a position inside it is rejected."""
+    """Readers skip an accepted gap; a position inside it is rejected, and a transaction from it is dropped."""
     folder, stream = journal
     end, until = stream.ends[-1], stream.position.at(LSN(stream.ends[-1] + 0x5000))
     sink = tools.sink(folder)
     await tools.opened(sink, stream.position)
     await sink.skip(end, until)
-    await sink.close()
     inside = stream.position.at(LSN(end + 0x10))
+    lost = Stream(start=inside.lsn)
+    lost.transaction(lost.table("t", column("id", 23, key=True)).insert("8"))
+    await sink.write(Batch(tuple(lost.slices())))
+    await sink.flush()
+    await sink.close()
     Cursors(folder).reset("c", inside)
     with pytest.raises(JournalError, match="inside the gap"):
         Cursors(folder).get("c")

@@ -275,6 +275,24 @@ async def test_a_journal_begins_where_its_slot_did(tmp_path, tools) -> None:
         assert first.lsn == reader.first_readable(reader.chain())
 
 
+async def test_slices_are_written_as_they_arrive(tmp_path, tools) -> None:
+    """Accepted slices are in a file before flush, so that memory is bounded; the next start deletes that file."""
+    stream = Stream()
+    table = stream.table("t", column("id", INT4, key=True))
+    stream.transaction(*[table.insert(str(number)) for number in range(100)])
+    sink = tools.sink(tmp_path, block_bytes=100)
+    await tools.opened(sink, stream.position)
+    await sink.write(Batch(tuple(stream.slices())))
+    (partial,) = tmp_path.glob("*.partial")
+    assert partial.stat().st_size > 1000
+
+    left = tmp_path / f"{partial.name}.partial"
+    left.write_bytes(partial.read_bytes())
+    await sink.close()
+    await tools.write(tmp_path, stream.position)
+    assert [] == list(tmp_path.glob("*.partial"))
+
+
 async def test_one_writer(tmp_path, tools) -> None:
     """A second writer is rejected with the folder's name, until the first one has closed."""
     stream = tools.shop(1)
