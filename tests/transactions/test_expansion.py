@@ -160,3 +160,19 @@ def test_ordinary_numbers(modifier):
     (part,) = assembled(NUMERIC, begin, *[row(SMALL)] * 5000, commit, modifier=modifier)
 
     assert SLICE_BYTES < part.size < 5000 * 500
+
+
+def test_a_type_that_becomes_known():
+    """The text of a type that was looked up after the first row is estimated from the next read on."""
+    types, decode = Types(), Decoder().decode
+    assembler = Assembler(types, binary=True)
+    begin, commit = PLAIN
+    described = build.relation(oid=7, name="t", columns=[build.column("id", 23), build.column("v", PRICE)])
+
+    (first,) = assembler.feed([decode(payload) for payload in (described, begin, row(HUGE))])
+    types.add(TypeInfo(PRICE, "public", "price", "d", NUMERIC))
+    slices = assembler.feed([decode(payload) for payload in (*[row(HUGE)] * 10, commit)])
+
+    assert first.size < 1000
+    assert [8, 2] == [len(part.changes) for part in slices]
+    assert 10 * 131_000 < sum(part.size for part in slices)
