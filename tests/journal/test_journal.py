@@ -138,6 +138,23 @@ async def test_types_travel(tmp_path, tools) -> None:
     assert {info.oid for info in reader.index(reader.segments()[0]).types} == {90001, 90002, 90003}
 
 
+async def test_an_altered_type_begins_a_segment(tmp_path, tools) -> None:
+    """A segment describes a type once, so rows of an altered type are in the next one, and each row is read by its own."""
+    fields = (("a", INT4), ("b", INT4))
+    slices, lsn = [], None
+    for count, value in ((1, "(1)"), (2, "(1,2)")):
+        pair = TypeInfo(90001, "shop", "pair", "c", fields=fields[:count])
+        stream = Stream(types=[pair]) if lsn is None else Stream(types=[pair], start=lsn)
+        stream.transaction(stream.table("t", column("pair", 90001)).insert(value))
+        slices += stream.slices()
+        lsn = stream.lsn
+    await tools.write(tmp_path, Stream().position, slices)
+    reader = JournalReader(tmp_path)
+    read = await tools.read(reader, LSN(0), lsn)
+    assert [{"a": 1}, {"a": 1, "b": 2}] == [part.changes[0].new["pair"] for part in read]
+    assert 2 == len(reader.segments())
+
+
 async def test_types_after_a_truncate(tmp_path, tools) -> None:
     """A truncate describes a table without its types; later rows bring them."""
     stream = Stream(types=[TypeInfo(90001, "shop", "cents", DOMAIN, INT4)])
