@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from aiorepl.errors import (
 from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
+from aiorepl.position import Timelines
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -153,6 +155,19 @@ async def test_an_altered_type_begins_a_segment(tmp_path, tools) -> None:
     read = await tools.read(reader, LSN(0), lsn)
     assert [{"a": 1}, {"a": 1, "b": 2}] == [part.changes[0].new["pair"] for part in read]
     assert 2 == len(reader.segments())
+
+
+async def test_a_promotion_begins_a_segment(tmp_path, tools) -> None:
+    """A segment has one timeline, so transactions from after a promotion are in the next one."""
+    stream = Stream()
+    table = stream.table("t", column("id", INT4, key=True))
+    position = stream.position
+    stream.transaction(table.insert("1"))
+    promoted = Timelines(2, [(1, stream.lsn)])
+    stream.transaction(table.insert("2"))
+    await tools.write(tmp_path, replace(position, timelines=promoted), stream.slices())
+    reader = JournalReader(tmp_path)
+    assert [1, 2] == [reader.index(segment).end.timeline for segment in reader.segments()]
 
 
 async def test_types_after_a_truncate(tmp_path, tools) -> None:
