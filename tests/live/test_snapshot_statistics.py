@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 
 import pytest
@@ -72,6 +73,8 @@ async def test_a_slot_that_keeps_too_much_wal(published, tmp_path, monkeypatch, 
     """Past max_wal_bytes the stream begins, and the rest of the rows is read beside it once less WAL is kept."""
     monkeypatch.setattr(snapshot_monitor, "WalWatch", partial(WalWatch, seconds=0.02))
     monkeypatch.setattr(snapshot_monitor, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(snapshot_monitor, "_LOG_SECONDS", 0.05)
+    caplog.set_level(logging.INFO, "aiorepl.snapshot")
     await published.execute("INSERT INTO items SELECT n, repeat('x', 200) FROM generate_series(1, 1000) AS n")
     sink = WaitingSink()
     options = SnapshotOptions(connections=1, chunk_bytes=8192, max_wal_bytes=1 << 20, state=str(tmp_path))
@@ -94,6 +97,7 @@ async def test_a_slot_that_keeps_too_much_wal(published, tmp_path, monkeypatch, 
     assert {*range(1, 1001)} == {change.new["id"] for change in sink.changes if change.kind == "read"}
     snapshots = {change.transaction.snapshot.snapshot_lsn for change in sink.changes}
     assert len(snapshots) == 2
+    assert any("snapshot: 0%, 0 of 1 tables" in message for message in caplog.messages)
 
 
 async def warned(caplog) -> bool:
