@@ -233,6 +233,8 @@ class Pipeline:
         :raises ConfigurationError: the table cannot be read; says what to do.
         :raises AioreplError: reading failed, was cancelled, or the pipeline ended.
         """
+        if not self._source.has_catalog:
+            raise ConfigurationError(f"a {type(self._source).__name__} has no tables that could be read")
         await self._snapshots.request(table, where)
 
     async def started(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from aiorepl.cancellation import cancel_and_wait
@@ -89,7 +89,7 @@ class Snapshots:
         self._released = asyncio.Event()
         self._resumed = asyncio.Event()
         self._resumed.set()
-        self._paused = self._held = False
+        self._paused = self._held = self._rewinding = False
         self._ended = False
 
     # For users.
@@ -132,7 +132,7 @@ class Snapshots:
         self._pause_or_resume()
 
     def _pause_or_resume(self) -> None:
-        if not (self._paused or self._held):
+        if not (self._paused or self._held or self._rewinding):
             self._resumed.set()
             return
         self._resumed.clear()
@@ -150,10 +150,11 @@ class Snapshots:
         schema, name = parse_name(table)
         found = [each for each in self._ledger.unfinished if (each.schema, each.name) == (schema, name)]
         for each in found:
+            # First, so that it is not begun again.
+            self.tables[each.id].state = "cancelled"
             if self._running is not None and self._running[0] == each.id:
                 await cancel_and_wait(self._running[1])
             await self._store.update(lambda ledger, each=each: ledger.without(each))  # type: ignore[misc]
-            self.tables[each.id].state = "cancelled"
             self._finish(each.id, AioreplError(f"the snapshot of table {each} was cancelled"))
         return bool(found)
 
@@ -166,15 +167,23 @@ class Snapshots:
         :raises AioreplError: reading failed, was cancelled, or the pipeline ended.
         """
         request = _Request(set(), asyncio.get_running_loop().create_future())
-        request.ids.add(await self.add(table, where))
-        self._requests.append(request)
+        await self.add(table, where, request)
         await request.done
 
-    async def add(self, table: str, where: str | None = None) -> int:
-        """Queue a table. It is in the ledger on return. See ``request``.
+    async def completed(self) -> None:
+        """Wait until every table is complete that was requested, or left by an earlier process, except for failed ones.
 
-        :returns: its id in the ledger.
+        :raises AioreplError: the pipeline ended before.
         """
+        await self._begun.wait()
+        while not self._ended:
+            if not self._ledger.unfinished:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        raise AioreplError("the pipeline ended before its snapshots were complete")
+
+    async def add(self, table: str, where: str | None = None, request: _Request | None = None) -> None:
+        """Queue a table. It is in the ledger on return. See ``request``."""
         schema, name = parse_name(table)
         await self._begun.wait()
         if self._ended:
@@ -182,8 +191,10 @@ class Snapshots:
         ledger = await self._store.update(lambda ledger: ledger.with_table(0, schema, name, where))
         added = ledger.tables[-1]
         self._count(added.id, TableCounters(str(added)))
+        if request is not None:
+            request.ids.add(added.id)
+            self._requests.append(request)
         self._wake.set()
-        return added.id
 
     # For the pipeline.
 
@@ -213,6 +224,10 @@ class Snapshots:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_tables(), name="aiorepl snapshots")
                 group.create_task(self._complete_tables(), name="aiorepl snapshots durable")
+        except* Exception as errors:  # noqa: BLE001 - the stream does not depend on snapshots
+            error = errors.exceptions[0]
+            text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+            _log.error("no tables are read any more until the next start: %s", text, exc_info=error)
         finally:
             self._ended = True
             self._begun.set()
@@ -251,10 +266,16 @@ class Snapshots:
         """Read the chunks after ``lsn`` again, because a sink has lost them. Call this before the stream is read again."""
         if not self._begun.is_set():
             return
-        if self._running is not None:
-            await cancel_and_wait(self._running[1])
-        self._source.merge.rewound()
-        await self._store.update(lambda ledger: ledger.rewound(lsn))
+        self._rewinding = True
+        self._pause_or_resume()
+        try:
+            if self._running is not None:
+                await cancel_and_wait(self._running[1])
+            self._source.merge.rewound()
+            await self._store.update(lambda ledger: ledger.rewound(lsn))
+        finally:
+            self._rewinding = False
+            self._pause_or_resume()
         for table in self._left():
             self.tables[table.id].state = "queued"
         self._wake.set()
@@ -269,7 +290,10 @@ class Snapshots:
         return [
             table
             for table in self._ledger.unfinished
-            if table.id != besides and (table.plan is None or table.parts)
+            if table.id != besides
+            and (table.plan is None or table.parts)
+            and table.id in self.tables
+            and self.tables[table.id].state != "cancelled"
         ]
 
     async def _read_tables(self) -> None:
@@ -384,7 +408,7 @@ class Snapshots:
         status.fail(text)
 
         def failed(ledger: ChunkLedger) -> ChunkLedger:
-            return ledger.with_progress(_find(ledger.tables, table.id).failed(text))
+            return ledger.with_progress(replace(table, status="failed", error=text))
 
         await self._store.update(failed)
         self._finish(table.id, error)

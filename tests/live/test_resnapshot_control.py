@@ -1,0 +1,228 @@
+"""Snapshots beside the stream: by signal, paused, cancelled, rewound; and servers that cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
+from aiorepl.errors import AioreplError, TransientError
+from aiorepl.snapshot.signals import content
+from aiorepl.testing.faults import FaultySink, MemorySink
+
+SLOW = BatchPolicy(max_rows=1, flush_seconds=0.05)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Chunks of one block, whose ledger survives a restart."""
+    return SnapshotOptions(chunk_bytes=8192, state=str(tmp_path / "state"))
+
+
+@pytest.fixture
+async def filled(published):
+    """A table ``t`` of several chunks, older than the slot."""
+    await published.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, repeat('v', 3000) FROM generate_series(1, 12) i",
+    )
+    await published.create_slot()
+    return published
+
+
+def keys(sink: MemorySink) -> list[int]:
+    return sorted({change.new["id"] for change in sink.changes if change.kind == "read"})
+
+
+async def test_by_the_command_line(filled, small):
+    """``aiorepl snapshot`` signals the pipeline, and a signal for another slot is ignored."""
+    sink = MemorySink()
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        other = content("another", "snapshot", ("items",))
+        await filled.execute(f"SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{other}')")
+        await filled.execute("SELECT pg_logical_emit_message(false, 'aiorepl.signal', 'nonsense')")
+        arguments = ["snapshot", "--dsn", filled.dsn, "--slot", filled.slot, "--where", "id < 4", "public.t"]
+        program = [sys.executable, "-c", "from aiorepl.cli import main; main()", *arguments]
+        process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+        said, _ = await process.communicate()
+        assert (0, b"snapshot signalled at ") == (process.returncode, said[:22])
+        await sink.wait_for_changes(3)
+        await pipeline.snapshots.completed()
+    assert [1, 2, 3] == keys(sink)
+
+
+async def test_paused_and_resumed(filled, small):
+    """While it is paused, by a call or a signal, nothing is read; the stream goes on."""
+    sink = MemorySink()
+
+    async def signal(action: str) -> None:
+        text = content(filled.slot, action)
+        await filled.execute(f"SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{text}')")
+
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        await signal("pause")
+        await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.paused), bool)
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await filled.execute("INSERT INTO items VALUES (1, 'meanwhile')")
+        await sink.wait_for_changes(1)
+        assert ["insert"] == [change.kind for change in sink.changes]
+        await signal("resume")
+        await reading
+    assert list(range(1, 13)) == keys(sink)
+
+
+async def test_cancelled(filled, small):
+    """A cancelled table is read no more, not even after a restart; its caller gets an error."""
+    async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
+        pipeline.snapshots.pause()
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)
+        assert await pipeline.snapshots.cancel("public.t")
+        assert not await pipeline.snapshots.cancel("public.t")
+        with pytest.raises(AioreplError, match=r"public\.t was cancelled"):
+            await reading
+        pipeline.snapshots.resume()
+        await pipeline.snapshots.completed()
+    sink = MemorySink()
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.snapshots.completed()
+    assert [] == sink.changes
+
+
+async def test_the_pipeline_ends(filled, small):
+    """A call that waits for a table gets an error when the pipeline ends, and the next start goes on."""
+    async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
+        pipeline.snapshots.pause()
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)
+    with pytest.raises(AioreplError, match="the pipeline ended before"):
+        await reading
+    sink = MemorySink()
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.snapshots.completed()
+    assert list(range(1, 13)) == keys(sink)
+
+
+async def test_a_sink_that_loses_chunks(filled, small):
+    """Chunks that a sink has lost are read again."""
+    sink = MemorySink(keeps_position=True)
+
+    class Losing(FaultySink):
+        losses = 2
+
+        async def flush(self) -> None:
+            if self.losses and len(sink.batches) >= 4:
+                self.losses -= 1
+                sink.crash()
+                raise TransientError("lost", rewind=True)
+            await super().flush()
+
+    losing = Losing(sink)
+    async with Pipeline(filled.source(), [losing], snapshot=small, batches=SLOW) as pipeline:
+        await pipeline.resnapshot("t")
+    assert 0 == losing.losses
+    assert list(range(1, 13)) == keys(sink)
+
+
+@pytest.mark.parametrize("victim", ["walsender", "reader"])
+async def test_lost_connections(filled, small, victim):
+    """A connection that is lost while a table is read is opened again; every row is delivered."""
+    sink = MemorySink()
+    killing = True
+
+    async def kill() -> None:
+        who = "backend_type = 'walsender'" if victim == "walsender" else "backend_type = 'client backend'"
+        while killing:
+            await filled.execute(
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {who} AND application_name = 'aiorepl' "
+                "AND datname = current_database()"
+            )
+            await asyncio.sleep(0.3)
+
+    async with Pipeline(filled.source(), [sink], snapshot=small, batches=SLOW) as pipeline:
+        task = asyncio.create_task(kill())
+        try:
+            reading = asyncio.create_task(pipeline.resnapshot("t"))
+            await sink.wait_for_changes(2)
+        finally:
+            killing = False
+            await task
+        await reading
+    assert list(range(1, 13)) == keys(sink)
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["leaves", "root"])
+async def test_partitions(published, small, root):
+    """A partitioned table is read as it is published, and rows that move between its partitions are neither lost nor doubled."""
+    await published.execute(
+        "CREATE TABLE parts (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (100) TO (200)",
+        "INSERT INTO parts SELECT i, repeat('v', 2000) FROM generate_series(1, 20) i",
+        f"ALTER PUBLICATION p SET (publish_via_partition_root = {root})",
+    )
+    await published.create_slot()
+    sink, stop = MemorySink(), asyncio.Event()
+
+    async def move() -> None:
+        connection = await asyncpg.connect(published.dsn)
+        number = 0
+        while not stop.is_set():
+            number = number % 20 + 1
+            await connection.execute(
+                "UPDATE parts SET id = CASE WHEN id >= 100 THEN id - 100 ELSE id + 100 END WHERE id IN ($1, $2)",
+                number,
+                number + 100,
+            )
+        await connection.close()
+
+    async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
+        moving = asyncio.create_task(move())
+        await pipeline.resnapshot("parts")
+        stop.set()
+        await moving
+        await published.confirmed_past(await published.wal())
+    rows: dict[tuple[str, int], Any] = {}
+    for change in sink.changes:
+        if change.kind == "delete":
+            rows.pop((change.table, change.old["id"]), None)
+            continue
+        if change.old is not None:
+            rows.pop((change.table, change.old["id"]), None)
+        rows[change.table, change.new["id"]] = change.new["v"]
+    assert {"parts"} if root else {"parts_1", "parts_2"} == {table for table, _ in rows}
+    found = await published.connection.fetch("SELECT id FROM parts")
+    assert sorted(row["id"] for row in found) == sorted(number for _, number in rows)
+
+
+@pytest.mark.parametrize("server", [13], indirect=True)
+async def test_a_server_without_messages(filled, small):
+    """PostgreSQL 13 cannot send logical messages: the error says what to do instead."""
+    async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
+        with pytest.raises(
+            ConfigurationError, match=r"needs logical messages.*this server is 13.*resnapshot"
+        ):
+            await pipeline.resnapshot("t")
+
+
+async def test_a_writer_that_does_not_end(filled, tmp_path):
+    """A transaction that keeps a write lock for too long is named by its process."""
+    options = SnapshotOptions(lock_timeout=0.2, state=str(tmp_path / "state"))
+    writer = await asyncpg.connect(filled.dsn)
+    transaction = writer.transaction()
+    await transaction.start()
+    await writer.execute("UPDATE t SET v = 'x' WHERE id = 1")
+    try:
+        async with Pipeline(filled.source(), [MemorySink()], snapshot=options) as pipeline:
+            with pytest.raises(
+                SlotError, match=rf"process {writer.get_server_pid()} has been writing to public\.t"
+            ):
+                await pipeline.resnapshot("t")
+            await transaction.rollback()
+            await pipeline.resnapshot("t")
+    finally:
+        await writer.close()
