@@ -127,6 +127,7 @@ class ChunkLedger:
     :param plan: the chunks of the initial snapshot whose LSNs are in its range; empty once it was handed over.
     :param tables: the tables that are read while the stream runs, or that failed, in order.
     :param durable_lsn: without a journal, how far every consumer was durable when the ledger was written.
+    :param last_id: the id of the last table that was added.
     """
 
     source: Position
@@ -134,6 +135,7 @@ class ChunkLedger:
     plan: SnapshotPlan = field(default_factory=lambda: SnapshotPlan(()))
     tables: tuple[TableProgress, ...] = ()
     durable_lsn: LSN = ZERO
+    last_id: int = 0
 
     def stream_position(self, position: LSN) -> LSN:
         """Return where a consumer at ``position`` is in the slot's stream: at its beginning, if it is in the initial snapshot."""
@@ -185,9 +187,10 @@ class ChunkLedger:
 
     def with_table(self, oid: int, schema: str, name: str, where: str | None = None) -> ChunkLedger:
         """Add a table that is to be read; it is the last of ``tables``. A failed one of the same oid is replaced."""
-        number = 1 + max((table.id for table in self.tables), default=0)
+        number = self.last_id + 1
         kept = [table for table in self.tables if table.oid != oid or table.status != "failed"]
-        return replace(self, tables=(*kept, TableProgress(number, oid, schema, name, where)))
+        table = TableProgress(number, oid, schema, name, where)
+        return replace(self, tables=(*kept, table), last_id=number)
 
     def with_progress(self, table: TableProgress) -> ChunkLedger:
         """Replace the table with the same id."""
@@ -231,6 +234,7 @@ def dump(ledger: ChunkLedger) -> bytes:
             "plan": ledger.plan.to_json(),
             "tables": [_dump_table(table) for table in ledger.tables],
             "durable": str(ledger.durable_lsn),
+            "last_id": ledger.last_id,
         }
     )
 
@@ -261,6 +265,7 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         SnapshotPlan.from_json(fields["plan"]),
         tuple(map(_load_table, fields["tables"])),
         lsn(fields, "durable"),
+        integer(fields, "last_id"),
     )
 
 

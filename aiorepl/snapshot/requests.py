@@ -68,14 +68,12 @@ class Snapshots:
     """Reads tables while the stream runs, one after the other.
 
     :param retry: how to retry after a lost connection; ``None``: a table fails.
-    :ivar tables: the tables that were requested, or left by an earlier run, by their ids in the ledger. An id is used again
-        once its table is complete, cancelled, or requested again after it had failed.
+    :ivar tables: the tables that were requested, or left by an earlier run, by their ids in the ledger; those that ended stay
+        until they are requested again.
     """
 
     def __init__(self, retry: RetryPolicy | None) -> None:
         self.tables: dict[int, TableCounters] = {}
-        # The last result of each table whose id is used for another one.
-        self._results: dict[str, TableCounters] = {}
         self._retry = retry
         self._requests: list[_Request] = []
         # Set by ``begin``.
@@ -101,14 +99,12 @@ class Snapshots:
 
     def statistics(self) -> list[TableStatistics]:
         """Return how far the tables are, and the last result of those that are no longer read."""
-        names = {counters.table for counters in self.tables.values()}
-        ended = [counters for name, counters in self._results.items() if name not in names]
-        return [counters.statistics() for counters in (*ended, *self.tables.values())]
+        return [counters.statistics() for counters in self.tables.values()]
 
     def _count(self, number: int, counters: TableCounters) -> None:
-        ended = self.tables.pop(number, None)
-        if ended is not None:
-            self._results[ended.table] = ended
+        for known, ended in list(self.tables.items()):
+            if ended.table == counters.table and ended.state in ("complete", "cancelled", "failed"):
+                del self.tables[known]
         self.tables[number] = counters
 
     @property
