@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl import Source, connect
+from aiorepl.formats.arrow.table import ArrowTable
 from aiorepl.formats.native import NativeFormat
 
 # Each is a table of one row, or of several.
@@ -69,15 +70,26 @@ TYPES = (
 
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 async def test_values_are_those_of_the_stream(loaded):
-    """Python values and JSON of a row that was read are those of the same row as the stream sends it, in text."""
+    """Python values and JSON of a row that was read are those of the same row as the stream sends it, in text; and so are Arrow's,
+    filled from the bytes or by way of the text.
+    """
     await loaded.connection.execute(TYPES)
     for name, (columns, rows) in TABLES.items():
         await loaded.connection.execute(f"CREATE TABLE {name} ({columns}); INSERT INTO {name} VALUES {rows}")
-    read = [change for part in await loaded.load() for change in part.changes]
+    slices = await loaded.load()
+    read = [change for part in slices for change in part.changes]
     kinds = {change.table: change.new_kinds for change in reversed(read)}
     assert b"b" * 9 + b"b" == kinds["numbers"][:10]
     assert b"tt" == kinds["others"][18:20]
     assert ord("t") == kinds["others"][-1] == kinds["own"][9] == kinds["own"][10]
+
+    for part in slices:
+        if part.changes:
+            table = ArrowTable(part.changes.layout)
+            by_text, by_bytes = table.batch(list(part.changes)), table.batch(part.changes)
+            by_bytes.validate(full=True)
+            assert by_text.schema == by_bytes.schema
+            assert [str(column) for column in by_text] == [str(column) for column in by_bytes]
 
     sent = []
     source = Source(loaded.dsn, slot=loaded.slot, publication="p", create_slot=True, temporary=True)
