@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast coverage compiled wheel sanitize servers lint bench bench-sinks lock clean
+.PHONY: demo test test-fast coverage compiled wheel sanitize servers lint bench bench-sinks bench-snapshot lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -63,6 +63,10 @@ bench: compiled
 # Every sink beside one that drops everything: ARGS="kafka nats --rows 100000" for some of them.
 bench-sinks: compiled servers
 	$(BIN)/python bench/sinks.py $(ARGS)
+
+# Initial snapshots beside psql's COPY: ARGS="tpch --scale 0.1" for less than 8.66 million rows. Gets TPC-H's generator from PyPI.
+bench-snapshot: compiled
+	$(BIN)/python bench/snapshot.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
