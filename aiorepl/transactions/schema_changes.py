@@ -91,9 +91,10 @@ class SchemaChange(Change):
         """The values of columns in the rows that existed when they were added, as PostgreSQL's text; ``None`` for NULL.
 
         ALTER TABLE … ADD COLUMN gives such rows the column's default without writing them, so the stream does not have them. A
-        consumer that adds a column sets it to this value in all rows that it has. A column that is not in the mapping has an
-        unknown value there: its default was volatile, the table was rewritten since, or the column was not published before.
-        Then only a new snapshot has the value.
+        consumer that adds a column sets it to this value in all rows that it has, unless it left the column out until now.
+
+        A column that is not in the mapping has an unknown value there: its default was volatile, the table was rewritten since,
+        or the column was not published before. Then only a new snapshot has the value.
         """
         return {
             name: found.missing
