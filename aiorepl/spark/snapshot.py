@@ -1,7 +1,7 @@
 """``Snapshot``: reads the rows that tables have now on executors, so that a query on the journal goes on from there.
 
     with aiorepl.spark.Snapshot(spark, dsn, slot="orders", publication="orders") as snapshot:
-        snapshot.mirror("public.orders", "/lake/orders")          # or snapshot.read("public.orders"), a DataFrame
+        snapshot.mirror({"public.orders": "/lake/orders"})        # or snapshot.read("public.orders"), a DataFrame
         position = snapshot.position
     changes = spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders")
     apply_changes(changes.option("startingPosition", position).load(), "/lake/orders", keys=["id"])
@@ -152,34 +152,40 @@ class Snapshot:
 
     def mirror(
         self,
-        table: str,
-        target: str | os.PathLike[str],
+        targets: Mapping[str, str | os.PathLike[str]],
         *,
         storage_options: Mapping[str, str] | None = None,
-    ) -> int:
-        """Write the rows of a table into a new Delta table, for ``apply_changes`` to go on with; return their number.
+    ) -> dict[str, int]:
+        """Write the rows of tables into new Delta tables, for ``apply_changes`` to go on with; return their numbers.
 
-        Executors write the files of the Delta table, and one commit adds them.
+        One job reads all tables. Executors write the files of each Delta table, and one commit adds them.
 
-        :param table: ``schema.table``.
-        :param target: the Delta table's path or URI, as every executor sees it.
-        :param storage_options: for deltalake, if the target is in an object store.
-        :raises ConfigurationError: the table is not published, or the Delta table has rows.
+        :param targets: by table, ``schema.table``, the Delta table's path or URI, as every executor sees it.
+        :param storage_options: for deltalake, if the targets are in an object store.
+        :raises ConfigurationError: a table is not published, or a Delta table has rows.
         :raises SnapshotGone: the snapshot was lost.
         """
-        described = self._find(table)
-        arrow = to_arrow_schema(self._schema(described), timezone="UTC")
-        kept = pa.schema([field.with_nullable(True) for field in arrow if field.name not in _NOT_KEPT])
-        files = DeltaFiles(os.fspath(target), kept, storage_options)
-        files.create()
-        reading = self._reading(described, arrow)
-        writer = _FilesReader(reading, self._ranges(described), files)
-        written = [row.asDict() for row in self._load(from_arrow_schema(WRITTEN), writer).collect()]
+        parts = []
+        for table, target in targets.items():
+            described = self._find(table)
+            arrow = to_arrow_schema(self._schema(described), timezone="UTC")
+            kept = pa.schema([field.with_nullable(True) for field in arrow if field.name not in _NOT_KEPT])
+            files = DeltaFiles(os.fspath(target), kept, storage_options)
+            parts.append((self._reading(described, arrow), self._ranges(described), files))
+        for _, _, files in parts:
+            files.create()
+        rows = self._load(from_arrow_schema(WRITTEN), _FilesReader(parts)).collect()
         # The rows are those of the snapshot only if the tables were locked up to now.
         thread, exported = self._begun()
         thread.run(exported.verify())
-        files.commit(written)
-        return sum(file["rows"] for file in written)
+        written: list[list[dict[str, Any]]] = [[] for _ in parts]
+        for row in rows:
+            written[row["number"]].append(row.asDict())
+        for (_, _, files), found in zip(parts, written, strict=True):
+            files.commit(found)
+        return {
+            table: sum(file["rows"] for file in found) for table, found in zip(targets, written, strict=True)
+        }
 
     async def _begin(self) -> None:
         source = self._source
@@ -277,10 +283,16 @@ class _TableSource(DataSource):
 
 
 class _ChunkPartition(InputPartition):
-    """A chunk, which one task reads."""
+    """A chunk, which one task reads.
 
-    def __init__(self, number: int, rows: Range) -> None:
+    :param table: the number of its table.
+    :param number: the number within the table, from 0.
+    """
+
+    def __init__(self, table: int, number: int, rows: Range) -> None:
         super().__init__(number)
+        self.table = table
+        self.number = number
         self.rows = rows
 
 
@@ -292,22 +304,31 @@ class _RowsReader(DataSourceReader):
         self._ranges = ranges
 
     def partitions(self) -> list[InputPartition]:
-        return [_ChunkPartition(number, rows) for number, rows in enumerate(self._ranges)]
+        return [_ChunkPartition(0, number, rows) for number, rows in enumerate(self._ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _ChunkPartition)
-        return self._table.batches(partition.value, partition.rows)
+        return self._table.batches(partition.number, partition.rows)
 
 
-class _FilesReader(_RowsReader):
-    """Writes the rows of a table into files, and reads what was written."""
+class _FilesReader(DataSourceReader):
+    """Writes the rows of tables into files, and reads what was written."""
 
-    def __init__(self, table: SnapshotTable, ranges: tuple[Range, ...], files: DeltaFiles) -> None:
-        super().__init__(table, ranges)
-        self._files = files
+    def __init__(self, parts: list[tuple[SnapshotTable, tuple[Range, ...], DeltaFiles]]) -> None:
+        self._parts = parts
+
+    def partitions(self) -> list[InputPartition]:
+        return [
+            _ChunkPartition(table, number, rows)
+            for table, (_, ranges, _) in enumerate(self._parts)
+            for number, rows in enumerate(ranges)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._files.write(super().read(partition))
+        # Without tables Spark passes a partition of its own.
+        if isinstance(partition, _ChunkPartition):
+            table, _, files = self._parts[partition.table]
+            yield from files.write(partition.table, table.batches(partition.number, partition.rows))
 
 
 class _LoopThread:

@@ -23,7 +23,12 @@ from pyarrow.fs import PyFileSystem
 from aiorepl.errors import ConfigurationError
 
 WRITTEN: Final = pa.schema(
-    [pa.field("path", pa.string()), pa.field("size", pa.int64()), pa.field("rows", pa.int64())]
+    [
+        pa.field("number", pa.int64()),
+        pa.field("path", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("rows", pa.int64()),
+    ]
 )
 """What an executor returns of each file."""
 
@@ -60,8 +65,11 @@ class DeltaFiles:
                 "delete it"
             )
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write a file, and return what ``commit`` needs to know; nothing if there are no rows."""
+    def write(self, number: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write a file, and return what ``commit`` needs to know; nothing if there are no rows.
+
+        :param number: of the table, which is returned as well.
+        """
         folder = PyFileSystem(DeltaStorageHandler(self.target, self._options))
         name = f"part-{uuid4().hex}.zstd.parquet"
         rows = 0
@@ -80,7 +88,9 @@ class DeltaFiles:
                 writer.write_table(pa.Table.from_batches(waiting))
         if rows:
             size = folder.get_file_info(name).size
-            yield pa.RecordBatch.from_pylist([{"path": name, "size": size, "rows": rows}], schema=WRITTEN)
+            yield pa.RecordBatch.from_pylist(
+                [{"number": number, "path": name, "size": size, "rows": rows}], schema=WRITTEN
+            )
 
     def commit(self, written: Iterable[Mapping[str, Any]]) -> None:
         """Add the files to the table, in one commit.

@@ -183,6 +183,29 @@ def test_truncate(spark, journal, target) -> None:
     assert notes(target) == {8: "eight"}
 
 
+def test_rows_of_a_snapshot(spark, journal, target) -> None:
+    """They replace the mirror's rows, whole; rows that vanished before are gone with the truncate. The changes keep their kind."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.snapshot(table, table.insert("1", "first"), table.insert("2", "old"), last=False)
+    step(spark, journal, target)
+    journal.stream.transaction(table.insert("3", "vanished"), table.update("2", "newer"))
+    step(spark, journal, target)
+    assert {1: "first", 2: "newer", 3: "vanished"} == notes(target)
+
+    journal.stream.snapshot(table, table.insert("2", None), table.insert("4", "four"))
+    step(spark, journal, target)
+    assert {1: "first", 2: None, 3: "vanished", 4: "four"} == notes(target)
+
+    journal.stream.transaction(table.truncate())
+    journal.stream.snapshot(table, table.insert("1", "first"), table.insert("2", "read again"))
+    journal.stream.snapshot(table, number=2)
+    journal.stream.transaction(table.update("2", UNCHANGED))
+    step(spark, journal, target)
+    assert {1: "first", 2: "read again"} == notes(target)
+    assert ["read"] * 2 == [row["_op"] for row in journal.rows(spark)[:2]]
+    assert ["read", "insert"] == [row["op"] for row in journal.rows(spark, None)[1:3]]
+
+
 def test_new_column(spark, journal, target) -> None:
     """The next query adds a new column to the mirror; old rows have null in it."""
     table = journal.stream.table("t", ID, NOTE)

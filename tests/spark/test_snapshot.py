@@ -95,7 +95,7 @@ def test_a_snapshot_and_the_stream(existing, spark, database, slot_name, tmp_pat
             assert {(row._op, row._commit_lsn) for row in read} == {("read", position - 1)}
             assert len({row._ordinal >> 32 for row in read}) > 1
             assert len({row._ordinal for row in read}) == len(read)
-            assert snapshot.mirror("public.things", target) == len(read)
+            assert snapshot.mirror({"public.things": target}) == {"public.things": len(read)}
         writes.wait(10)
     assert [row["id"] for row in mirror_of(target)] == sorted(row.id for row in read)
     capture()
@@ -143,7 +143,7 @@ def test_mistakes(spark, database, slot_name, tmp_path, capsys) -> None:
         )
     )
     asyncio.run(run(database, "INSERT INTO things VALUES (1, 'infinity')"))
-    dsn = database.replace("://postgres@", "://postgres:s3cr3t@")
+    dsn = f"{database}{'&' if '?' in database else '?'}password=s3cr3t"
 
     def slots() -> int:
         async def count() -> int:
@@ -172,7 +172,7 @@ def test_mistakes(spark, database, slot_name, tmp_path, capsys) -> None:
         with pytest.raises(Exception, match="does not fit into date32"):
             rows.collect()
         with pytest.raises(Exception, match="does not fit into date32"):
-            snapshot.mirror("public.things", tmp_path / "target")
+            snapshot.mirror({"public.things": tmp_path / "target"})
         assert [] == DeltaTable(str(tmp_path / "target")).file_uris()
     assert 1 == slots()
     with pytest.raises(Exception, match="the exported snapshot is gone") as gone:
