@@ -1,6 +1,6 @@
 """Mirrors all published tables into Delta tables by Spark, and prints the rows and seconds, without the start of Spark.
 
-    python snapshot_spark.py DSN PUBLICATION FOLDER [CHUNK_BYTES]
+Arguments: DSN, publication, folder, and optionally the bytes of a chunk.
 """
 
 from __future__ import annotations
