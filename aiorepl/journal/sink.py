@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from anyio import to_thread
 
@@ -63,6 +63,14 @@ class JournalSink(Sink):
         """Forget all prepared transactions: a new slot sends them when they commit. Call it between ``open`` and ``write``."""
         with self._errors("forget prepared transactions"):
             await to_thread.run_sync(self._writer.void_prepared)
+
+    async def forget_snapshots(self, besides: Collection[int]) -> None:
+        """Forget the tables whose snapshots will not be completed, so that retention may delete their chunks.
+
+        :param besides: the oids of the tables whose snapshots go on.
+        """
+        with self._errors("forget a snapshot"):
+            await to_thread.run_sync(self._writer.forget_snapshots, besides)
 
     async def open(self, context: SinkContext) -> Position | None:
         """Lock and verify the journal.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from aiorepl.errors import JournalError, PermanentError
@@ -160,6 +160,17 @@ class JournalWriter:
         with self._working():
             self._prepared.void()
             self._advance(replace(self._require_state(), prepared=()))
+
+    def forget_snapshots(self, besides: Collection[int]) -> None:
+        """Forget the tables whose snapshots will not be completed.
+
+        :param besides: the oids of the tables whose snapshots go on.
+        """
+        with self._working():
+            state = self._require_state()
+            kept = [table for table in state.tables if table.complete is not None or table.oid in besides]
+            if len(kept) < len(state.tables):
+                self._advance(replace(state, tables=tuple(kept)))
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""

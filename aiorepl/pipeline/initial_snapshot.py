@@ -228,6 +228,14 @@ class InitialPhase:
             await self._file.write(ledger)
         self._ledger = ledger
 
+    @property
+    def pending(self) -> frozenset[int]:
+        """The oids of the tables whose snapshots are not complete and go on."""
+        if self._ledger is None:
+            return frozenset()
+        planned = {table.oid for table in self._ledger.plan.tables}
+        return frozenset(planned | {table.oid for table in self._ledger.unfinished})
+
     async def read(self, emit: Emit) -> None:
         """Deliver what comes before the stream. A call that is cancelled can be repeated, after ``rewind``.
 
@@ -282,7 +290,8 @@ class InitialPhase:
             return lsn
         self._next = ledger.chunks_done(lsn)
         self._truncate = ledger.initial.truncates and lsn < ledger.initial.base
-        self._partial = False
+        # What is delivered again is not counted as delivered, if the snapshot is lost meanwhile.
+        self._delivered, self._partial = min(self._delivered, lsn), False
         return ledger.initial.consistent_point
 
     async def durable(self, lsn: LSN, *, record: bool) -> None:

@@ -100,6 +100,7 @@ class JournaledFanOut(FanOut):
         if not snapshot.loads:
             stored, claims = await self._continue_journal(stored, preflight_result)
         await snapshot.opened(snapshot.durable_position(slot.lsn) if stored is None else stored.lsn)
+        await self._sink.forget_snapshots(besides=snapshot.pending)
         # A snapshot replaces what the journal has, or begins it.
         held = begin if stored is None or snapshot.loads else stored
         in_stream = snapshot.in_stream(held)

@@ -150,6 +150,19 @@ async def test_chunks_of_an_unfinished_table_are_kept(pruned, tools):
     assert {"public.a", "public.b"} == set(tables(folder))
 
 
+async def test_chunks_of_a_table_that_will_not_be_complete(pruned, tools):
+    """They are not kept once its snapshot was cancelled."""
+    folder, stream = pruned
+    sink = tools.sink(folder)
+    await tools.opened(sink, stream.position)
+    await sink.forget_snapshots(besides=[OIDS["b"]])
+    assert {"public.a", "public.b"} == set(tables(folder))
+    await sink.forget_snapshots(besides=[])
+    await sink.close()
+    assert ["public.a"] == list(tables(folder))
+    assert 3 == len(prune(folder))
+
+
 async def test_a_reader_is_told_which_tables_it_lacks(pruned):
     """A reader that begins after a table's first chunk, or whose chunks were pruned, is told the table's name."""
     folder, stream = pruned
