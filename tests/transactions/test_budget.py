@@ -65,6 +65,21 @@ def test_memory_follows_an_abort(wire, say):
     assert before == wire.in_progress.memory
 
 
+def test_memory_follows_an_abort_after_a_spill(wired, say, small_slices):
+    """The same holds if the beginning of the transaction is in the spool."""
+    wire = wired(**small_slices, budget=3000)
+    wire.feed(say.block(5))
+    while not wire.in_progress.spooled:
+        wire.feed(say.block(5, say.row("a", 5), first=False))
+    before = wire.in_progress.memory
+
+    wire.feed(say.block(5, say.row("b", 6), first=False))
+    assert before < wire.in_progress.memory
+    wire.feed(say.abort(5, 6))
+
+    assert before == wire.in_progress.memory
+
+
 def test_within_the_budget(wired, say):
     """Memory never exceeds the budget: for streams, prepared transactions, and one that is being prepared."""
     wire = wired(budget=100_000)

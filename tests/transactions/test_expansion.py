@@ -131,7 +131,7 @@ def test_slices_of_a_plain_transaction():
     assert list(range(10)) == [change.ordinal for part in slices for change in part.changes]
 
 
-@pytest.mark.parametrize("budget", [1 << 30, 1], ids=["memory", "spool"])
+@pytest.mark.parametrize("budget", [1 << 30, 1, 8000], ids=["memory", "spool", "mixed"])
 def test_slices_of_a_streamed_transaction(budget, tmp_path):
     """The same holds for a transaction that waited in memory or on disk."""
     value = array(NUMERIC, *[HUGE] * 40)

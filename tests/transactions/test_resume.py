@@ -75,6 +75,17 @@ def test_partial_of_every_kind(int_wired):
         assert list(range(known, 4)) == [change.ordinal for change in part.changes]
 
 
+@pytest.mark.parametrize("known", range(11))
+def test_partial_of_a_spooled_transaction(wired, say, small_slices, known):
+    """The known changes of a spooled transaction are dropped, without empty slices."""
+    wire = wired(**small_slices, budget=1700, resume=ReplayFilter(LSN(8), LSN(0x10), known))
+    wire.feed(say.block(5, *(say.row(f"row-{number}", 5) for number in range(10))))
+    slices = wire.feed(say.commit(5, 0x10))
+
+    assert list(range(known, 10)) == [change.ordinal for part in slices for change in part.changes]
+    assert known == 10 or all(len(part.changes) for part in slices)
+
+
 def test_another_transaction_than_the_one_under_way(int_wired, shape):
     """If the partly received transaction is not sent again, no other loses changes."""
     slices = int_wired(resume=ReplayFilter(LSN(0x20), LSN(0x38), 2)).feed(*SECOND)

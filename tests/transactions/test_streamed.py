@@ -174,7 +174,19 @@ def test_cut_anywhere_in_the_spool(wired, say, told, small_slices, cut):
 
     wire.feed(say.abort(5, 6), say.block(5, say.row("y", 7), say.row("z", 8), first=False), say.abort(5, 8))
 
-    assert [(5, 0x18, [*words[:cut], "y"])] == told(wire.feed(say.commit(5, 0x10)))
+    slices = wire.feed(say.commit(5, 0x10))
+    assert [(5, 0x18, [*words[:cut], "y"])] == told(slices)
+    assert list(range(cut + 1)) == [change.ordinal for part in slices for change in part.changes]
+
+
+def test_changes_of_every_kind(cramped, say, told):
+    """Truncates and messages of a streamed transaction are among its rows, in order."""
+    others = [build.truncate(relations=[7], xid=5), build.message(lsn=0x8, prefix="p", content=b"m", xid=5)]
+    cramped.feed(say.block(5, say.row("a", 5), *others, say.row("b", 5)))
+
+    slices = cramped.feed(say.commit(5, 0x10))
+
+    assert [(5, 0x18, ["a", "truncate", "m", "b"])] == told(slices)
 
 
 def test_parallel_aborts(wired, say, told):
