@@ -42,6 +42,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction, from_datetime
 from aiorepl.values.registry import Types
+from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
 _log = logging.getLogger("aiorepl.snapshot")
 
@@ -136,7 +137,6 @@ class TableReader:
         try:
             with translating():
                 self._control = await source.connect()
-                self._reader = await source.connect()
                 await require_messages(self._control)
                 await self._run()
         finally:
@@ -155,6 +155,8 @@ class TableReader:
                     await self._read_at_one_point(described)
             except _Altered as error:
                 _log.warning("table %s is read again from the beginning: %s", self._progress, error)
+                if self._reader is not None:
+                    self._reader.terminate()
                 self._progress = await self._update(lambda table: replace(table, plan=None))
                 self._source.merge.abandon()
             else:
@@ -297,19 +299,35 @@ class TableReader:
         self, work: _Work, described: DescribedTable
     ) -> AsyncIterator[tuple[ChunkRows, Visibility, int]]:
         """Read a chunk; the table stays locked within the block."""
-        reader, table = self._reader, described.table
-        await reader.execute(_BEGIN)
+        reader, table = await self._idle_reader(), described.table
         try:
+            await reader.execute(_BEGIN)
             await self._configure(reader)
             (row,) = await reader.fetch(_SNAPSHOT)
             await self._lock(reader, table)
             await self._require_unaltered(table)
             rows = await self._copy(reader, work.statement, described)
-            await require_same_types(self._control, described)
+            await self._require_same_types(described)
             yield rows, Visibility.parse(row["visible"]), from_datetime(row["time"])
-        finally:
-            if not reader.is_closed():
-                await reader.execute("ROLLBACK")
+            await reader.execute("ROLLBACK")
+        except BaseException:
+            # A cancelled query may still run.
+            reader.terminate()
+            raise
+
+    async def _idle_reader(self) -> Any:
+        """Return a connection without a transaction."""
+        if self._reader is None or self._reader.is_closed():
+            self._reader = await self._source.connect()
+            if is_sql_ascii(self._reader):
+                await self._reader.execute(NO_CONVERSION)
+        return self._reader
+
+    async def _require_same_types(self, described: DescribedTable) -> None:
+        try:
+            await require_same_types(self._control, described)
+        except SlotError:
+            raise _Altered("a type of its columns was altered") from None
 
     async def _configure(self, reader: Any) -> None:
         await reader.execute(READ_SETTINGS)
@@ -404,24 +422,25 @@ class TableReader:
         (plan,) = await plan_tables(self._control, [table], replace(source.options, chunk_bytes=2**62))
         self._progress = await self._update(lambda progress: progress.planned(plan))
         reached = asyncio.Event()
+        reader = await self._idle_reader()
         source.merge.hold()
         try:
             async with asyncio.timeout(source.options.lock_timeout), contextlib.AsyncExitStack() as stack:
                 point, snapshot = await stack.enter_async_context(source.export())
-                await self._reader.execute(_BEGIN)
-                await self._reader.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+                await reader.execute(_BEGIN)
+                await reader.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         except TimeoutError:
             raise SlotError(
                 f"table {table} has no key, and the transactions in progress did not end within the lock_timeout of "
                 f"{source.options.lock_timeout:g} s: end them, or set a longer one"
             ) from None
         source.merge.hold(point, reached.set)
-        await self._configure(self._reader)
-        await self._lock(self._reader, table)
+        await self._configure(reader)
+        await self._lock(reader, table)
         await self._require_unaltered(table)
-        time = from_datetime(await self._reader.fetchval("SELECT now()"))
-        rows = await self._copy(self._reader, self._statement(described, None), described)
-        await self._reader.execute("ROLLBACK")
+        time = from_datetime(await reader.fetchval("SELECT now()"))
+        rows = await self._copy(reader, self._statement(described, None), described)
+        await reader.execute("ROLLBACK")
         # So that the stream reaches the point on an idle server, too.
         await self._mark(lambda _: ())
         await reached.wait()
