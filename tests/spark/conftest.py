@@ -50,23 +50,32 @@ class Query:
         return getattr(self._query, name)
 
 
+# A hundred small plans: compiling them, in Java or to Java, takes longer than running them. Spark's own classes need no verification.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from pyspark.sql.streaming import DataStreamWriter
 
     from aiorepl.spark import local_session
 
-    # A hundred small plans: compiling them, in Java or to Java, takes longer than running them.
     patch = pytest.MonkeyPatch()
     start = DataStreamWriter.start
     patch.setattr(DataStreamWriter, "start", lambda *given, **named: Query(partial(start, *given, **named)))
-    patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+    patch.setenv("JAVA_TOOL_OPTIONS", " ".join(JAVA_OPTIONS))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves sockets to the collector
         session = local_session(cores=2, memory="1g")
         patch.delenv("JAVA_TOOL_OPTIONS")
         session.conf.set("spark.sql.codegen.wholeStage", "false")
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        session.conf.set("spark.sql.adaptive.enabled", "false")
         yield session
         session.stop()
         patch.undo()

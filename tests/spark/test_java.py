@@ -176,6 +176,7 @@ from aiorepl.spark.java import ensure_java
 home = ensure_java()
 from pyspark.sql import SparkSession
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+session.conf.set("spark.sql.codegen.wholeStage", "false")
 print("home:", home)
 print("java:", session.sparkContext._jvm.java.lang.System.getProperty("java.version"))
 print("rows:", session.range(1000).selectExpr("sum(id)").first()[0])
@@ -196,6 +197,8 @@ def test_spark_on_a_machine_without_java(tmp_path):
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK"))
     }
+    # Compiling takes longer than this sum does.
+    environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
     result = subprocess.run(
         [sys.executable, "-c", SESSION],

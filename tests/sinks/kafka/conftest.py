@@ -145,6 +145,7 @@ class Broker:
         jars = f"{JARS}/*:{Path(find_spec('pyspark').origin).parent}/jars/*"
         self._java = [
             *(str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
             *("-cp", jars),
             f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties",
         ]
