@@ -227,6 +227,16 @@ cdef inline int put_range(bytearray out, const unsigned char* data, Py_ssize_t s
     return 0
 
 
+cdef inline Py_ssize_t extend(bytearray out, Py_ssize_t count) except -1:
+    more(out, count)
+    return PyByteArray_GET_SIZE(out) - count
+
+
+cdef inline int shorten(bytearray out, Py_ssize_t size) except -1:
+    PyByteArray_Resize(out, size)
+    return 0
+
+
 cdef inline void set_int16(unsigned char* target, Py_ssize_t at, short number) noexcept nogil:
     memcpy(target + at, &number, 2)
 

@@ -201,6 +201,18 @@ def put_range(out: bytearray, data: Buffer, start: int, end: int) -> None:
     out += data[start:end]
 
 
+def extend(out: bytearray, count: int) -> int:
+    """Append ``count`` bytes to be overwritten; return where they begin."""
+    size = len(out)
+    out += bytes(count)
+    return size
+
+
+def shorten(out: bytearray, size: int) -> None:
+    """Keep the first ``size`` bytes."""
+    del out[size:]
+
+
 def set_int16(target: bytearray, at: int, number: int) -> None:
     """Write an integer at ``at``, in the byte order of this machine."""
     _INT16.pack_into(target, at, number)

@@ -12,6 +12,6 @@ cdef class CopyFrames:
 
     @cython.locals(
         memory=bytearray, out=bytearray, data="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, size=Py_ssize_t,
-        length=Py_ssize_t, frames=list,
+        length=Py_ssize_t, frames=list, filled=Py_ssize_t, target="unsigned char*",
     )
     cpdef list advance(self, Py_ssize_t count)

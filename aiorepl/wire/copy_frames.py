@@ -43,11 +43,15 @@ class CopyFrames:
         memory, out = self._memory, self.data
         data: Any = memory  # a pointer in the compiled form
         at, end = 0, self._end + count
+        # Appended at once, because growing the buffer for each row costs as much as finding the row.
+        filled = byteops.extend(out, end)
+        target: Any = out  # a pointer, too
         frames: list[Frame] = []
         while at < end:
             if self._left:
                 size = min(self._left, end - at)
-                byteops.put_range(out, data, at, at + size)
+                byteops.copy_into(target, filled, data, at, at + size)
+                filled += size
                 at += size
                 self._left -= size
                 continue
@@ -76,6 +80,7 @@ class CopyFrames:
             frames.append(Frame(chr(data[at]), byteops.cut(data, at + 5, at + size)))
             self._surplus = 1 + length - size
             at += size
+        byteops.shorten(out, filled)
         self._end = end - at
         if self._end:
             memory[: self._end] = memory[at:end]
