@@ -115,7 +115,7 @@ def test_no_batch_has_more_rows(counts, most, looks):
     given_out = [part for batch in batches for part in batch.slices]
     assert len(parts) == done
     assert list(range(sum(map(sum, counts)))) == [change for part in given_out for change in part.changes]
-    assert sum(part.size for part in parts) == sum(part.size for part in given_out)
+    assert all(part.size == len(part.changes) for part in given_out)
     for batch in batches:
         assert len(batch) <= most
     for number, sizes in enumerate(counts):
@@ -124,6 +124,28 @@ def test_no_batch_has_more_rows(counts, most, looks):
         assert [None] * (len(own) - 1) + [LSN(number + 1)] == [part.end_lsn for part in own]
         held = [batch for batch in batches if any(part in own for part in batch.slices)]
         assert len(held) == 1 or sum(sizes) > most
+
+
+def test_a_batch_ends_with_a_transaction():
+    """A transaction that does not fit after others by its rows begins the next batch."""
+    batcher = Batcher(10_000, 6)
+    for part in rows([[3], [2, 2]]):
+        batcher.add(part)
+
+    assert [[3], [2, 2]] == [[len(part.changes) for part in batch.slices] for batch in drain(batcher)]
+
+
+def test_rows_of_a_transaction_that_was_taken_early():
+    """The rows of slices that were taken early do not count any more."""
+    batcher = Batcher(10_000, 4)
+    first, second, third = rows([[3, 3, 1]])
+    batcher.add(first)
+    assert [first] == list(batcher.take_partial().slices)
+    batcher.add(second)
+    assert (False, None) == (batcher.full, batcher.take())
+    batcher.add(third)
+    assert (True, [second, third]) == (batcher.full, list(batcher.take().slices))
+    assert not batcher.full
 
 
 @pytest.mark.parametrize(
