@@ -228,6 +228,16 @@ async def test_slices_of_a_small_transaction_share_a_segment(tmp_path, tools) ->
     assert len(JournalReader(tmp_path).segments()) == 1
 
 
+async def test_batches_share_a_segment(tmp_path, tools) -> None:
+    """Batches between two flushes are one segment, even if each is one transaction."""
+    stream = Stream()
+    table = stream.table("t", column("id", INT4, key=True))
+    for number in range(3):
+        stream.transaction(table.insert(str(number)))
+    await tools.write(tmp_path, stream.position, *([part] for part in stream.slices()))
+    assert 1 == len(JournalReader(tmp_path).segments())
+
+
 async def test_unfinished_transaction_is_forgotten(tmp_path, tools) -> None:
     """A transaction without an end leaves nothing, and arrives whole after a restart."""
     stream = Stream()

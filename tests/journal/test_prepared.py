@@ -188,6 +188,18 @@ async def test_an_unfinished_transaction_leaves_nothing(tmp_path, stream, table)
     assert [1, 2] == keys(kept, rest)
 
 
+async def test_close_deletes_an_unfinished_transaction(tmp_path, tools, stream, table) -> None:
+    """The file of a prepared transaction whose rest has not arrived is deleted by ``close``."""
+    stream.prepare("x", table.insert("1"), table.insert("2"))
+    (part,) = stream.slices()
+    sink = tools.sink(tmp_path)
+    await tools.opened(sink, stream.position)
+    await sink.write(Batch((replace(part, changes=part.changes[:1], end_lsn=None),)))
+    assert 1 == len(list(tmp_path.glob("*.partial")))
+    await sink.close()
+    assert [] == list(tmp_path.glob("*.partial"))
+
+
 async def test_files_of_another_transaction(tmp_path, stream, table) -> None:
     """The rows of another transaction under a transaction's name are damage."""
     stream.prepare("x", table.insert("1"))
