@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl import LSN, Slice
+from aiorepl import LSN, Position, Slice, SnapshotOptions, Source
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.pipeline.direct import DirectFanOut
+from aiorepl.snapshot.ledger import ChunkLedger
+from aiorepl.snapshot.requests import MemoryLedger, Snapshots
 from aiorepl.source.continuity import GapPolicy
+from aiorepl.source.ledger import Ledger
 
 LIMIT = 100
 
@@ -147,7 +150,17 @@ async def test_what_was_delivered_last_is_not_kept():
     class Changes(list):
         pass
 
+    class Phase:
+        options = SnapshotOptions()
+        store = MemoryLedger(ChunkLedger(Position("1", 1, "s", LSN(0))))
+
+        async def read(self, emit):
+            """There is no initial snapshot."""
+
     class Capture:
+        source = Source(None, slot="s", publication="p")
+        ledger = Ledger(LSN(0), ["s"])
+
         def __init__(self):
             self.asked = asyncio.Event()
             self.waiting = [Slice(None, Changes(), True, LSN(20), 10)]
@@ -162,7 +175,8 @@ async def test_what_was_delivered_last_is_not_kept():
     capture, buffer = Capture(), SliceBuffer(100)
     cursor = buffer.cursor("s")
     kept = weakref.ref(capture.waiting[0].changes)
-    reading = asyncio.create_task(DirectFanOut(capture, {}, 100, GapPolicy(accept=False))._read(buffer))
+    fan_out = DirectFanOut(capture, {}, 100, GapPolicy(accept=False), Phase(), Snapshots(None))
+    reading = asyncio.create_task(fan_out._read(buffer))
     await capture.asked.wait()
     assert cursor.take() is not None
     cursor.release(1)
