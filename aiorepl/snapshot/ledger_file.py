@@ -51,7 +51,7 @@ class LedgerFile:
         return self.ledger
 
     async def intended(self) -> bool | None:
-        """Whether the snapshot truncates of a slot that was going to be created; ``None`` if there is no such slot.
+        """Return whether the snapshot that ``intend`` recorded begins with a truncate; ``None`` without a record.
 
         :raises JournalError: the file cannot be read.
         """

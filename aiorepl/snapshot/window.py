@@ -73,7 +73,7 @@ class Visibility:
 
 @dataclass(slots=True)
 class _Touched:
-    """What one transaction did to the table.
+    """The changes of one transaction to the table.
 
     :param partial: the keys of rows that were delivered without some of their columns.
     :param everything: any row may have been changed: by a TRUNCATE, or keys are not known.
@@ -89,7 +89,7 @@ class _Touched:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be delivered of a chunk.
+    """The decision about a chunk at its high watermark.
 
     :param dropped: the keys whose rows are dropped.
     :param again: why the chunk has to be read again, as a predicate; ``None`` if it can be delivered.
@@ -315,7 +315,7 @@ _PREPARES: Final = (m.Prepare, m.StreamPrepare)
 
 
 def _merged(known: _Touched, again: _Touched) -> _Touched:
-    """What a transaction did, of which a part was delivered twice because a sink has lost it."""
+    """Merge the changes of a transaction that was partly delivered twice, because a sink lost that part."""
     return _Touched(
         known.keys | again.keys,
         known.partial | again.partial,

@@ -24,12 +24,12 @@ NAME_ONLY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """One type, as pg_type describes it.
+    """A type, as in pg_type.
 
-    ``kind`` is pg_type.typtype, but ``a`` for a true array, and empty where only the name is known, as from a
-    Type message of pgoutput. ``element`` is an array's element type, a domain's base type, a range's subtype
-    and a multirange's range type. ``delimiter`` stands between the elements of an array of this type.
-    ``fields`` are a composite's names and types, without dropped ones.
+    :param kind: ``typtype``; ``a`` for a true array; empty if only the name is known, as from a Type message of pgoutput.
+    :param element: an array's element type, a domain's base type, a range's subtype, or a multirange's range type.
+    :param delimiter: the character between the elements of an array of this type.
+    :param fields: names and type oids of a composite's attributes, without dropped ones.
     """
 
     oid: int

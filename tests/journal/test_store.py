@@ -36,7 +36,7 @@ def test_folders_that_are_made_are_fsynced(tmp_path, synced, call):
 
 
 def test_a_folder_that_was_there(tmp_path, synced):
-    """Is left as it is."""
+    """An existing folder is not fsynced again."""
     store = LocalStore(tmp_path)
     store.lock()
     store.unlock()
@@ -51,5 +51,5 @@ def test_unknown_url(url: str) -> None:
 
 
 def test_urls_of_one_folder(tmp_path) -> None:
-    """However a folder is spelled, it is the same journal."""
+    """Different spellings of a folder are the same journal."""
     assert JournalReader(f"file://{tmp_path}/a%20b").url == JournalReader(tmp_path / "x" / ".." / "a b").url

@@ -94,7 +94,7 @@ async def test_all_rows(large, small, options):
 
 
 async def test_without_messages_of_users(large, small):
-    """Neither watermarks nor the messages that users write are delivered, if they were not requested."""
+    """Neither watermarks nor users' messages are delivered, unless messages were requested."""
     sink = MemorySink()
     async with Pipeline(large.source(), [sink], snapshot=small) as pipeline:
         await large.execute("SELECT pg_logical_emit_message(true, 'theirs', 'x')")
@@ -309,7 +309,7 @@ async def test_altered_while_it_is_read(large, small, statement):
     ],
 )
 async def test_gone_while_it_is_read(large, small, server, statement, error):
-    """A table that is dropped, or not readable any more, fails by name; other tables are read, and the stream goes on."""
+    """A table that is dropped or becomes unreadable fails by name; other tables are read, and the stream continues."""
     role = f"r_{large.slot[-20:]}"
     await large.execute(
         f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'",

@@ -37,7 +37,7 @@ def test_chunks_of_an_initial_snapshot(ledger):
 
 
 def test_positions_below_the_consistent_point(ledger):
-    """They are the beginning of the slot's stream; others are what they are, except where the consumer was before."""
+    """A position within the initial snapshot is the beginning of the stream; others are unchanged."""
     assert POINT == ledger.stream_position(BASE)
     assert POINT == ledger.stream_position(LSN(POINT - 1))
     assert [BASE - 1, POINT, POINT + 1] == [
@@ -106,7 +106,7 @@ def test_the_file_says_the_same(ledger):
 
 
 async def test_it_is_kept_in_a_private_file(ledger, tmp_path):
-    """Written before it is used; another cluster's is refused."""
+    """The ledger is in a file that only its owner can read; a ledger of another cluster is rejected."""
     file = LedgerFile(tmp_path / "state", "s")
     assert await file.read(SOURCE) is None
     await file.write(ledger)

@@ -53,7 +53,7 @@ async def test_texts(published):
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 async def test_empty_tables_and_tables_without_columns(published):
-    """Nothing comes of the one, and empty rows of the other."""
+    """An empty table has no rows, and a table without columns has empty rows."""
     await published.execute(
         "CREATE TABLE empty (id int PRIMARY KEY)",
         "CREATE TABLE bare ()",
@@ -110,7 +110,7 @@ async def test_replica_identities(published, identity, key):
 
 
 async def test_a_key_with_included_columns(published):
-    """What an index only includes is no part of the key."""
+    """INCLUDE columns of an index are no part of the key."""
     await published.execute(
         "CREATE TABLE t (id int, v int, PRIMARY KEY (id) INCLUDE (v))",
         "CREATE PUBLICATION p FOR TABLE t",
@@ -122,7 +122,7 @@ async def test_a_key_with_included_columns(published):
 
 
 async def test_dropped_columns(published):
-    """They leave no trace, and the others keep their values."""
+    """Dropped columns are not read, and the others keep their values."""
     await published.execute(
         "CREATE TABLE t (gone int, id int PRIMARY KEY, also_gone text, v text)",
         "INSERT INTO t VALUES (0, 1, 'x', 'y')",

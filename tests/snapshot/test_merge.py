@@ -43,7 +43,7 @@ def merge() -> ChunkMerge:
 
 
 def test_a_chunk_takes_the_place_of_its_watermark(merge):
-    """It comes after what was committed before the watermark, and before what was committed later."""
+    """A chunk is delivered after transactions that committed before its watermark, and before later ones."""
     watermark = Watermark("s")
     chunk = Slice(Transaction(0, LSN(99), 0), (), True, LSN(100), 1)
     merge.expect(watermark, lambda end: [chunk] if end == 100 else [], pytest.fail)(LSN(100))
@@ -129,7 +129,7 @@ def test_what_is_held_back(merge, part, held):
 
 
 def test_abandoned(merge):
-    """What was held back is delivered, and watermarks are forgotten, when a table is given up."""
+    """When a table is abandoned, held slices are delivered, and watermarks are forgotten."""
     watermark = Watermark("s")
     merge.expect(watermark, lambda _: pytest.fail("arrived"), lambda: pytest.fail("lost"))(LSN(100))
     merge.hold()

@@ -1,4 +1,4 @@
-"""What the role of an initial snapshot may not see: a load of less than all rows is refused."""
+"""An initial snapshot fails if the role cannot see all rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def secured(loaded, role) -> str:
 
 
 async def test_row_level_security_is_refused(loaded, secured):
-    """Where a policy would hide rows, the load is refused with the table and what the role lacks."""
+    """If a policy would hide rows, the error names the table and the missing attribute."""
     with pytest.raises(
         ConfigurationError, match=rf"row-level security .* public\.a .*ALTER ROLE \"{secured}\" BYPASSRLS"
     ):
@@ -54,7 +54,7 @@ async def test_all_rows_past_row_level_security(loaded, secured, way):
 
 
 async def test_the_owner_under_forced_row_level_security(loaded, secured):
-    """FORCE ROW LEVEL SECURITY filters for the owner as well: refused."""
+    """FORCE ROW LEVEL SECURITY applies to the owner, too, and is an error."""
     await loaded.connection.execute(
         f"ALTER TABLE a OWNER TO {secured}; ALTER TABLE a FORCE ROW LEVEL SECURITY"
     )

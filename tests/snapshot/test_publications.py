@@ -1,4 +1,4 @@
-"""What a publication leaves out, the initial snapshot leaves out as well."""
+"""The initial snapshot leaves out what the publication leaves out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_row_filters(published):
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 @pytest.mark.parametrize("root", [False, True])
 async def test_partitioned_tables(published, root):
-    """As their partitions, or as their root, each row once."""
+    """Rows of partitioned tables are read once, under their partitions or their root."""
     await published.execute(
         "CREATE TABLE parent (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
         "CREATE TABLE low PARTITION OF parent FOR VALUES FROM (0) TO (10)",
@@ -72,7 +72,7 @@ async def test_inheritance(published):
 
 @pytest.mark.parametrize("server", VERSIONS, indirect=True)
 async def test_generated_columns(published):
-    """They are left out, as the stream leaves them out."""
+    """Generated columns are left out, as in the stream."""
     await published.execute(
         "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, v text)",
         "CREATE PUBLICATION p FOR TABLE t",

@@ -23,7 +23,7 @@ from aiorepl.snapshot.signals import Signal, content, require_simple
     ],
 )
 def test_content(action, tables, where):
-    """What the command line writes is what a pipeline reads."""
+    """A pipeline parses what the command line writes."""
     text = content("s", action, tables, where).encode()
     assert Signal(action, tables, where, LSN(7)) == Signal.parse(text, "s", LSN(7))
     assert Signal.parse(text, "another", LSN(7)) is None

@@ -118,7 +118,7 @@ def test_bars_in_a_terminal():
 
 
 def test_lines_elsewhere():
-    """Without a terminal there is a line now and then, and none without a snapshot."""
+    """Without a terminal a line is logged now and then, and none without a snapshot."""
     text = shown([SOME, SOME], terminal=False)
     assert ["aiorepl: snapshot: 44%, 1 of 4 tables"] * 2 == [line[:37] for line in text.splitlines()]
     assert "" == shown([None, SnapshotStatistics(())], terminal=False)

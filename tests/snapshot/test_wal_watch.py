@@ -21,7 +21,7 @@ async def connect() -> None:
 
 
 def test_the_limit_has_a_margin():
-    """Reading goes on only once a quarter of the limit is free again."""
+    """Reading continues once a quarter of the limit is free again."""
     told: list[bool] = []
     watch = WalWatch(connect, "s", 100, told.append)
     for size in (100, 101, 150, 100, 76, 75, 100, 101):

@@ -184,7 +184,7 @@ def test_truncate(spark, journal, target) -> None:
 
 
 def test_rows_of_a_snapshot(spark, journal, target) -> None:
-    """They replace the mirror's rows, whole; rows that vanished before are gone with the truncate. The changes keep their kind."""
+    """Rows of a snapshot replace the mirror's rows; the truncate removes rows that are gone; changes keep their kind."""
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.snapshot(table, table.insert("1", "first"), table.insert("2", "old"), last=False)
     step(spark, journal, target)

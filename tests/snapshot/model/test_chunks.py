@@ -101,7 +101,7 @@ def test_a_plan_survives_json():
     ],
 )
 def test_damaged_plans_are_refused(damage):
-    """What is read back is verified."""
+    """A damaged plan raises an error."""
     fields = PLAN.to_json()
     damage(fields["tables"][0])
     with pytest.raises((KeyError, TypeError, ValueError)):

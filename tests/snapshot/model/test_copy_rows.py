@@ -42,7 +42,7 @@ def copied(rows) -> bytes:
 
 
 def split(data: bytes, size: int, columns: int = 2) -> list[tuple[bytes, int]]:
-    """What a splitter takes of data that arrives in pieces of ``size``."""
+    """Return the rows that a splitter finds in data that arrives in pieces of ``size``."""
     splitter, buffer, taken = RowSplitter(columns), bytearray(), []
     for at in range(0, len(data), size):
         buffer += data[at : at + size]
@@ -76,7 +76,7 @@ def test_any_number_of_columns(columns):
 
 
 def test_how_much_is_missing_of_a_large_value():
-    """The reader waits for all of it instead of looking at it again and again."""
+    """The reader waits for all of a large value instead of scanning it repeatedly."""
     splitter = RowSplitter(2)
     data = bytearray(HEADER + struct.pack(">HI", 2, 10**8) + b"x")
     assert (b"", 0) == splitter.take(data)
@@ -95,7 +95,7 @@ def test_how_much_is_missing_of_a_large_value():
     ids=["signature", "flags", "columns", "length", "rest"],
 )
 def test_other_data_is_refused(data):
-    """What is not the format is not taken for rows."""
+    """Data in another format raises an error."""
     with pytest.raises(ProtocolError):
         RowSplitter(2).take(bytearray(data))
 

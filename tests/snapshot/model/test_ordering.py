@@ -71,7 +71,7 @@ async def test_a_chunk_larger_than_the_limit_is_released_while_it_is_read():
 
 
 async def test_a_chunk_that_is_read_again():
-    """What was read of it before does not come, and makes room."""
+    """The rows of the first attempt are dropped, and make room."""
     order = ChunkOrder(10, 0)
     await order.add(0, (b"a" * 10, 4))
     await order.restart(0)
@@ -82,7 +82,7 @@ async def test_a_chunk_that_is_read_again():
 
 
 async def test_a_chunk_that_is_not_wanted():
-    """It makes room, and its reader is told and never waits."""
+    """A chunk that is not wanted makes room, and its reader never waits."""
     order = ChunkOrder(10, 0)
     await order.add(1, (b"a" * 10, 1))
     waiting = asyncio.create_task(order.add(1, (b"b" * 10, 1)))
