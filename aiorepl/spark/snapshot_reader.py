@@ -85,16 +85,18 @@ class SnapshotTable:
         transaction = Transaction(0, self.commit_lsn, self.time)
         ordinal = number << ROW_BITS
         with asyncio.Runner() as runner:
+            # Runner.run sets a signal handler, for which CPython makes the repr of the task, with the rows as its result.
+            run = runner.get_loop().run_until_complete
             parts = reader.read(statement, len(self.kinds))
             try:
-                while collected := runner.run(_collect(parts)):
+                while collected := run(_collect(parts)):
                     data, count = collected
                     yield convert(CopiedRows(transaction, layout, self.kinds, data, count, ordinal))
                     ordinal += count
                 if self.types:
-                    runner.run(self._require_same_types(layout))
+                    run(self._require_same_types(layout))
             finally:
-                runner.run(parts.aclose())
+                run(parts.aclose())
                 reader.abort()
 
     def _layout(self) -> Layout:
