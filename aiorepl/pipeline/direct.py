@@ -126,4 +126,4 @@ class DirectFanOut(FanOut):
 
     async def _rewind(self, lsn: LSN) -> None:
         await self.snapshots.rewound(lsn)
-        await self._capture.rewind(self._snapshot.rewind(lsn))
+        await self._capture.rewind(await self._snapshot.rewind(lsn))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aiorepl.errors import ConnectionFailed, ConnectionLost, SlotError
+from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -163,6 +163,10 @@ class InitialPhase:
             return result.position
         created = result.created
         known = await self._file.read(result.position)
+        if created is not None and not self._wanted and self._intended is not None:
+            # The slot that was intended was never created.
+            await self._file.discard_intent()
+            self._intended = None
         if created is None or created.snapshot_name is None:
             # An empty journal of a slot that exists has none of the rows either.
             missed = known is None and self._wanted and self._empty_journal
@@ -280,13 +284,17 @@ class InitialPhase:
         """End the initial snapshot after the next chunk, and leave the rest to be read while the stream runs."""
         self._end_early = True
 
-    def rewind(self, lsn: LSN) -> LSN:
+    async def rewind(self, lsn: LSN) -> LSN:
         """Deliver everything after ``lsn`` again, with the next ``read``.
 
         :returns: where the stream has to be read again from.
+        :raises TransientError, PermanentError: the chunk ledger cannot be written.
         """
-        ledger = self._ledger
-        if not self.loads or ledger is None or ledger.initial is None or lsn not in ledger.initial:
+        if not self.loads or self._file is None:
+            return lsn
+        # The rest may have been handed over a moment ago, with chunks that are lost now.
+        ledger = self._ledger = await self._file.update(lambda ledger: ledger.rewound(lsn))
+        if ledger.initial is None or lsn not in ledger.initial:
             return lsn
         self._next = ledger.chunks_done(lsn)
         self._truncate = ledger.initial.truncates and lsn < ledger.initial.base
@@ -304,7 +312,11 @@ class InitialPhase:
             return
         done = ledger.chunks_done(lsn)
         if record and done > ledger.chunks_done(ledger.durable_lsn):
-            self._ledger = await file.update(lambda current: replace(current, durable_lsn=lsn))
+            try:
+                self._ledger = await file.update(lambda current: replace(current, durable_lsn=lsn))
+            except AioreplError as error:
+                # Only the next start needs it: it reads the chunks again.
+                _log.warning("%s", error)
         if done == len(ledger.plan):
             await self.close()
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from aiorepl.cancellation import uninterrupted
 from aiorepl.durable import storage_error
 from aiorepl.journal.store import LocalStore, open_store, reading
 from aiorepl.position import Position
@@ -65,11 +66,19 @@ class LedgerFile:
         """
         await self._store_file(self._intent, _TRUNCATES if truncates else b"")
 
+    async def discard_intent(self) -> None:
+        """Record that the slot has a ledger, or needs none.
+
+        :raises JournalError: the file cannot be deleted.
+        """
+        with reading(self._store):
+            await asyncio.to_thread(self._store.delete, self._intent)
+
     async def forget(self) -> None:
         """Delete the ledger: its slot was dropped."""
         with reading(self._store):
             await asyncio.to_thread(self._store.delete, self._name)
-            await asyncio.to_thread(self._store.delete, self._intent)
+        await self.discard_intent()
         self.ledger = None
 
     async def write(self, ledger: ChunkLedger) -> None:
@@ -79,9 +88,8 @@ class LedgerFile:
         :raises JournalError: the record of the intent cannot be deleted.
         """
         async with self._writing:
-            await self._write(ledger)
-            with reading(self._store):
-                await asyncio.to_thread(self._store.delete, self._intent)
+            await uninterrupted(self._write(ledger))
+        await self.discard_intent()
 
     async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
         """Change the ledger. It is durable on return.
@@ -94,7 +102,8 @@ class LedgerFile:
                 raise RuntimeError("there is no ledger yet")
             changed = change(self.ledger)
             if changed is not self.ledger:
-                await self._write(changed)
+                # A write that went on in its thread could replace a later one.
+                await uninterrupted(self._write(changed))
             return changed
 
     async def _write(self, ledger: ChunkLedger) -> None:

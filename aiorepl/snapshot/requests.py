@@ -195,24 +195,29 @@ class Snapshots:
     # For the pipeline.
 
     def begin(self, store: LedgerStore, source: SnapshotSource, durable: Callable[[], LSN]) -> None:
-        """Begin with the tables that are in the ledger, now that the stream starts. Later calls do nothing.
+        """Begin with the tables that are in the ledger, now that the stream starts, or starts again.
+
+        A sink may have lost chunks of the initial snapshot after the stream had begun, so that there are new tables.
 
         :param durable: returns the position up to which the stream is durable, and will not be sent again.
         """
-        if self._begun.is_set():
-            return
-        self._store, self._source, self._durable = store, source, durable
-        source.merge.on_release(self._released.set)
-        for table in self._ledger.tables:
+        if not self._begun.is_set():
+            self._store, self._source, self._durable = store, source, durable
+            source.merge.on_release(self._released.set)
+        new = [table for table in self._ledger.tables if table.id not in self.tables]
+        for table in new:
             counters = self.tables[table.id] = TableCounters(str(table), state=table.status)
             counters.error = table.error
-        for table in self._ledger.unfinished:
+        for table in new:
+            if table not in self._ledger.unfinished:
+                continue
             self.tables[table.id].state = "queued"
             if table.plan is not None and not table.parts:
                 # Durable in part, and the rest is on its way.
                 self.tables[table.id].state = "delivered"
                 self._delivered.set()
         self._begun.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Read what is requested, until this is cancelled."""

@@ -115,6 +115,49 @@ async def test_a_sink_that_lost_chunks(filled, options):
     assert 2 == pipeline.statistics().sinks["sink"].rewinds
 
 
+async def test_a_sink_that_lost_chunks_with_the_snapshot(filled, options):
+    """If the exported snapshot is gone as well, the lost chunks are read while the stream runs."""
+    sink = MemorySink(keeps_position=True)
+
+    class Losing(FaultySink):
+        async def open(self, context):
+            sink.crash()
+            return await super().open(context)
+
+        async def flush(self):
+            if self.calls.count("flush") == 1:
+                await filled.until(
+                    lambda: asyncio.sleep(0, pipeline.statistics().snapshot.tables[1].state),
+                    lambda state: state == "delivered",
+                )
+                await filled.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                )
+            await super().flush()
+
+    lost = Reject(TransientError("lost", rewind=True))
+    policy = BatchPolicy(max_bytes=1, flush_bytes=1)
+    sinks = {"sink": Losing(sink, flush=[None, lost])}
+    pipeline = Pipeline(filled.source(), sinks, **options | {"batches": policy})
+    async with pipeline:
+        await filled.until(
+            lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
+            lambda keys: keys == set(range(1, ROWS + 1)),
+        )
+    assert 1 == pipeline.statistics().sinks["sink"].rewinds
+
+
+async def test_an_intent_without_a_slot(filled, options, tmp_path):
+    """It means nothing once the slot is created without a snapshot."""
+    state, sink = tmp_path / "state", MemorySink()
+    await LedgerFile(state, filled.slot).intend(truncates=True)
+    phase_options = options | {"snapshot": False, "journal": str(state)}
+    await Pipeline(filled.source(), [sink], until="now", **phase_options).run()
+    assert [] == rows(sink)
+    assert not list(state.glob("*-intent"))
+
+
 async def test_a_start_that_fails(filled, options, tmp_path):
     """Neither the slot nor a plan is left, and the next start reads everything."""
     refusing = FaultySink(open=[Reject(AioreplError("no"))])
