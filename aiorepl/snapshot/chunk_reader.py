@@ -16,8 +16,8 @@ from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 Connect = Callable[[], Awaitable[Any]]
 """Opens a connection of ``connect_sql``."""
 
-# The rows of a part; with the changes that are made of them, about the size of a batch.
-_PART_BYTES: Final = 256 * 1024
+# The rows of a part. Each part costs a pass through all stages, and its changes some 2 MiB if they are made.
+_PART_BYTES: Final = 512 * 1024
 
 TIMED_OUT: Final = "57014"
 """The SQLSTATE of a command that was cancelled, because it took too long."""

@@ -283,3 +283,20 @@ def test_options_are_verified(options):
     """An error names the option."""
     with pytest.raises(ConfigurationError, match=f"snapshot: {next(iter(options))} is "):
         SnapshotOptions(**options)
+
+
+async def test_hundreds_of_tables(loaded):
+    """Each is locked, read and told to be complete; only the last chunk completes the snapshot."""
+    await loaded.connection.execute(
+        "; ".join(
+            f"CREATE TABLE t{number} (id int); INSERT INTO t{number} VALUES ({number})"
+            for number in range(220)
+        )
+    )
+    *slices, _ = await loaded.load(options=SnapshotOptions(connections=4))
+    assert set(range(220)) == {change.new["id"] for part in slices for change in part.changes}
+    headers = [part.transaction.snapshot for part in slices]
+    assert {f"t{number}" for number in range(220)} == {
+        header.table for header in headers if header.last_of_table
+    }
+    assert [False] * 219 + [True] == [header.last for header in headers]
