@@ -40,4 +40,5 @@ def snapshot_source(source: Source, options: SnapshotOptions) -> SnapshotSource:
         Spool(source.spill_dir),
         options,
         RateLimit(options.max_rows_per_second),
+        source.origin in (None, "any"),
     )

@@ -54,6 +54,13 @@ _KEYS: Final = 1000
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _SNAPSHOT: Final = "SELECT pg_catalog.pg_current_snapshot()::text AS visible, now() AS time"
 
+# A table's publications; each may publish other rows.
+_ALL_PUBLISHED: Final = """
+SELECT bool_and(p.pubinsert AND p.pubupdate) FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
+ WHERE t.pubname = ANY ($1) AND t.schemaname = $2 AND t.tablename = $3
+"""
+
 Export = Callable[[], contextlib.AbstractAsyncContextManager[tuple[LSN, str]]]
 """Creates a temporary slot: its consistent point, and the name of the snapshot that it exports."""
 
@@ -65,6 +72,7 @@ class SnapshotSource:
     :param slot: the pipeline's slot.
     :param connect: opens an asyncpg connection with the settings for text values.
     :param export: exports the snapshot of a temporary slot.
+    :param all_origins: whether the stream has changes of every replication origin.
     """
 
     slot: str
@@ -75,6 +83,7 @@ class SnapshotSource:
     spool: Spool
     options: SnapshotOptions
     rate: RateLimit
+    all_origins: bool = True
 
 
 class _Altered(Exception):
@@ -192,8 +201,10 @@ class TableReader:
         plan = self._progress.plan
         assert plan is not None
         parts = self._progress.parts
-        # Rows may have moved into blocks which an earlier run had read, by updates without the columns that did not change.
-        sweep = resumed and (await self._files(table)).has_toast
+        # Rows may have moved into blocks that were read before: in an earlier run, by updates that lack the columns which did
+        # not change; or at any time, by updates that are not in the stream. The last range finds them by their age.
+        unseen = len(plan.ranges) > 1 and not await self._streams_all_updates(table)
+        sweep = unseen or (resumed and (await self._files(table)).has_toast)
         number = len(plan.ranges)
         for part in parts:
             last = part == parts[-1]
@@ -215,6 +226,14 @@ class TableReader:
                 work = _Work(number, statement, last=batch is batches[-1], owed=True)
                 end = await self._deliver(work, described, window, low)
         await self._record(parts[-1], end)
+
+    async def _streams_all_updates(self, table: PublishedTable) -> bool:
+        """Whether every insert and update of the table is in the stream."""
+        source = self._source
+        published = await self._control.fetchval(
+            _ALL_PUBLISHED, list(source.publications), table.schema, table.name
+        )
+        return source.all_origins and bool(published)
 
     @staticmethod
     def _take_owed(window: Window) -> list[Key]:

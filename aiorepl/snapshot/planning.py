@@ -28,7 +28,9 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
        CASE WHEN bool_and(c.relkind <> 'r' OR c.reltuples > 0 OR pg_catalog.pg_relation_size(c.oid) = 0)
             THEN sum(greatest(c.reltuples, 0) * (c.relkind = 'r')::int)::bigint END AS rows,
        bool_or(c.relkind = 'f') AS has_foreign,
-       string_agg(c.oid || ':' || c.relfilenode, ',' ORDER BY c.oid) AS files,
+       string_agg(c.oid || ':' || c.relfilenode, ',' ORDER BY c.oid) || ';' ||
+         (SELECT string_agg(a.attnum || ':' || a.attname, ',' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped) AS files,
        coalesce(bool_or(c.reltoastrelid <> 0 AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0), false) AS has_toast
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
 """
@@ -40,7 +42,7 @@ _XMIN: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_sna
 class TableFiles:
     """The files of a table.
 
-    :param state: identifies the files, and what of the table is published.
+    :param state: identifies the files, the columns by their numbers, and what of the table is published.
     :param has_toast: whether any values are stored out of line, so that updates may lack them.
     """
 

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, TransientError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.snapshot.exported import translating
@@ -22,6 +22,7 @@ from aiorepl.snapshot.tables import published_tables
 _log = logging.getLogger("aiorepl.snapshot")
 
 _POLL_SECONDS: Final = 0.1
+_LONGEST_PAUSE: Final = 30.0
 _NAME: Final = re.compile(r'(?:(?P<schema>"(?:[^"]|"")+"|[^".]+)\.)?(?P<table>"(?:[^"]|"")+"|[^".]+)')
 
 # The published parts of a table: itself, or the partitions that are published instead.
@@ -64,6 +65,10 @@ class _Request:
     done: asyncio.Future[None]
 
 
+class _Forgotten(Exception):
+    """The table is not in the ledger any more: it was cancelled."""
+
+
 class Snapshots:
     """Reads tables while the stream runs, one after the other.
 
@@ -88,7 +93,8 @@ class Snapshots:
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._paused = self._held = self._rewinding = False
-        self._ended = False
+        # Why no tables are read any more.
+        self._end: str | None = None
 
     # For users.
 
@@ -144,13 +150,17 @@ class Snapshots:
         """
         await self._begun.wait()
         schema, name = parse_name(table)
-        found = [each for each in self._ledger.unfinished if (each.schema, each.name) == (schema, name)]
+        found = [
+            each
+            for each in self._ledger.unfinished
+            if (each.schema, each.name) == (schema, name) and each.id in self.tables
+        ]
         for each in found:
             # First, so that it is not begun again.
             self.tables[each.id].state = "cancelled"
             if self._running is not None and self._running[0] == each.id:
                 await cancel_and_wait(self._running[1])
-            await self._store.update(lambda ledger, each=each: ledger.without(each))  # type: ignore[misc]
+            await self._write(lambda ledger, each=each: ledger.without(each))  # type: ignore[misc]
             self._finish(each.id, AioreplError(f"the snapshot of table {each} was cancelled"))
         return bool(found)
 
@@ -172,19 +182,19 @@ class Snapshots:
         :raises AioreplError: the pipeline ended before.
         """
         await self._begun.wait()
-        while not self._ended:
+        while self._end is None:
             if not self._ledger.unfinished:
                 return
             await asyncio.sleep(_POLL_SECONDS)
-        raise AioreplError("the pipeline ended before its snapshots were complete")
+        raise AioreplError(self._end)
 
     async def add(self, table: str, where: str | None = None, request: _Request | None = None) -> None:
         """Queue a table. It is in the ledger on return. See ``request``."""
         schema, name = parse_name(table)
         await self._begun.wait()
-        if self._ended:
-            raise AioreplError("the pipeline has ended")
-        ledger = await self._store.update(lambda ledger: ledger.with_table(0, schema, name, where))
+        if self._end is not None:
+            raise AioreplError(self._end)
+        ledger = await self._write(lambda ledger: ledger.with_table(0, schema, name, where))
         added = ledger.tables[-1]
         self._count(added.id, TableCounters(str(added)))
         if request is not None:
@@ -228,16 +238,20 @@ class Snapshots:
         except* Exception as errors:  # noqa: BLE001 - the stream does not depend on snapshots
             error = errors.exceptions[0]
             text = str(error) if isinstance(error, AioreplError) else type(error).__name__
-            _log.error("no tables are read any more until the next start: %s", text, exc_info=error)
+            self._end = f"no tables are read until the next start: {text}"
+            _log.error("%s", self._end, exc_info=error)
         finally:
-            self._ended = True
+            self._end = self._end or "the pipeline ended before the snapshot was complete"
             self._begun.set()
             for request in list(self._requests):
                 for number in list(request.ids):
-                    self._finish(number, AioreplError("the pipeline ended before the snapshot was complete"))
+                    self._finish(number, AioreplError(self._end))
 
     async def accept_signals(self) -> None:
-        """Do what the signals request that have arrived. Tables to be read are in the ledger on return."""
+        """Do what the signals request that have arrived. Tables to be read are in the ledger on return.
+
+        :raises AioreplError: the ledger cannot be written; the signals are sent again.
+        """
         signals = self._source.merge.signals
         while signals:
             signal = signals[0]
@@ -254,7 +268,7 @@ class Snapshots:
                     case _:
                         for table in signal.tables:
                             await self.add(table, signal.where)
-            except AioreplError as error:
+            except ConfigurationError as error:
                 _log.error("the signal at %s failed: %s", signal.lsn, error)
             del signals[0]
 
@@ -273,7 +287,7 @@ class Snapshots:
             if self._running is not None:
                 await cancel_and_wait(self._running[1])
             self._source.merge.rewound()
-            await self._store.update(lambda ledger: ledger.rewound(lsn))
+            await self._write(lambda ledger: ledger.rewound(lsn))
         finally:
             self._rewinding = False
             self._pause_or_resume()
@@ -297,6 +311,22 @@ class Snapshots:
             and self.tables[table.id].state != "cancelled"
         ]
 
+    def _is_last(self, number: int) -> bool:
+        """Whether all tables are complete with this one."""
+        failed = any(table.status == "failed" for table in self._ledger.tables)
+        return not failed and not self._left(besides=number)
+
+    async def _write(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger, and try again while the disk is full or does not answer."""
+        pause = _POLL_SECONDS
+        while True:
+            try:
+                return await self._store.update(change)
+            except TransientError as error:
+                _log.warning("the chunk ledger cannot be written, retrying: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
     async def _read_tables(self) -> None:
         await self._begun.wait()
         while True:
@@ -319,22 +349,31 @@ class Snapshots:
                     f"table {named} does not exist, or is not published by {', '.join(self._source.publications)}"
                 )
         except AioreplError as error:
-            await self._fail(named, error)
+            if self.tables[named.id].state != "cancelled":
+                await self._fail(named, error)
             return
+        added: set[int] = set()
 
         def replaced(ledger: ChunkLedger) -> ChunkLedger:
+            if _find(ledger.tables, named.id) is None:
+                return ledger
+            before = {table.id for table in ledger.tables}
             for oid, schema, name in found:
                 ledger = ledger.with_table(oid, schema, name, named.where)
-            return ledger.without(named)
+            ledger = ledger.without(named)
+            added.update({table.id for table in ledger.tables} - before)
+            return ledger
 
-        ledger = await self._store.update(replaced)
-        ids = {table.id for table in ledger.tables[-len(found) :]}
-        for table in ledger.tables[-len(found) :]:
-            self._count(table.id, TableCounters(str(table)))
+        ledger = await self._write(replaced)
+        if not added:
+            return
+        for table in ledger.tables:
+            if table.id in added:
+                self._count(table.id, TableCounters(str(table)))
         del self.tables[named.id]
         for request in self._requests:
             if named.id in request.ids:
-                request.ids = (request.ids - {named.id}) | ids
+                request.ids = (request.ids - {named.id}) | added
 
     async def _published(self, named: TableProgress) -> list[tuple[int, str, str]]:
         with translating():
@@ -353,9 +392,12 @@ class Snapshots:
 
         async def update(change: Callable[[TableProgress], TableProgress]) -> TableProgress:
             def changed(ledger: ChunkLedger) -> ChunkLedger:
-                return ledger.with_progress(change(_find(ledger.tables, table.id)))
+                known = _find(ledger.tables, table.id)
+                return ledger if known is None else ledger.with_progress(change(known))
 
-            progress = _find((await self._store.update(changed)).tables, table.id)
+            progress = _find((await self._write(changed)).tables, table.id)
+            if progress is None:
+                raise _Forgotten
             plan = progress.plan
             status.chunks = None if plan is None else len(plan.ranges)
             status.chunks_done = 0 if status.chunks is None else status.chunks - len(progress.parts)
@@ -364,10 +406,9 @@ class Snapshots:
 
         async def read() -> None:
             progress = _find(self._ledger.tables, table.id)
-            reader = TableReader(
-                self._source, progress, update, lambda: not self._left(besides=table.id), status
-            )
-            await reader.run()
+            if progress is None:
+                raise _Forgotten
+            await TableReader(self._source, progress, update, lambda: self._is_last(table.id), status).run()
 
         task = asyncio.create_task(self._retried(table, read), name=f"aiorepl snapshot of {table}")
         self._running = table.id, task
@@ -380,7 +421,8 @@ class Snapshots:
             if status.state == "reading":
                 status.state = "queued"
         elif (error := task.exception()) is not None:
-            await self._fail(table, error)
+            if not isinstance(error, _Forgotten):
+                await self._fail(table, error)
         else:
             status.state = "delivered"
             self._delivered.set()
@@ -409,9 +451,10 @@ class Snapshots:
         status.fail(text)
 
         def failed(ledger: ChunkLedger) -> ChunkLedger:
-            return ledger.with_progress(replace(table, status="failed", error=text))
+            known = _find(ledger.tables, table.id)
+            return ledger if known is None else ledger.with_progress(known.failed(text))
 
-        await self._store.update(failed)
+        await self._write(failed)
         self._finish(table.id, error)
 
     async def _complete_tables(self) -> None:
@@ -419,7 +462,7 @@ class Snapshots:
         while True:
             await self._delivered.wait()
             position = self._durable()
-            await self._store.update(lambda ledger: ledger.durable(position))  # noqa: B023 - called at once
+            await self._write(lambda ledger: ledger.durable(position))  # noqa: B023 - called at once
             kept = {table.id for table in self._ledger.tables}
             delivered = [number for number, status in self.tables.items() if status.state == "delivered"]
             for number in delivered:
@@ -458,5 +501,5 @@ def _unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
-def _find(tables: Iterable[TableProgress], number: int) -> TableProgress:
-    return next(table for table in tables if table.id == number)
+def _find(tables: Iterable[TableProgress], number: int) -> TableProgress | None:
+    return next((table for table in tables if table.id == number), None)

@@ -18,7 +18,8 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
        array_remove(array_agg(a.attname::text ORDER BY a.attnum), NULL) AS names,
        array_agg(a.atttypid ORDER BY a.attnum) AS types,
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
-       array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys
+       array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys,
+       coalesce(max(array_length({keys}, 1)), 0) AS key_columns
   FROM (SELECT schemaname, tablename, {columns} AS columns, {filters} AS filters
           FROM pg_catalog.pg_publication_tables WHERE pubname = ANY ($1) GROUP BY schemaname, tablename) p
   JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
@@ -54,6 +55,7 @@ class PublishedTable:
     :param identity: the replica identity, as in a Relation message.
     :param partitioned: whether the rows are in partitions.
     :param secured: whether row-level security applies to the connection's role.
+    :param whole_key: whether all columns of the replica identity's index are published.
     """
 
     oid: int
@@ -64,6 +66,7 @@ class PublishedTable:
     identity: str
     partitioned: bool
     secured: bool
+    whole_key: bool = True
 
     @property
     def identifier(self) -> str:
@@ -72,8 +75,10 @@ class PublishedTable:
 
     @property
     def key(self) -> tuple[PublishedColumn, ...]:
-        """The published columns of the replica identity's index; empty without one."""
-        return tuple(column for column in self.columns if column.key) if self.identity in "di" else ()
+        """The columns of the replica identity's index; empty without one, or if not all of them are published."""
+        if self.identity not in "di" or not self.whole_key:
+            return ()
+        return tuple(column for column in self.columns if column.key)
 
     @property
     def origin(self) -> str:
@@ -135,7 +140,7 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
         else "NULL::text[]",
         published=generated,
         # In indkey, which starts at 0, INCLUDE columns follow the key columns.
-        keys="i.indkey" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
+        keys="i.indkey::int2[]" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
     )
     return [_table(row) for row in await connection.fetch(query, list(publications))]
 
@@ -152,4 +157,5 @@ def _table(row: Any) -> PublishedTable:
         row["relreplident"],
         row["relkind"] == "p",
         row["secured"],
+        row["relreplident"] not in "di" or sum(row["keys"]) == row["key_columns"],
     )
