@@ -14,6 +14,11 @@ from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 SOON = BatchPolicy(flush_seconds=0.1)
 
 
+async def failed(published, pipeline, sink="bad"):
+    """Wait until a sink has stopped, which may be after the others are done, and return the reason."""
+    return await published.until(lambda: asyncio.sleep(0, pipeline.statistics().sinks[sink].failed), bool)
+
+
 async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):
     """The journal and the other sink continue; the pipeline's end names the failed one, which continues from its cursor at
     the next start.
@@ -32,7 +37,7 @@ async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):
             await good.wait_for_changes(3, durable=True)
             end = await published.wal()
             await published.confirmed_past(end)
-            assert "no" == pipeline.statistics().sinks["bad"].failed
+            assert "no" == await failed(published, pipeline)
     async with Pipeline(published.source(), {"good": good, "bad": bad}, journal=str(tmp_path), batches=SOON):
         await bad.wait_for_changes(3, durable=True)
     assert [1, 2, 3] == [change.key["id"] for change in bad.changes]
@@ -81,10 +86,10 @@ async def test_a_sink_that_cannot_open_stops_alone(published, tmp_path, caplog, 
             await published.execute("INSERT INTO items VALUES (1)")
             await good.wait_for_changes(1, durable=True)
             await published.confirmed_past(await published.wal())
-            statistics = pipeline.statistics().sinks
-            assert message in statistics["bad"].failed
-            assert statistics["good"].failed is None
-    assert f"sink bad stops, the other sinks continue: {statistics['bad'].failed}" in caplog.text
+            reason = await failed(published, pipeline)
+            assert message in reason
+            assert pipeline.statistics().sinks["good"].failed is None
+    assert f"sink bad stops, the other sinks continue: {reason}" in caplog.text
     assert "secret" not in caplog.text
     if how == "damaged cursor":
         (tmp_path / "cursors" / "bad.json").unlink()
@@ -130,13 +135,11 @@ async def test_a_sink_that_cannot_read_the_journal_stops_alone(published, tmp_pa
     )
     with pytest.raises(DamagedJournal):
         async with pipeline:
-            sinks = pipeline.statistics().sinks
-            await published.until(lambda: asyncio.sleep(0, sinks["late"].failed), bool)
-            assert segment.name in sinks["late"].failed
+            assert segment.name in await failed(published, pipeline, "late")
             await published.execute("INSERT INTO items VALUES (3)")
             await quick.wait_for_changes(3, durable=True)
             await published.confirmed_past(await published.wal())
-            assert sinks["quick"].failed is None
+            assert pipeline.statistics().sinks["quick"].failed is None
     assert [] == late.changes
 
 

@@ -66,6 +66,10 @@ for listener in ("sasl_plaintext", "sasl_ssl"):
         CONFIGURATION[login] = f"org.apache.kafka.common.security.{module}"
 
 
+# A broker that stood still for nine seconds would otherwise have no partitions for a while. One that is started again has to wait
+# for the end of its own session.
+NEVER_FENCED = ("--override", "broker.session.timeout.ms=3600000")
+
 PRODUCE, END_TXN = 0, 26
 
 
@@ -156,12 +160,15 @@ class Broker:
             formatting += ["--add-scram", f"{mechanism}=[name=s,password=salted]"]
         formatted = subprocess.run(formatting, check=False, capture_output=True, text=True)
         assert formatted.returncode == 0, formatted.stderr[-2000:]
-        self.start()
+        self._start(*NEVER_FENCED)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it again, and wait until it answers."""
+        self._start()
+
+    def _start(self, *options: str) -> None:
         with (self.folder / "out").open("wb") as out:
-            command = [*self._java, "kafka.Kafka", str(self.folder / "server.properties")]
+            command = [*self._java, "kafka.Kafka", str(self.folder / "server.properties"), *options]
             self._process = self._spawn(command, stdout=out, stderr=out)
         deadline = time.monotonic() + 200
         while True:
@@ -251,7 +258,7 @@ class Broker:
             await consumer.stop()
 
     async def _topics(self, consumer: AIOKafkaConsumer) -> set[str]:
-        # A broker that stood still for nine seconds has to make itself known again.
+        # A broker that was started again has to make itself known.
         async with asyncio.timeout(90):
             while True:
                 with suppress(KafkaError):
