@@ -128,6 +128,7 @@ class ChunkLedger:
     :param tables: the tables that are read while the stream runs, or that failed, in order.
     :param durable_lsn: without a journal, how far every consumer was durable when the ledger was written.
     :param last_id: the id of the last table that was added.
+    :param signal_lsn: the end of the last signal that was carried out; the stream may repeat it after a restart.
     """
 
     source: Position
@@ -136,6 +137,7 @@ class ChunkLedger:
     tables: tuple[TableProgress, ...] = ()
     durable_lsn: LSN = ZERO
     last_id: int = 0
+    signal_lsn: LSN = ZERO
 
     def stream_position(self, position: LSN) -> LSN:
         """Return where a consumer at ``position`` is in the slot's stream: at its beginning, if it is in the initial snapshot."""
@@ -235,6 +237,7 @@ def dump(ledger: ChunkLedger) -> bytes:
             "tables": [_dump_table(table) for table in ledger.tables],
             "durable": str(ledger.durable_lsn),
             "last_id": ledger.last_id,
+            "signal": str(ledger.signal_lsn),
         }
     )
 
@@ -266,6 +269,7 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         tuple(map(_load_table, fields["tables"])),
         lsn(fields, "durable"),
         integer(fields, "last_id"),
+        lsn(fields, "signal"),
     )
 
 

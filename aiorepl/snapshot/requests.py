@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from aiorepl.cancellation import cancel_and_wait
@@ -16,6 +16,7 @@ from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.snapshot.exported import translating
 from aiorepl.snapshot.incremental import SnapshotSource, TableReader
 from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.signals import Signal
 from aiorepl.snapshot.statistics import TableCounters, TableStatistics
 from aiorepl.snapshot.tables import published_tables
 
@@ -190,17 +191,31 @@ class Snapshots:
 
     async def add(self, table: str, where: str | None = None, request: _Request | None = None) -> None:
         """Queue a table. It is in the ledger on return. See ``request``."""
-        schema, name = parse_name(table)
+        names = [parse_name(table)]
         await self._begun.wait()
+        added = await self._add(names, where)
+        if request is not None:
+            request.ids |= added
+            self._requests.append(request)
+
+    async def _add(
+        self, names: Sequence[tuple[str, str]], where: str | None, signal_lsn: LSN | None = None
+    ) -> set[int]:
+        """Add tables by their names; return their ids in the ledger."""
         if self._end is not None:
             raise AioreplError(self._end)
-        ledger = await self._write(lambda ledger: ledger.with_table(0, schema, name, where))
-        added = ledger.tables[-1]
-        self._count(added.id, TableCounters(str(added)))
-        if request is not None:
-            request.ids.add(added.id)
-            self._requests.append(request)
+
+        def add(ledger: ChunkLedger) -> ChunkLedger:
+            for schema, name in names:
+                ledger = ledger.with_table(0, schema, name, where)
+            return ledger if signal_lsn is None else replace(ledger, signal_lsn=signal_lsn)
+
+        ledger = await self._write(add)
+        added = ledger.tables[-len(names) :]
+        for table in added:
+            self._count(table.id, TableCounters(str(table)))
         self._wake.set()
+        return {table.id for table in added}
 
     # For the pipeline.
 
@@ -254,23 +269,30 @@ class Snapshots:
         """
         signals = self._source.merge.signals
         while signals:
-            signal = signals[0]
-            _log.info("signal at %s: %s %s", signal.lsn, signal.action, ", ".join(signal.tables))
-            try:
-                match signal.action:
-                    case "pause":
-                        self.pause()
-                    case "resume":
-                        self.resume()
-                    case "cancel":
-                        for table in signal.tables:
-                            await self.cancel(table)
-                    case _:
-                        for table in signal.tables:
-                            await self.add(table, signal.where)
-            except ConfigurationError as error:
-                _log.error("the signal at %s failed: %s", signal.lsn, error)
+            # A pause lasts as long as the process, so it is carried out again after a restart.
+            if signals[0].lsn > self._ledger.signal_lsn or signals[0].action in ("pause", "resume"):
+                await self._carry_out(signals[0])
             del signals[0]
+
+    async def _carry_out(self, signal: Signal) -> None:
+        _log.info("signal at %s: %s %s", signal.lsn, signal.action, ", ".join(signal.tables))
+        try:
+            names = [parse_name(table) for table in signal.tables]
+        except ConfigurationError as error:
+            _log.error("the signal at %s is ignored: %s", signal.lsn, error)
+            return
+        match signal.action:
+            case "pause":
+                self.pause()
+            case "resume":
+                self.resume()
+            case "cancel":
+                for table in signal.tables:
+                    await self.cancel(table)
+                await self._write(lambda ledger: replace(ledger, signal_lsn=signal.lsn))
+            case _:
+                # In one step with the signal's LSN, so that a restart does not carry it out again.
+                await self._add(names, signal.where, signal.lsn)
 
     async def released(self) -> None:
         """Wait until slices that were held back may have been released."""

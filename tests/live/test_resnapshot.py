@@ -282,6 +282,7 @@ class Gate(MemorySink):
         "VACUUM FULL t",
         "ALTER TABLE t ADD COLUMN extra int DEFAULT 7",
         "ALTER TABLE t ALTER v TYPE varchar(300)",
+        "ALTER TABLE t DROP COLUMN v, ADD COLUMN v text",
         "ALTER PUBLICATION p OWNER TO CURRENT_USER",
     ],
 )
@@ -338,3 +339,35 @@ async def test_gone_while_it_is_read(large, small, server, statement, error):
         for part in batch.slices
         if part.transaction and part.transaction.snapshot and part.transaction.snapshot.last_of_table
     }
+
+
+async def test_updates_that_are_not_published(large, small):
+    """Rows that unpublished updates move into blocks that were read before are delivered all the same."""
+    await large.execute("ALTER PUBLICATION p SET (publish = 'insert')")
+
+    async def move() -> None:
+        # The row of the last block moves into the room of those of the first.
+        await large.execute(
+            "DELETE FROM t WHERE id < 20", "VACUUM t", "UPDATE t SET v = 'moved' WHERE id > 190"
+        )
+
+    sink = Gate({2: move})
+    options: dict[str, Any] = {"batches": BatchPolicy(max_rows=10), "buffer_bytes": 1}
+    async with Pipeline(large.source(), [sink], snapshot=small, **options) as pipeline:
+        await pipeline.resnapshot("t")
+    assert set(range(1, 201)) == {change.new["id"] for change in sink.changes}
+
+
+async def test_a_key_that_is_published_in_part(published, small):
+    """Some columns of a key do not identify a row: the table is read at one point, as one without a key."""
+    await published.execute(
+        "DROP PUBLICATION p",
+        "CREATE TABLE k (a int, b int, PRIMARY KEY (a, b))",
+        "INSERT INTO k SELECT 1, g FROM generate_series(1, 20) g",
+        "CREATE PUBLICATION p FOR TABLE k (a) WITH (publish = 'insert')",
+    )
+    await published.create_slot()
+    sink = MemorySink()
+    async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.resnapshot("k")
+    assert ["truncate", *["read"] * 20] == [change.kind for change in sink.changes]

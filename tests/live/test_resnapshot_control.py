@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from typing import Any
 
@@ -10,9 +11,10 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
-from aiorepl.errors import AioreplError, TransientError
+from aiorepl.errors import AioreplError, PermanentError, TransientError
+from aiorepl.journal.store import LocalStore
 from aiorepl.snapshot.signals import content
-from aiorepl.testing.faults import FaultySink, MemorySink
+from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 SLOW = BatchPolicy(max_rows=1, flush_seconds=0.05)
 
@@ -91,6 +93,77 @@ async def test_cancelled(filled, small):
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
         await pipeline.snapshots.completed()
     assert [] == sink.changes
+
+
+async def test_cancelled_while_it_is_read(filled, small):
+    """The table is not begun again, and others are read afterwards."""
+    sink = MemorySink()
+    options = {"batches": SLOW, "buffer_bytes": 1}
+    async with Pipeline(filled.source(), [sink], snapshot=small, **options) as pipeline:
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await sink.wait_for_changes(2)
+        assert await pipeline.snapshots.cancel("t")
+        with pytest.raises(AioreplError, match="was cancelled"):
+            await reading
+        await pipeline.resnapshot("items")
+    assert ["cancelled", "complete"] == [table.state for table in pipeline.snapshots.tables.values()]
+
+
+async def test_one_of_two_tables_fails(filled, tmp_path):
+    """The whole snapshot does not count as complete while a table of it has failed."""
+    options = SnapshotOptions(lock_timeout=0.1, state=str(tmp_path / "state"))
+    writer, sink = await asyncpg.connect(filled.dsn), MemorySink()
+    transaction = writer.transaction()
+    await transaction.start()
+    await writer.execute("UPDATE t SET v = 'x' WHERE id = 1")
+    try:
+        async with Pipeline(filled.source(), [sink], snapshot=options) as pipeline:
+            with pytest.raises(SlotError):
+                await pipeline.resnapshot("t")
+            await pipeline.resnapshot("items")
+    finally:
+        await writer.close()
+    headers = [
+        part.transaction.snapshot for batch in sink.batches for part in batch.slices if part.transaction
+    ]
+    assert [("items", True, False)] == [(each.table, each.last_of_table, each.last) for each in headers]
+
+
+async def test_a_full_disk(filled, small, monkeypatch):
+    """The chunk ledger is written again until the disk has room."""
+    write, failures = LocalStore.write, iter(range(12))
+
+    def failing(self: LocalStore, name: str, data: bytes) -> None:
+        # Every second write fails.
+        if name.endswith(".snapshot") and next(failures, 1) % 2 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, name, data)
+
+    monkeypatch.setattr(LocalStore, "write", failing)
+    sink = MemorySink()
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.resnapshot("t")
+    assert list(range(1, 13)) == keys(sink)
+
+
+async def test_a_signal_that_is_repeated(filled, small):
+    """A signal whose table is in the ledger is not carried out again, if the stream repeats it after a restart."""
+    text = content(filled.slot, "snapshot", ("t",))
+    await filled.execute(f"SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{text}')")
+    end = await filled.wal()
+    for sink in (MemorySink(), MemorySink()):
+        pipeline = Pipeline(
+            filled.source(), [FaultySink(sink, write=[Reject(PermanentError("no"))])], snapshot=small
+        )
+        with pytest.raises(AioreplError):
+            async with pipeline:
+                await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)  # noqa: B023
+                await pipeline.snapshots.completed()
+    sink = MemorySink()
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.snapshots.completed()
+        await filled.confirmed_past(end)
+    assert 12 == len(sink.changes)
 
 
 async def test_the_pipeline_ends(filled, small):
