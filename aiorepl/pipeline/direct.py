@@ -69,6 +69,8 @@ class DirectFanOut(FanOut):
         snapshot = self._snapshot
         result = await self._connect(cleanup, **await snapshot.prepare())
         slot, begin = result.position, await snapshot.begin(result, cleanup)
+        # A sink may store the beginning of the snapshot when it opens, and the next start must recognize that.
+        await snapshot.write_plan()
         for name, delivery in self._sinks.items():
             self._stored[name] = await self._open(name, delivery, begin, cleanup)
         resumed = {

@@ -121,7 +121,7 @@ class FanOut(ABC):
 
     async def _drop_slot_unless_needed(self, created: CreatedSlot) -> None:
         start = self._snapshot.start if self._snapshot.loads else None
-        dependent = await self._dependent(created.consistent_point if start is None else LSN(start + 1))
+        dependent = await self._dependent(created.consistent_point if start is None else start)
         if dependent is None:
             await self._capture.roll_back()
             await self._snapshot.forget()

@@ -175,6 +175,18 @@ async def test_a_start_that_fails(filled, options, tmp_path):
     assert READ == rows(sink)
 
 
+async def test_a_start_that_fails_once_a_sink_has_its_position(filled, options):
+    """The slot is kept for the sink, and the next start delivers everything."""
+    sink, refusing = MemorySink(keeps_position=True), FaultySink(open=[Reject(AioreplError("no"))])
+    with pytest.raises(AioreplError):
+        await Pipeline(filled.source(), {"sink": sink, "refusing": refusing}, **options).run()
+    async with Pipeline(filled.source(), {"sink": sink}, **options):
+        await filled.until(
+            lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
+            lambda keys: keys == set(range(1, ROWS + 1)),
+        )
+
+
 async def test_a_stop_before_anything_is_durable(filled, options):
     """The slot is dropped, and the next start begins anew."""
     sink, hang = MemorySink(), Hang()
