@@ -82,7 +82,11 @@ class Chain:
     def incomplete(self, after: LSN) -> list[TableSnapshot]:
         """The tables that a reader that begins after ``after`` does not get whole."""
         begins = max(after, self.start_lsn)
-        return [table for table in self.state.tables if begins > table.start_lsn]
+        whole = {
+            table.oid for table in self.state.tables if begins <= table.start_lsn and not table.abandoned
+        }
+        lacking = {table.oid: table for table in self.state.tables if table.oid not in whole}
+        return list(lacking.values())
 
     def hole(self, lsn: LSN) -> Gap | None:
         """The accepted gap around ``lsn``; no reader can have a position inside a gap."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.transactions.transaction import SnapshotChunk
@@ -91,10 +91,13 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """The place of a table's last snapshot in the journal.
+    """The place of a table's snapshot in the journal.
+
+    A table has at most two: the last one that is complete, and the one that is being read or was abandoned.
 
     :param start_lsn: the table is complete for readers that begin at or before this LSN.
     :param complete: the end of its last chunk; ``None`` while it is being read.
+    :param abandoned: whether it will not be completed: it was cancelled, or the table cannot be read.
     """
 
     oid: int
@@ -102,6 +105,12 @@ class TableSnapshot:
     table: str
     start_lsn: LSN
     complete: LSN | None = None
+    abandoned: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it is being read."""
+        return self.complete is None and not self.abandoned
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}"
@@ -115,7 +124,7 @@ class State:
     :param segment: the name of the last segment; ``None`` if there is none.
     :param gaps: all gaps that were ever accepted.
     :param prepared: the undecided prepared transactions, whose files must exist.
-    :param tables: the tables whose rows were read by a snapshot.
+    :param tables: the snapshots of tables.
     """
 
     position: Position
@@ -133,16 +142,22 @@ class State:
         """Return the state with a chunk whose transaction has these LSNs."""
         if chunk.partial:
             return self
-        tables = {table.oid: table for table in self.tables}
-        known = tables.get(chunk.oid)
         if chunk.number == 1:
             # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
             start = min(commit_lsn, chunk.snapshot_lsn)
-            known = TableSnapshot(chunk.oid, chunk.schema, chunk.table, start)
-        if known is None:
+            current: TableSnapshot | None = TableSnapshot(chunk.oid, chunk.schema, chunk.table, start)
+        else:
+            current = next((table for table in self.tables if table.oid == chunk.oid and table.open), None)
+        if current is None:
             return self
-        tables[chunk.oid] = replace(known, complete=end_lsn) if chunk.last_of_table else known
-        return replace(self, tables=tuple(tables.values()))
+        if chunk.last_of_table:
+            current = replace(current, complete=end_lsn)
+        kept = [
+            table
+            for table in self.tables
+            if table.oid != chunk.oid or (table.complete is not None and not chunk.last_of_table)
+        ]
+        return replace(self, tables=(*kept, current))
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
@@ -224,6 +239,7 @@ def _dump_table(table: TableSnapshot) -> dict[str, Any]:
         "table": table.table,
         "from": str(table.start_lsn),
         "complete": None if table.complete is None else str(table.complete),
+        "abandoned": table.abandoned,
     }
 
 
@@ -234,6 +250,7 @@ def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
         text(fields, "table"),
         lsn(fields, "from"),
         None if fields["complete"] is None else lsn(fields, "complete"),
+        boolean(fields, "abandoned"),
     )
 
 

@@ -64,13 +64,13 @@ class JournalSink(Sink):
         with self._errors("forget prepared transactions"):
             await to_thread.run_sync(self._writer.void_prepared)
 
-    async def forget_snapshots(self, besides: Collection[int]) -> None:
-        """Forget the tables whose snapshots will not be completed, so that retention may delete their chunks.
+    async def abandon_snapshots(self, besides: Collection[int]) -> None:
+        """Record which snapshots will not be completed, so that retention may delete their chunks, and readers are told.
 
         :param besides: the oids of the tables whose snapshots go on.
         """
-        with self._errors("forget a snapshot"):
-            await to_thread.run_sync(self._writer.forget_snapshots, besides)
+        with self._errors("abandon a snapshot"):
+            await to_thread.run_sync(self._writer.abandon_snapshots, besides)
 
     async def open(self, context: SinkContext) -> Position | None:
         """Lock and verify the journal.

@@ -161,16 +161,19 @@ class JournalWriter:
             self._prepared.void()
             self._advance(replace(self._require_state(), prepared=()))
 
-    def forget_snapshots(self, besides: Collection[int]) -> None:
-        """Forget the tables whose snapshots will not be completed.
+    def abandon_snapshots(self, besides: Collection[int]) -> None:
+        """Record which snapshots will not be completed.
 
         :param besides: the oids of the tables whose snapshots go on.
         """
         with self._working():
             state = self._require_state()
-            kept = [table for table in state.tables if table.complete is not None or table.oid in besides]
-            if len(kept) < len(state.tables):
-                self._advance(replace(state, tables=tuple(kept)))
+            tables = tuple(
+                replace(table, abandoned=True) if table.open and table.oid not in besides else table
+                for table in state.tables
+            )
+            if tables != state.tables:
+                self._advance(replace(state, tables=tables))
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""

@@ -186,6 +186,14 @@ class InitialPhase:
             self.loads = True
         return result.position if self.start is None else result.position.at(self.start)
 
+    async def write_plan(self) -> None:
+        """Write the ledger of a snapshot that begins now, before ``opened`` does.
+
+        :raises TransientError, PermanentError: the ledger cannot be written.
+        """
+        if self.loads and self._file is not None and self._ledger is not None:
+            await self._file.write(self._ledger)
+
     def in_stream(self, position: Position) -> Position:
         """Return where a consumer is in the slot's stream: at its beginning, if it is in the initial snapshot."""
         if self._ledger is None:
@@ -234,11 +242,13 @@ class InitialPhase:
 
     @property
     def pending(self) -> frozenset[int]:
-        """The oids of the tables whose snapshots are not complete and go on."""
-        if self._ledger is None:
+        """The oids of the tables whose snapshots go on, unless they are complete."""
+        ledger = self._ledger if self._file is None else self._file.ledger
+        if ledger is None:
             return frozenset()
-        planned = {table.oid for table in self._ledger.plan.tables}
-        return frozenset(planned | {table.oid for table in self._ledger.unfinished})
+        failed = {table.oid for table in ledger.tables if table.status == "failed"}
+        planned = {table.oid for table in ledger.plan.tables} - failed
+        return frozenset(planned | {table.oid for table in ledger.unfinished})
 
     async def read(self, emit: Emit) -> None:
         """Deliver what comes before the stream. A call that is cancelled can be repeated, after ``rewind``.

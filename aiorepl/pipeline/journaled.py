@@ -100,7 +100,7 @@ class JournaledFanOut(FanOut):
         if not snapshot.loads:
             stored, claims = await self._continue_journal(stored, preflight_result)
         await snapshot.opened(snapshot.durable_position(slot.lsn) if stored is None else stored.lsn)
-        await self._sink.forget_snapshots(besides=snapshot.pending)
+        await self._sink.abandon_snapshots(besides=snapshot.pending)
         # A snapshot replaces what the journal has, or begins it.
         held = begin if stored is None or snapshot.loads else stored
         in_stream = snapshot.in_stream(held)
@@ -136,7 +136,10 @@ class JournaledFanOut(FanOut):
         except (AioreplError, OSError):
             # An unreadable journal may hold data.
             return f"journal {self._url}"
-        return None if stored is None or stored.lsn < lsn else f"journal {self._url}"
+        # An empty journal keeps no position; one at the beginning of the snapshot has nothing of it.
+        start = self._snapshot.start if self._snapshot.loads else None
+        has_nothing = stored is None or stored.lsn < lsn or stored.lsn == start
+        return None if has_nothing else f"journal {self._url}"
 
     def lags(self) -> dict[str, Lag]:
         """Return how far the journal is behind the server, and every sink behind the journal."""
@@ -178,7 +181,11 @@ class JournaledFanOut(FanOut):
         # A sink that was restored from a backup needs segments from before its cursor.
         if self._unopened:
             await self._all_opened.wait()
-        await keep_pruned(self._url, retention)
+        await keep_pruned(self._url, retention, before=self._abandon_snapshots)
+
+    async def _abandon_snapshots(self) -> None:
+        # Those of tables that were cancelled, or cannot be read.
+        await self._sink.abandon_snapshots(besides=self._snapshot.pending)
 
     def _opened(self, name: str) -> None:
         self._unopened.discard(name)

@@ -51,7 +51,9 @@ def state(folder):
 
 def tables(folder):
     """Return start and end by table, as the journal records them."""
-    return {str(table): (table.start_lsn, table.complete) for table in state(folder).tables}
+    return {
+        str(table): (table.start_lsn, table.complete) for table in state(folder).tables if not table.abandoned
+    }
 
 
 async def test_a_chunk_has_a_segment_of_its_own(tmp_path, tools):
@@ -97,7 +99,12 @@ async def test_from_where_a_table_is_complete(tmp_path, tools):
     assert expected == tables(tmp_path)
     # A change that the stream brought since then may be missing in the chunk.
     await tools.write(tmp_path, position, chunk(later + 8, "a", 1, snapshot_lsn=LSN(later - 0x100)))
-    assert (later - 0x100, None) == tables(tmp_path)["public.a"]
+    assert [(BASE, BASE + 2), (later - 0x100, None)] == [
+        (table.start_lsn, table.complete) for table in state(tmp_path).tables if table.table == "a"
+    ]
+    await tools.write(tmp_path, position, chunk(later + 9, "a", 2, last_of_table=True))
+    assert (later - 0x100, later + 10) == tables(tmp_path)["public.a"]
+    assert 2 == len(state(tmp_path).tables)
 
 
 async def test_a_crash_before_the_position_is_written(tmp_path, tools):
@@ -155,12 +162,31 @@ async def test_chunks_of_a_table_that_will_not_be_complete(pruned, tools):
     folder, stream = pruned
     sink = tools.sink(folder)
     await tools.opened(sink, stream.position)
-    await sink.forget_snapshots(besides=[OIDS["b"]])
+    await sink.abandon_snapshots(besides=[OIDS["b"]])
     assert {"public.a", "public.b"} == set(tables(folder))
-    await sink.forget_snapshots(besides=[])
+    await sink.abandon_snapshots(besides=[])
     await sink.close()
     assert ["public.a"] == list(tables(folder))
+    reader = JournalReader(folder)
+    assert "rows of public.b," in reader.incomplete(reader.chain(), LSN(BASE + 1 - 1))
     assert 3 == len(prune(folder))
+
+
+async def test_an_earlier_snapshot_stands(tmp_path, tools):
+    """Until a new one is complete; if that is abandoned, readers that the earlier one does not serve are told."""
+    stream = Stream()
+    position, later = stream.position.at(BASE), LSN(stream.position.lsn + 0x500)
+    await tools.write(tmp_path, position, chunk(BASE, "a", 1, last_of_table=True))
+    await tools.write(tmp_path, position, chunk(later, "a", 1, snapshot_lsn=later))
+    reader = JournalReader(tmp_path)
+    assert not reader.incomplete(reader.chain(), LSN(BASE))
+    assert not reader.incomplete(reader.chain(), later)
+    sink = tools.sink(tmp_path)
+    await tools.opened(sink, stream.position)
+    await sink.abandon_snapshots(besides=[])
+    await sink.close()
+    assert not reader.incomplete(reader.chain(), LSN(BASE))
+    assert "public.a" in reader.incomplete(reader.chain(), later)
 
 
 async def test_a_reader_is_told_which_tables_it_lacks(pruned):
