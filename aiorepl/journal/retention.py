@@ -7,12 +7,11 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
 from aiorepl.durable import reason
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata_files import INDEX, SEGMENT, read_chain, unindexed
@@ -146,22 +145,15 @@ class _Retained:
             return self._store.about(segment.name + SEGMENT)
 
 
-async def keep_pruned(
-    url: str, retention: Retention, before: Callable[[], Awaitable[None]] | None = None
-) -> None:
-    """Prune periodically, until cancelled. An error is only logged, because the stream does not depend on pruning.
-
-    :param before: called before each time.
-    """
+async def keep_pruned(url: str, retention: Retention) -> None:
+    """Prune periodically, until cancelled. An error is only logged, because the stream does not depend on pruning."""
     age = _MAX_PAUSE if retention.max_age_seconds is None else retention.max_age_seconds
     pause = max(_MIN_PAUSE, min(age, _MAX_PAUSE))
     logged = ""
     while True:
         try:
-            if before is not None:
-                await before()
             deleted = await asyncio.to_thread(prune, url, retention=retention)
-        except (AioreplError, OSError) as error:
+        except (JournalError, OSError) as error:
             text = reason(error) if isinstance(error, OSError) else str(error)
             if text != logged:
                 _log.warning("journal %s cannot be pruned, and grows: %s", url, text)

@@ -64,6 +64,11 @@ class JournalSink(Sink):
         with self._errors("forget prepared transactions"):
             await to_thread.run_sync(self._writer.void_prepared)
 
+    @property
+    def open_snapshots(self) -> frozenset[int]:
+        """The oids of the tables whose snapshots are not complete."""
+        return self._writer.open_snapshots
+
     async def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed, so that retention may delete their chunks, and readers are told.
 

@@ -161,6 +161,12 @@ class JournalWriter:
             self._prepared.void()
             self._advance(replace(self._require_state(), prepared=()))
 
+    @property
+    def open_snapshots(self) -> frozenset[int]:
+        """The oids of the tables whose snapshots are not complete."""
+        tables = () if self._state is None else self._state.tables
+        return frozenset(table.oid for table in tables if table.open)
+
     def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed.
 

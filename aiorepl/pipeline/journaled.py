@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from aiorepl.cancellation import cancel_and_wait, run_until_set
 from aiorepl.delivery.batching import BatchPolicy
@@ -39,6 +40,8 @@ from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
 
 _log = logging.getLogger("aiorepl.sink")
+
+_WATCH_SECONDS: Final = 5.0
 
 
 class JournaledFanOut(FanOut):
@@ -100,7 +103,6 @@ class JournaledFanOut(FanOut):
         if not snapshot.loads:
             stored, claims = await self._continue_journal(stored, preflight_result)
         await snapshot.opened(snapshot.durable_position(slot.lsn) if stored is None else stored.lsn)
-        await self._sink.abandon_snapshots(besides=snapshot.pending)
         # A snapshot replaces what the journal has, or begins it.
         held = begin if stored is None or snapshot.loads else stored
         in_stream = snapshot.in_stream(held)
@@ -121,12 +123,15 @@ class JournaledFanOut(FanOut):
         if self._retention is not None:
             pruning = asyncio.create_task(self._keep_pruned(self._retention), name="aiorepl retention")
             cleanup.push_async_callback(cancel_and_wait, pruning)
+        watching = asyncio.create_task(self._watch_snapshots(), name="aiorepl abandoned snapshots")
+        cleanup.push_async_callback(cancel_and_wait, watching)
         self.started.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._fill_journal(buffer, worker))
             for name, at in cursors.items():
                 if at is not None:
                     group.create_task(self._read_journal(name, at, cleanup))
+        await self._abandon_snapshots()
         for error in self._failed.values():
             raise error
 
@@ -181,11 +186,19 @@ class JournaledFanOut(FanOut):
         # A sink that was restored from a backup needs segments from before its cursor.
         if self._unopened:
             await self._all_opened.wait()
-        await keep_pruned(self._url, retention, before=self._abandon_snapshots)
+        await keep_pruned(self._url, retention)
+
+    async def _watch_snapshots(self) -> None:
+        """Record in the journal which snapshots were cancelled or cannot go on: their chunks need not be kept."""
+        while True:
+            with contextlib.suppress(AioreplError):  # tried again
+                await self._abandon_snapshots()
+            await asyncio.sleep(_WATCH_SECONDS)
 
     async def _abandon_snapshots(self) -> None:
-        # Those of tables that were cancelled, or cannot be read.
-        await self._sink.abandon_snapshots(besides=self._snapshot.pending)
+        pending = self._snapshot.pending
+        if self._sink.open_snapshots - pending:
+            await self._sink.abandon_snapshots(besides=pending)
 
     def _opened(self, name: str) -> None:
         self._unopened.discard(name)

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline
+from aiorepl.journal import JournalReader
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
@@ -371,3 +372,16 @@ async def test_a_key_that_is_published_in_part(published, small):
     async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
         await pipeline.resnapshot("k")
     assert ["truncate", *["read"] * 20] == [change.kind for change in sink.changes]
+
+
+async def test_a_cancelled_table_in_a_journal(large, tmp_path):
+    """The journal records that its snapshot will not be completed, so that its chunks can be deleted."""
+    options = SnapshotOptions(chunk_bytes=8192, max_rows_per_second=100)
+    sink = MemorySink()
+    async with Pipeline(large.source(), [sink], journal=str(tmp_path), snapshot=options) as pipeline:
+        reading = asyncio.create_task(pipeline.resnapshot("public.t"))
+        await sink.wait_for_changes(1)
+        await large.until(lambda: pipeline.snapshots.cancel("public.t"), bool)
+        await asyncio.gather(reading, return_exceptions=True)
+    found = JournalReader(tmp_path).chain().state.tables
+    assert [True] == [table.abandoned for table in found if table.table == "t"]
