@@ -247,8 +247,11 @@ class InitialPhase:
         if ledger is None:
             return frozenset()
         failed = {table.oid for table in ledger.tables if table.status == "failed"}
-        planned = {table.oid for table in ledger.plan.tables} - failed
-        return frozenset(planned | {table.oid for table in ledger.unfinished})
+        pending = {table.oid for table in ledger.unfinished}
+        flushed = ZERO if self._capture.ledger is None else self._capture.ledger.flushed
+        if ledger.chunks_done(flushed) < len(ledger.plan):
+            pending |= {table.oid for table in ledger.plan.tables} - failed
+        return frozenset(pending)
 
     async def read(self, emit: Emit) -> None:
         """Deliver what comes before the stream. A call that is cancelled can be repeated, after ``rewind``.
