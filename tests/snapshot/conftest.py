@@ -126,7 +126,8 @@ class Published:
 def _plain(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
-            name: value
+            # A row of a snapshot is otherwise like one that was inserted.
+            name: "insert" if (name, value) == ("kind", "read") else value
             for name, value in event.items()
             if name not in ("xid", "commit_lsn", "commit_time", "ordinal")
         }
