@@ -247,3 +247,49 @@ async def test_it_needs_a_folder(published):
     """Without a journal the plan has no place."""
     with pytest.raises(ConfigurationError, match="state="):
         Pipeline(published.source(), [MemorySink()], snapshot=True)
+
+
+async def test_room_after_the_end_of_a_journal(filled, tmp_path):
+    """A snapshot of many chunks into a journal that ends with the WAL: their positions come after that end."""
+    await filled.execute(
+        f"INSERT INTO items SELECT id, repeat('x', 4000) FROM generate_series({ROWS + 1}, 200) id"
+    )
+    options = {
+        "journal": str(tmp_path),
+        "until": "now",
+        "batches": SOON,
+        "snapshot": SnapshotOptions(chunk_bytes=8192),
+    }
+    sink = MemorySink()
+    await Pipeline(filled.source(), [sink], **options).run()
+    end = sink.changes[-1].transaction.commit_lsn
+    await Pipeline(filled.source(), [sink], resnapshot=True, **options).run()
+    again = sink.changes[200:]
+    assert "truncate" == again[0].kind
+    assert list(range(1, 201)) == [change.key["id"] for change in again[1:]]
+    assert end < again[0].transaction.commit_lsn
+
+
+@pytest.mark.parametrize("durable", [1, 3])
+async def test_a_restart_below_the_slot(filled, options, durable):
+    """A sink that is in the snapshot, or at its end, goes on with what is left of it, and then with the stream."""
+    sink, hang = MemorySink(keeps_position=True), Hang()
+    held = FaultySink(sink, flush=[*[None] * durable, hang])
+    policy = {"batches": BatchPolicy(max_bytes=1, flush_bytes=1, flush_seconds=0.01)}
+    work = asyncio.create_task(Pipeline(filled.source(), {"sink": held}, **options | policy).run())
+    await hang.reached.wait()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    sink.crash()
+    assert sink.position.lsn < await filled.confirmed()
+    known = len(sink.changes)
+    assert 2 * durable == known
+
+    await filled.execute("INSERT INTO items VALUES (100, 'new')")
+    async with Pipeline(filled.source(), {"sink": sink}, **options):
+        await filled.until(
+            lambda: asyncio.sleep(0, rows(sink)),
+            lambda found: {*READ, ("insert", 100)} <= set(found),
+        )
+    # Chunks that are durable are not read again.
+    assert READ[:known] == [row for row in rows(sink) if row[1] <= known]
