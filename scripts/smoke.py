@@ -15,6 +15,7 @@ import json
 import struct
 import sys
 from importlib.metadata import entry_points
+from typing import Any
 
 import aiorepl
 from aiorepl import compiled
@@ -68,7 +69,10 @@ def decoded() -> dict[str, object]:
         stream += b"d" + struct.pack(">I", 4 + len(body)) + body
     buffer = FrameBuffer()
     buffer.space()[: len(stream)] = stream
-    slices = Assembler(Types()).feed(decoder.Decoder().messages(buffer.advance(len(stream))))
+    inbox: list[Any] = []
+    buffer.advance(len(stream), inbox)
+    (run,) = inbox
+    slices = Assembler(Types()).feed(decoder.Decoder().messages(run))
     return json.loads(NativeFormat().lines(slices))
 
 
