@@ -170,6 +170,11 @@ class InitialPhase:
         if created is None or created.snapshot_name is None:
             # An empty journal of a slot that exists has none of the rows either.
             missed = known is None and self._wanted and self._empty_journal
+            if missed and not self._capture.source.has_catalog:
+                raise SlotError(
+                    f"slot {result.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
+                    "read: start without a snapshot"
+                )
             self._ledger = await self._everything(result) if missed or self._intended is not None else known
         else:
             source, point = self._capture.source, result.position.lsn
