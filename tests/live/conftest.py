@@ -7,12 +7,13 @@ import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from aiorepl import LSN, Pipeline, Source
+from aiorepl import LSN, Pipeline, SnapshotOptions, Source
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
 
@@ -152,3 +153,9 @@ async def publish(slot_name: str) -> AsyncIterator[Callable[[str], Awaitable[Pub
 async def published(database: str, publish: Callable[[str], Awaitable[Published]]) -> Published:
     """The test's database, published."""
     return await publish(database)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> SnapshotOptions:
+    """Chunks of one block, whose ledger survives a restart."""
+    return SnapshotOptions(chunk_bytes=8192, state=str(tmp_path / "state"))

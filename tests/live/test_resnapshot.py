@@ -63,12 +63,6 @@ async def on_server(published, table: str, key: str = "id") -> dict[Any, dict[st
 
 
 @pytest.fixture
-def small(tmp_path):
-    """Chunks of one block, whose ledger survives a restart."""
-    return SnapshotOptions(chunk_bytes=8192, state=str(tmp_path / "state"))
-
-
-@pytest.fixture
 async def large(published):
     """A table ``t`` of some chunks, with values out of line; its rows are older than the slot."""
     await published.execute(

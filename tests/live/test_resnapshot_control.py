@@ -20,12 +20,6 @@ SLOW = BatchPolicy(max_rows=1, flush_seconds=0.05)
 
 
 @pytest.fixture
-def small(tmp_path):
-    """Chunks of one block, whose ledger survives a restart."""
-    return SnapshotOptions(chunk_bytes=8192, state=str(tmp_path / "state"))
-
-
-@pytest.fixture
 async def filled(published):
     """A table ``t`` of several chunks, older than the slot."""
     await published.execute(
