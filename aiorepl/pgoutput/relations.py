@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What the source's catalog has of a column, and pgoutput does not send.
+    """The properties of a column that pgoutput does not send; they come from the source's catalog.
 
     :param number: ``attnum``, which a rename keeps.
     :param missing: the value of the column in the rows that existed when it was added, as PostgreSQL's text; ``None``: NULL.

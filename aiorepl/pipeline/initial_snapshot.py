@@ -316,7 +316,7 @@ class InitialPhase:
             return lsn
         self._next = ledger.chunks_done(lsn)
         self._truncate = ledger.initial.truncates and lsn < ledger.initial.base
-        # What is delivered again is not counted as delivered, if the snapshot is lost meanwhile.
+        # If the snapshot is lost before these chunks are delivered again, they must not count as delivered.
         self._delivered, self._partial = min(self._delivered, lsn), False
         return ledger.initial.consistent_point
 

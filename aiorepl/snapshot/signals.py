@@ -4,7 +4,7 @@
 
     SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{"slot": "orders", "snapshot": ["public.orders"]}')
 
-Whoever can connect to the database can write such a message, and a condition is evaluated by the pipeline's role. So a
+Every role that can connect to the database can write such a message, and a condition is evaluated by the pipeline's role. So a
 condition of a signal is limited to comparisons of columns with constants.
 """
 

@@ -30,7 +30,7 @@ WRITTEN: Final = pa.schema(
         pa.field("rows", pa.int64()),
     ]
 )
-"""What an executor returns of each file."""
+"""The columns of the result of an executor, which has one row per file."""
 
 _ROW_GROUP_ROWS: Final = 256 * 1024
 # Columns with a larger dictionary get none: with Arrow's limit of 1 MiB, writing takes a third more CPU.

@@ -152,7 +152,7 @@ class _Reader:
         ]
 
     def _newest_of(self, reader: JournalReader) -> Newest:
-        """What the table's last description says of earlier rows; looked up once, because the schema is fixed."""
+        """How to read earlier rows by the table's last description; looked up once, because the schema is fixed."""
         if self._newest is None:
             table, self._newest = self._options.table, Newest()
             described = None if table is None else newest_description(reader, table)

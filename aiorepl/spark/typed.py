@@ -37,7 +37,7 @@ _KIND_AT, _TUPLE_AT = 5, 6
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What the table's last description says of the columns in rows with earlier ones.
+    """The names and missing values that the table's last description gives to the columns of earlier rows.
 
     :param numbers: the columns' attribute numbers.
     :param missing: an array of one element for each column that was added with a default: its value in older rows.

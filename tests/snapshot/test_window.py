@@ -101,7 +101,7 @@ class Server:
         return running
 
     def seen(self, running: Running) -> dict[int, Row]:
-        """What a transaction sees: the rows as they are, with its own changes."""
+        """Return the rows that a transaction sees, with its own changes."""
         rows = {} if running.truncates else dict(self.rows)
         for key, row in running.writes.items():
             rows.pop(key, None)

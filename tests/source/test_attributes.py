@@ -63,7 +63,7 @@ ID, A, B = row(1, "id"), row(2, "a"), row(3, "b")
         ([ID, row(2, None, AFTER), row(3, "a", AFTER, "y")], "id a", {"id": (1, None)}),
         ([ID, row(2, None, XID), row(3, "a", XID, "y")], "id a", {"id": (1, None)}),
         ([ID, row(2, None, AFTER), B], "id a b", {"id": (1, None), "b": (3, None)}),
-        # Of another type now: the text is that of the other type.
+        # The column has another type now, so its text is that of the other type.
         ([ID, row(2, "a", AFTER, "1", oid=INT4)], "id a", {"id": (1, None), "a": 2}),
         # Generated columns, which are published from PostgreSQL 18 on.
         ([ID, row(2, "g", generated=True), B], "id b", {"id": (1, None), "b": (3, None)}),

@@ -17,7 +17,7 @@ def frame(kind: bytes, body: bytes) -> bytes:
 
 
 def feed(data: bytes, size: int) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """What comes of data that is read in pieces of ``size``."""
+    """Read data in pieces of ``size``; return the content of CopyData, and the other frames."""
     found, others = CopyFrames(), []
     while data:
         space = found.space()
