@@ -3,23 +3,27 @@
 A consumer owns the cursor of its name, and moves it once what it has read is durable. No segment is pruned that a
 registered cursor has not passed; so drop the cursor of a consumer that will not come back.
 
-A cursor's file has the kind of its owner and, for a query, the query's id. A cursor that two consumers moved would
-let segments be pruned, and rows be skipped, that one of them has not read. Earlier versions wrote no kind: such a cursor
-belongs to the first consumer that moves it.
+A cursor that two consumers moved would let segments be pruned, and rows be skipped, that one of them has not read. So its
+file has the kind of its owner, the query's id, and the process that reads. It is replaced by compare-and-swap. A process
+that registers takes the cursor over, because nobody can tell whether the previous one will come back; the previous one is
+refused when it comes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.checked_json import seal, text, unseal
+from aiorepl.journal.checked_json import integer, seal, text, unseal
+from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store, open_store, reading
+from aiorepl.journal.store import Store, Superseded, open_store, reading
 from aiorepl.position import Position
 
 _FOLDER: Final = "cursors"
@@ -29,12 +33,18 @@ _QUERY: Final = "query"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cursor:
-    """The contents of a cursor's file; ``query`` is ``None`` for a sink, ``owned`` is false if the file has no kind."""
+class Cursor:
+    """The contents of a cursor's file.
+
+    :param query: the id of the Spark query that owns it; ``None`` for a sink.
+    :param reader: the process that registered it last.
+    :param moved: when it was registered or moved last, in seconds since 1970.
+    """
 
     position: Position
     query: str | None
-    owned: bool = True
+    reader: Holder
+    moved: int
 
 
 class Cursors:
@@ -45,7 +55,10 @@ class Cursors:
 
     def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
-        self._reader = JournalReader(url, store=self._store)
+        self._journal = JournalReader(url, store=self._store)
+        self._own = Holder.own()
+        # The cursors that this object has registered.
+        self._held: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -64,54 +77,77 @@ class Cursors:
         :raises JournalError: its file is damaged or cannot be read, or the journal does not continue from its position.
         :raises SlotError: it belongs to another source than the journal.
         """
-        cursor = self._read(name)
+        cursor = self.read(name)
         if cursor is None:
             return None
         position = cursor.position
         if position.lsn:
-            self._reader.readable(position.lsn, self._location(name), self._remedy(name))
+            self._journal.readable(position.lsn, self._location(name), self._remedy(name))
             position.require_same_source(
-                self._reader.position() or self._reader.source(), self._location(name)
+                self._journal.position() or self._journal.source(), self._location(name)
             )
         return position
+
+    def read(self, name: str) -> Cursor | None:
+        """Read the cursor of ``name`` without comparing it with the journal; ``None`` if it is not registered.
+
+        :raises JournalError: its file is damaged or cannot be read.
+        """
+        loaded = self._load(name)
+        return None if loaded is None else loaded[0]
 
     def advance(self, name: str, position: Position, *, query: str | None = None) -> Position:
         """Register ``name``, or move its cursor forward, never back. Durable on return.
 
         :param query: the id of the Spark query that calls; ``None`` for a sink.
         :returns: the cursor's position now.
-        :raises ConfigurationError: another consumer owns the cursor.
+        :raises ConfigurationError: another consumer owns the cursor, or has taken it over.
         :raises JournalError: its file is damaged.
         :raises SlotError: it belongs to another source than ``position``.
         """
-        cursor = self._read(name)
-        if cursor is not None:
-            self._require_owner(name, cursor, query)
-            cursor.position.require_same_source(position, f"cursor {name!r}")
-            if cursor.position.lsn >= position.lsn:
-                if not cursor.owned:
-                    self._write(name, cursor.position, query)
-                return cursor.position
-        self._write(name, position, query)
-        return position
+        return self._move(name, position, query, forward=True)
 
     def reset(self, name: str, position: Position) -> None:
         """Set the cursor of a sink, also back: the sink has lost what it had after ``position``. Durable on return.
 
-        :raises ConfigurationError: a query owns the cursor.
+        :raises ConfigurationError: a query owns the cursor, or another reader has taken it over.
         :raises JournalError: its file is damaged.
         """
-        cursor = self._read(name)
-        if cursor is not None:
-            self._require_owner(name, cursor, None)
-        self._write(name, position, None)
+        self._move(name, position, None, forward=False)
 
     def remove(self, name: str) -> None:
         """Forget ``name``: its cursor no longer keeps segments."""
         self._store.delete(_file(name))
 
-    def _require_owner(self, name: str, cursor: _Cursor, query: str | None) -> None:
-        if cursor.query == query or not cursor.owned:
+    def _move(self, name: str, position: Position, query: str | None, *, forward: bool) -> Position:
+        while True:
+            loaded = self._load(name)
+            version, moved = None, True
+            if loaded is not None:
+                cursor, version = loaded
+                self._require_owner(name, cursor, query)
+                if forward:
+                    cursor.position.require_same_source(position, f"cursor {name!r}")
+                    moved = cursor.position.lsn < position.lsn
+                    # A query's id is its own, whichever process runs it.
+                    if not moved and (query is not None or cursor.reader == self._own):
+                        return cursor.position
+                    position = position if moved else cursor.position
+            now = int(time.time()) if moved or loaded is None else loaded[0].moved
+            data = self._dump(name, Cursor(position, query, self._own, now))
+            # Somebody else moved, took or dropped it meanwhile: look again.
+            with contextlib.suppress(Superseded):
+                self._store.replace(_file(name), data, version)
+                self._held.add(name)
+                return position
+
+    def _require_owner(self, name: str, cursor: Cursor, query: str | None) -> None:
+        if cursor.query == query:
+            if query is None and name in self._held and cursor.reader != self._own:
+                raise ConfigurationError(
+                    f"another reader has taken over {self._location(name)}: {cursor.reader}; stop one of them, or give it "
+                    "another name"
+                )
             return
         if query is None:
             owner, choice = "a Spark query", "give the sink another name"
@@ -123,29 +159,38 @@ class Cursors:
             f"journal drop {self._store.url} {name!r})"
         )
 
-    def _read(self, name: str) -> _Cursor | None:
+    def _load(self, name: str) -> tuple[Cursor, str] | None:
         with reading(self._store):
             try:
-                data = self._store.read(_file(name))
+                data, version = self._store.load(_file(name))
             except FileNotFoundError:
                 return None
 
-        def read(fields: Mapping[str, Any]) -> _Cursor:
+        def read(fields: Mapping[str, Any]) -> Cursor:
             if fields["consumer"] != name:
                 raise ValueError("it belongs to another consumer")
-            position, kind = Position.from_json(fields["position"]), fields.get("kind")
-            if kind is None:
-                return _Cursor(position, None, owned=False)
-            if kind not in (_SINK, _QUERY):
+            if (kind := fields["kind"]) not in (_SINK, _QUERY):
                 raise ValueError("kind is neither sink nor query")
-            return _Cursor(position, text(fields, "query") if kind == _QUERY else None)
+            return Cursor(
+                Position.from_json(fields["position"]),
+                text(fields, "query") if kind == _QUERY else None,
+                Holder.from_json(fields["reader"]),
+                integer(fields, "moved"),
+            )
 
-        return unseal(data, self._location(name), read, remedy=self._remedy(name))
+        return unseal(data, self._location(name), read, remedy=self._remedy(name)), version
 
-    def _write(self, name: str, position: Position, query: str | None) -> None:
-        kind = _SINK if query is None else _QUERY
-        fields = {"consumer": name, "kind": kind, "query": query, "position": position.to_json()}
-        self._store.write(_file(name), seal(fields))
+    def _dump(self, name: str, cursor: Cursor) -> bytes:
+        return seal(
+            {
+                "consumer": name,
+                "kind": _SINK if cursor.query is None else _QUERY,
+                "query": cursor.query,
+                "reader": cursor.reader.to_json(),
+                "moved": cursor.moved,
+                "position": cursor.position.to_json(),
+            }
+        )
 
     def _location(self, name: str) -> str:
         return f"cursor {name!r} ({_file(name)} in the journal {self._store.url})"

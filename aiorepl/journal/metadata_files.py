@@ -17,7 +17,7 @@ from aiorepl.journal.metadata import (
     load_manifest,
     load_state,
 )
-from aiorepl.journal.store import Store
+from aiorepl.journal.store import Store, Superseded
 
 MANIFEST: Final = "journal.json"
 POSITION: Final = "position.json"
@@ -71,8 +71,15 @@ def read_state(store: Store) -> State | None:
 
 
 def write_state(store: Store, state: State) -> None:
-    """Write ``position.json``."""
-    store.write(POSITION, dump_state(state))
+    """Replace ``position.json``."""
+    try:
+        version: str | None = store.load(POSITION)[1]
+    except FileNotFoundError:
+        version = None
+    try:
+        store.replace(POSITION, dump_state(state), version)
+    except Superseded:
+        raise JournalError(f"another writer has taken over the journal in {store.url}") from None
 
 
 def segment_names(store: Store) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,11 @@ from aiorepl.durable import PARTIAL, NewFile, make_folder, open_or_create, reaso
 from aiorepl.errors import ConfigurationError, JournalError
 
 _LOCK: Final = "journal.lock"
+_REPLACE_LOCK: Final = "replace.lock"
+
+
+class Superseded(Exception):
+    """A file has another version than the one to be replaced: somebody else replaced it."""
 
 
 class Upload(Protocol):
@@ -57,6 +63,22 @@ class Store(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a small file atomically. It is durable on return."""
+
+    def load(self, name: str) -> tuple[bytes, str]:
+        """Read a small file that is replaced, and its version.
+
+        :raises FileNotFoundError: there is no such file.
+        """
+
+    def replace(self, name: str, data: bytes, version: str | None) -> str:
+        """Replace a small file if it still has this version (compare-and-swap). It is durable on return.
+
+        Succeeds also if the file has these contents already: an earlier call was carried out, and its answer was lost.
+
+        :param version: from ``load`` or ``replace``; ``None``: the file must not exist.
+        :returns: the new version.
+        :raises Superseded: it has another version, or exists, or does not exist.
+        """
 
     def create(self) -> Upload:
         """Start a large file."""
@@ -139,6 +161,39 @@ class LocalStore:
         finally:
             upload.discard()
 
+    def load(self, name: str) -> tuple[bytes, str]:
+        """Read a small file; its version is a digest of its contents."""
+        data = self.read(name)
+        return data, _digest(data)
+
+    def replace(self, name: str, data: bytes, version: str | None) -> str:
+        """Replace a small file. Comparing and renaming happen under a lock, which is held for no fsync."""
+        target = self.path / name
+        make_folder(target.parent)
+        upload = _LocalUpload(self, name)
+        try:
+            upload.write([data])
+            upload.sync(name)
+            with self._replacing():
+                try:
+                    current: bytes | None = self.read(name)
+                except FileNotFoundError:
+                    current = None
+                if current != data:
+                    if version != (None if current is None else _digest(current)):
+                        raise Superseded(name)
+                    upload.rename(name)
+            upload.settle(name)
+        finally:
+            upload.discard()
+        return _digest(data)
+
+    @contextlib.contextmanager
+    def _replacing(self) -> Iterator[None]:
+        with open_or_create(self.path / _REPLACE_LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def create(self) -> Upload:
         """Start a file under a temporary name."""
         return _LocalUpload(self, "segment")
@@ -194,18 +249,31 @@ class _LocalUpload:
     def publish(self, name: str) -> None:
         if self._published:
             return
-        store, target = self._store, self._store.path / name
-        store.reached("fsync", name)
+        self.sync(name)
+        self.rename(name)
+        self.settle(name)
+
+    def sync(self, name: str) -> None:
+        self._store.reached("fsync", name)
         self._file.sync()
-        store.reached("rename", name)
-        self._file.rename(target)
-        store.reached("fsync folder", name)
-        sync_folder(target.parent)
+
+    def rename(self, name: str) -> None:
+        self._store.reached("rename", name)
+        self._file.rename(self._store.path / name)
+
+    def settle(self, name: str) -> None:
+        """Make the name durable."""
+        self._store.reached("fsync folder", name)
+        sync_folder((self._store.path / name).parent)
         self._published = True
-        store.reached("published", name)
+        self._store.reached("published", name)
 
     def discard(self) -> None:
         self._file.discard()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 @contextlib.contextmanager

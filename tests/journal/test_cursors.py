@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from aiorepl.errors import ConfigurationError, JournalError, SlotError
@@ -172,27 +174,37 @@ async def test_no_owner(journal, reseal, old, new, problem) -> None:
         Cursors(folder).advance("s3", stream.position)
 
 
-@pytest.mark.parametrize("query", [None, "1"])
-async def test_cursor_of_an_earlier_version(journal, reseal, query) -> None:
-    """A cursor without an owner is read, and belongs to the first consumer that moves it, even to the same position."""
+async def test_two_readers_under_one_name(journal) -> None:
+    """The sink that registered last owns the cursor; the earlier one is refused, and told by whom."""
     folder, stream = journal
-    cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
-    cursors.advance("s3", first)
-    reseal(folder / "cursors" / "s3.json", '"kind":"sink","query":null,', "")
-    assert (cursors.get("s3"), len(prune(folder))) == (first, 1)
-    assert cursors.advance("s3", first, query=query) == first
-    with pytest.raises(ConfigurationError, match="belongs to"):
-        cursors.advance("s3", second, query="2")
-    assert cursors.advance("s3", second, query=query) == second
+    earlier, later = Cursors(folder), Cursors(folder)
+    first, second = map(stream.position.at, stream.ends[:2])
+    earlier.advance("s3", first)
+    assert second == later.advance("s3", second)
+    for call in (earlier.advance, earlier.reset):
+        with pytest.raises(ConfigurationError, match=rf"taken over cursor 's3' .*process {os.getpid()}"):
+            call("s3", second)
+    assert second == later.get("s3")
 
 
-async def test_reset_of_an_earlier_version(journal, reseal) -> None:
-    """A sink that lost data moves a cursor without an owner back, and owns it."""
+class Meanwhile(LocalStore):
+    """A store in which somebody else does something just before a cursor is replaced."""
+
+    def __init__(self, path, meanwhile) -> None:
+        super().__init__(path)
+        self.meanwhile = [meanwhile]
+
+    def reached(self, step: str, name: str) -> None:
+        if step == "fsync" and self.meanwhile:
+            self.meanwhile.pop()()
+
+
+async def test_a_cursor_that_moves_meanwhile(journal) -> None:
+    """Two processes of one query cannot move its cursor back."""
     folder, stream = journal
-    cursors, first, second = Cursors(folder), *map(stream.position.at, stream.ends[:2])
-    cursors.advance("s3", second)
-    reseal(folder / "cursors" / "s3.json", '"kind":"sink","query":null,', "")
-    cursors.reset("s3", first)
-    assert cursors.get("s3") == first
-    with pytest.raises(ConfigurationError, match="belongs to a sink"):
-        cursors.advance("s3", second, query="1")
+    first, second, third = map(stream.position.at, stream.ends[:3])
+    cursors = Cursors(folder)
+    cursors.advance("q", first, query="1")
+    store = Meanwhile(folder, lambda: cursors.advance("q", third, query="1"))
+    assert third == Cursors(folder, store=store).advance("q", second, query="1")
+    assert third == cursors.get("q")

@@ -250,6 +250,7 @@ async def test_unfinished_transaction_is_forgotten(tmp_path, tools) -> None:
         "journal.json",
         "journal.lock",
         "position.json",
+        "replace.lock",
     ]
     assert await tools.write(tmp_path, stream.position, slices) is None
     read = await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])

@@ -8,7 +8,7 @@ import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal import JournalReader
-from aiorepl.journal.store import LocalStore
+from aiorepl.journal.store import LocalStore, Superseded
 
 
 @pytest.fixture
@@ -53,3 +53,23 @@ def test_unknown_url(url: str) -> None:
 def test_urls_of_one_folder(tmp_path) -> None:
     """Different spellings of a folder are the same journal."""
     assert JournalReader(f"file://{tmp_path}/a%20b").url == JournalReader(tmp_path / "x" / ".." / "a b").url
+
+
+def test_compare_and_swap(tmp_path) -> None:
+    """A file is replaced only in the version that is named; one that has the new contents already is a success."""
+    store = LocalStore(tmp_path / "journal")
+    with pytest.raises(Superseded):
+        store.replace("a", b"1", "version")
+    first = store.replace("a", b"1", None)
+    assert first == store.replace("a", b"1", None)
+    assert (b"1", first) == store.load("a")
+    second = store.replace("a", b"2", first)
+    for version in (None, first):
+        with pytest.raises(Superseded):
+            store.replace("a", b"3", version)
+    assert second == store.replace("a", b"2", first)
+    assert (b"2", second) == store.load("a")
+    store.delete("a")
+    with pytest.raises(Superseded):
+        store.replace("a", b"3", second)
+    assert ["replace.lock"] == store.names()

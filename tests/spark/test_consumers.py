@@ -13,6 +13,7 @@ from pyspark.sql.types import IntegerType, StructType
 from aiorepl import ConfigurationError, Pipeline
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors
+from aiorepl.journal.store import LocalStore
 from aiorepl.spark.options import Options
 from aiorepl.spark.source import _StreamReader
 from aiorepl.testing import MemorySink, MemorySource
@@ -168,7 +169,7 @@ def test_a_cursor_that_cannot_be_written(journal, monkeypatch, caplog) -> None:
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(Cursors, "_write", write)
+        patch.setattr(LocalStore, "replace", write)
         run.reader.commit(end)
         assert "No space left on device: make room" in caplog.text
         with pytest.raises(JournalError, match=r"cannot write cursor 'p' .*: No space left"):
