@@ -4,7 +4,7 @@ Each file is written under a random name beside its final one, fsynced and renam
 0600 and folders 0700, whatever the umask. A file that is created here never follows a symbolic link.
 
 The journal, dead letters and the file sinks use this module; other sinks may too. Its functions block and raise OSError.
-Only ``storage_error`` decides which OSError the engine retries.
+Only ``transient`` decides which OSError the engine retries; those of object stores have their own class.
 """
 
 from __future__ import annotations
@@ -53,6 +53,20 @@ _PERMANENT: Final[Mapping[int, str]] = MappingProxyType(
 
 class FsyncError(OSError):
     """A failed fsync. The kernel may have dropped the dirty pages, so a second fsync proves nothing."""
+
+
+class ObjectStoreError(OSError):
+    """An object store refused a request, or did not answer.
+
+    :param transient: whether the same request may succeed later.
+    """
+
+    def __init__(self, message: str, *, transient: bool) -> None:
+        super().__init__(None, message)
+        self.transient = transient
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class NewFile:
@@ -184,6 +198,8 @@ def transient(error: Exception) -> bool:
     :param error: an OSError, or an error with an OSError as its cause. A failed fsync is never transient.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, ObjectStoreError):
+        return cause.transient
     return isinstance(cause, OSError) and cause.errno in _TRANSIENT and not isinstance(cause, FsyncError)
 
 

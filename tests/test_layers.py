@@ -31,6 +31,7 @@ ORDER = (
         "secret",
         "retry",
     },
+    {"objects"},
     {"wire"},
     {"pgoutput"},
     {"values"},
@@ -88,6 +89,8 @@ ONLY_IN = {
 CONTRACT = {
     *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
     "aiorepl.durable",
+    "aiorepl.objects.client",
+    "aiorepl.objects.location",
     "aiorepl.cancellation",  # clients that swallow cancellations: authors of other sinks meet them as well
 }
 

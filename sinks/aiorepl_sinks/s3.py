@@ -25,13 +25,12 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from aiorepl import ConfigurationError
+from aiorepl.objects.location import SCHEMES
 from aiorepl_sinks.objects.encodings import Encoding, JsonLinesEncoding, ParquetEncoding
 from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import LAYOUT
 from aiorepl_sinks.objects.sink import ObjectSink
 from aiorepl_sinks.objects.store import RemoteStore, Store
-
-_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 
 
 class S3Sink(ObjectSink):
@@ -104,7 +103,7 @@ def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> 
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Folder(Path(unquote(parts.path)))
-    if parts.scheme not in _SCHEMES or not parts.netloc:
+    if parts.scheme not in SCHEMES or not parts.netloc:
         raise ConfigurationError(
             "s3: url is s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
         )

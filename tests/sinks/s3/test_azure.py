@@ -3,92 +3,19 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import re
-import shutil
-import subprocess
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import httpx2
 import obstore
 import pytest
-from obstore.store import AzureStore
 
 from aiorepl import PermanentError
 from aiorepl.testing.conformance import SinkConformance, native_events
-from aiorepl_sinks.s3 import S3Sink
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "azure.py"
 KEY = base64.b64encode(b"test-secret").decode()
 SECRET = base64.b64encode(b"s3cr3t").decode()
 
 pytestmark = pytest.mark.xdist_group("azure")
-
-
-class Container:
-    """A container of one test's own."""
-
-    def __init__(self, endpoint: str, name: str) -> None:
-        self.endpoint = endpoint
-        self.url = f"az://{name}/some/prefix"
-        self.config = {"account_name": "tests", "account_key": KEY}
-        create(endpoint, name)
-        self.store = AzureStore.from_url(
-            self.url, endpoint=endpoint, client_options={"allow_http": True}, **self.config
-        )
-
-    def sink(self, **options) -> S3Sink:
-        """A sink that writes there."""
-        config = {**self.config, **options.pop("config", {})}
-        return S3Sink(**{"url": self.url, "endpoint": self.endpoint, "config": config, **options})
-
-    def names(self) -> list[str]:
-        return sorted(entry["path"] for page in obstore.list(self.store) for entry in page)
-
-    def read(self, name: str) -> bytes:
-        return bytes(obstore.get(self.store, name).bytes())
-
-
-def create(endpoint: str, container: str) -> None:
-    """Create a container, by a request signed with the account's key."""
-    headers = {
-        "x-ms-date": datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT"),
-        "x-ms-version": "2023-11-03",
-    }
-    lines = [f"{name}:{value}" for name, value in headers.items()]
-    resource = f"/tests{urlsplit(endpoint).path}/{container}\nrestype:container"
-    signed = "PUT" + "\n" * 12 + "\n".join(lines) + "\n" + resource
-    digest = hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)
-    headers["Authorization"] = f"SharedKey tests:{base64.b64encode(digest).decode()}"
-    answer = httpx2.put(
-        f"{endpoint}/{container}", params={"restype": "container"}, headers={**headers, "content-length": "0"}
-    )
-    assert answer.status_code == 201, answer.text
-
-
-@pytest.fixture(scope="session")
-def azurite():
-    """The endpoint of a server, its account included."""
-    if shutil.which("node") is None or not Path(sys.prefix, "servers", "azure").is_dir():
-        pytest.skip("no Azure Blob Storage here: run make servers, which needs npm and Node.js")
-    server = subprocess.Popen(
-        [sys.executable, SCRIPT, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    endpoint = server.stdout.readline().strip()
-    assert endpoint, "the server did not start"
-    yield endpoint
-    server.communicate()
-
-
-@pytest.fixture
-def container(azurite, request):
-    """A container of this test's own."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
-    return Container(azurite, f"{name}-{id(request):x}")
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from aiorepl import Batch, ConfigurationError, PermanentError, Rejection, SinkContext, TransientError
-from aiorepl_sinks.objects.store import translate
+from aiorepl.objects.errors import translate
 from aiorepl_sinks.s3 import S3Sink
 
 if sys.version_info >= (3, 14):
@@ -199,8 +199,8 @@ def test_nobody_there(source):
 def test_no_credentials(store, says):
     """The error names the missing credentials if the machine has no role either."""
     asked = f"Generic {store} error: Error performing GET http://169.254.169.254/token - status code: 403"
-    told = translate("s3://bucket/x: listing", OSError(asked))
-    assert isinstance(told, TransientError)
+    told = translate(OSError(asked))
+    assert told.transient
     assert says in str(told)
 
 
@@ -329,7 +329,7 @@ def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
     sink.flush()
     sink.close()
 
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.objects"]
     assert "unfinished multipart uploads may remain in the bucket (HTTPError)" in said
     assert "Signature" not in said
     assert 20 == len(read.lines(bucket, read.listed(bucket)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final
@@ -42,10 +42,9 @@ class Uploads:
         self._prefix = f"{parts.path.strip('/')}/".lstrip("/")
         self._config = config
 
-    def abort(self, names: Collection[str]) -> int:
-        """Abort the uploads of objects with these names; return their number."""
-        keys = {f"{self._prefix}{name}" for name in names}
-        found = [(key, upload) for key, upload in self._list() if key in keys]
+    def abort(self, wanted: Callable[[str], bool]) -> int:
+        """Abort the uploads of objects whose names are ``wanted``; return their number."""
+        found = [each for each in self._list() if wanted(each[0].removeprefix(self._prefix))]
         for key, upload in found:
             try:
                 self._request("DELETE", key, {"uploadId": upload})
