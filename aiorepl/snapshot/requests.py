@@ -192,6 +192,8 @@ class Snapshots:
     async def add(self, table: str, where: str | None = None, request: _Request | None = None) -> None:
         """Queue a table. It is in the ledger on return. See ``request``."""
         names = [parse_name(table)]
+        if where is not None and not _is_text(where):
+            raise ConfigurationError("where contains NUL, or an unpaired surrogate")
         await self._begun.wait()
         added = await self._add(names, where)
         if request is not None:
@@ -271,7 +273,13 @@ class Snapshots:
         while signals:
             # A pause lasts as long as the process, so it is carried out again after a restart.
             if signals[0].lsn > self._ledger.signal_lsn or signals[0].action in ("pause", "resume"):
-                await self._carry_out(signals[0])
+                try:
+                    await self._carry_out(signals[0])
+                except AioreplError:
+                    raise
+                except Exception:  # noqa: BLE001 - see below
+                    # The signal would come again with every start, and anyone may have written it.
+                    _log.exception("the signal at %s is ignored", signals[0].lsn)
             del signals[0]
 
     async def _carry_out(self, signal: Signal) -> None:
@@ -513,10 +521,15 @@ def parse_name(table: str) -> tuple[str, str]:
     :raises ConfigurationError: it is no name.
     """
     match = _NAME.fullmatch(table)
-    if match is None:
+    if match is None or not _is_text(table):
         raise ConfigurationError(f"{table!r} is not the name of a table: write schema.table")
     schema, name = (_unquoted(match[part] or "public") for part in ("schema", "table"))
     return schema, name
+
+
+def _is_text(text: str) -> bool:
+    """Whether a server could take the text: without NUL and unpaired surrogates, which the ledger cannot store either."""
+    return not any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _unquoted(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.transactions.control_messages import fields_of
 
 _ACTIONS: Final = ("snapshot", "pause", "resume", "cancel")
 _TOKEN: Final = re.compile(
@@ -81,10 +82,10 @@ class Signal:
         :raises ConfigurationError: the content is no signal; says why, without quoting it.
         """
         try:
-            fields = json.loads(content)
+            fields = fields_of(content)
         except ValueError:
-            raise ConfigurationError("is not JSON") from None
-        if not isinstance(fields, dict) or not isinstance(fields.get("slot"), str):
+            raise ConfigurationError("is not a JSON object") from None
+        if not isinstance(fields.get("slot"), str):
             raise ConfigurationError("names no slot")
         if fields["slot"] != slot:
             return None

@@ -15,7 +15,7 @@ import asyncpg
 
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
-from aiorepl.transactions.control_messages import WATERMARK
+from aiorepl.transactions.control_messages import WATERMARK, fields_of
 from aiorepl.wire.server_errors import missing_slot
 
 # Only a commit with an xid flushes WAL, and the server sends only WAL that is flushed.
@@ -45,10 +45,10 @@ class Watermark:
     def parse(cls, content: bytes) -> Watermark | None:
         """Parse the content of a message; ``None`` if it is no watermark, because anyone can write such messages."""
         try:
-            fields = json.loads(content)
-            slot, token = fields["slot"], fields["token"]
-        except (ValueError, KeyError, TypeError):
+            fields = fields_of(content)
+        except ValueError:
             return None
+        slot, token = fields.get("slot"), fields.get("token")
         return cls(slot, token) if isinstance(slot, str) and isinstance(token, str) else None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from aiorepl.pgoutput import messages as m
 
@@ -17,3 +19,17 @@ _PREFIXES: Final = frozenset((WATERMARK, SIGNAL))
 def is_control(message: m.Message) -> bool:
     """Whether the message is a watermark or a signal. Both are not transactional, so that they arrive at once."""
     return not message.transactional and message.prefix in _PREFIXES
+
+
+def fields_of(content: bytes) -> dict[str, Any]:
+    """Parse the content of a watermark or signal, which any role of the database may have written.
+
+    The module json would accept unpaired surrogates, which can be neither stored nor sent to a server, and fails with a
+    RecursionError on deeply nested content. orjson refuses both.
+
+    :raises ValueError: the content is no JSON object.
+    """
+    fields = orjson.loads(content)
+    if not isinstance(fields, dict):
+        raise ValueError("the content is no JSON object")  # noqa: TRY004 - as for other content
+    return fields

@@ -56,9 +56,16 @@ def test_a_chunk_takes_the_place_of_its_watermark(merge):
 
 @pytest.mark.parametrize(
     "text",
-    [Watermark("s").content, Watermark("another").content, "nonsense", "[]", '{"slot": 1, "token": "x"}'],
+    [
+        Watermark("s").content,
+        Watermark("another").content,
+        "nonsense",
+        "[]",
+        '{"slot": 1, "token": "x"}',
+        "[" * 100_000,
+    ],
     # Tokens are random, and all workers must know a test by the same name.
-    ids=["own", "another slot's", "no JSON", "no object", "no names"],
+    ids=["own", "another slot's", "no JSON", "no object", "no names", "deep"],
 )
 def test_unknown_watermarks(merge, text):
     """Watermarks of other pipelines, of earlier processes, and forged ones become positions without content."""

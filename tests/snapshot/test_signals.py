@@ -50,8 +50,17 @@ def test_content_that_is_no_signal(fields):
     """Malformed signals are errors."""
     with pytest.raises(ConfigurationError):
         Signal.parse(json.dumps(fields).encode(), "s", LSN(1))
-    with pytest.raises(ConfigurationError, match="is not JSON"):
-        Signal.parse(b"\xff", "s", LSN(1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'{"slot": "s", "snapshot": ["\\ud800"]}'],
+    ids=["other bytes", "deep list", "deep object", "surrogate"],
+)
+def test_content_that_is_no_json(text):
+    """Whatever bytes anyone writes, the only result is that error."""
+    with pytest.raises(ConfigurationError, match="is not a JSON object"):
+        Signal.parse(text, "s", LSN(1))
 
 
 @pytest.mark.parametrize(
@@ -116,5 +125,6 @@ def test_other_conditions(where):
 def test_names(name, parts):
     """A name is split at its dot; names that contain one are quoted."""
     assert parts == parse_name(name)
-    with pytest.raises(ConfigurationError, match="is not the name of a table"):
-        parse_name(f"a.b.{name}")
+    for wrong in (f"a.b.{name}", f"{name}\0", f"{name}\ud800"):
+        with pytest.raises(ConfigurationError, match="is not the name of a table"):
+            parse_name(wrong)
