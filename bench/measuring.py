@@ -233,6 +233,24 @@ class _Watch(threading.Thread):
         self._loop.close()
 
 
+def tree_cpu(root: int) -> float:
+    """Return the CPU seconds so far of a process and its descendants, also of those that have ended and were waited for."""
+    used: dict[int, float] = {}
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            used[pid] = sum(map(int, fields[11:15])) / _TICK
+            children.setdefault(int(fields[1]), []).append(pid)
+    found, waiting = 0.0, [root]
+    while waiting:
+        pid = waiting.pop()
+        found += used.get(pid, 0)
+        waiting += children.get(pid, [])
+    return found
+
+
 def _cpu(pid: int) -> float:
     """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -3,9 +3,12 @@
     python bench/snapshot.py [tpch mixed] [--scale 1] [--rows 10000000] [--connections 2] [--rounds 3] [--skip parquet]
 
 ``tpch`` is TPC-H by tpchgen-cli (scale 1 is 8.66 million rows in 8 tables), ``mixed`` one table of eight types. Contestants in
-turns: psql, which copies to /dev/null in binary; ours to a sink that only counts, to a journal, and to Parquet.
+turns: psql, which copies to /dev/null in binary; ours to a sink that only counts, to a journal, and to Parquet; and
+Spark's ``local[2]``, which mirrors the tables into Delta tables.
 
-Of each: rows per second of wall time, as a ratio to psql in the same round; rows per CPU second of the process; peak memory.
+Of each: rows per second of wall time, as a ratio to psql in the same round; rows per CPU second of the process; CPU seconds of the
+server; peak memory. Spark's is measured in a session that runs, as psql's server does: without the start of Java, whose CPU
+is not of the snapshot; its peak memory is not measured.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ from typing import Any, Final
 
 import tpch
 from consume import run_async
-from measuring import ENVIRONMENT, SETTINGS, Bench, machine
+from measuring import ENVIRONMENT, SETTINGS, Bench, machine, tree_cpu
 from workloads import MIXED, MIXED_ROW
 
 import aiorepl
 from aiorepl.testing import EmbeddedServer
 
-OURS: Final = ("null", "journal", "parquet")
-# The goals, of a round's ratio to psql, of rows per CPU second, and of the peak memory in bytes.
-RATIO, PER_CPU_SECOND, MEMORY = 0.9, 350_000, 300 << 20
+OURS: Final = ("null", "journal", "parquet", "delta")
+# The goals, of a round's ratio to psql, of rows per CPU second, of the peak memory in bytes, and of Spark's time over psql's.
+RATIO, PER_CPU_SECOND, MEMORY, SPARK_TIME = 0.9, 350_000, 300 << 20, 1.5
 
 
 class Null(aiorepl.Sink):
@@ -82,14 +85,19 @@ def measure(server: EmbeddedServer, workload: str, arguments: argparse.Namespace
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
     for number in range(arguments.rounds):
         for name in contestants:
+            before = server_cpu(server)
             if name == "psql":
                 run = psql(bench, arguments.connections)
+            elif name == "delta":
+                run = spark(bench)
             else:
                 run = ours(bench, name, arguments.connections)
+            run["server"] = server_cpu(server) - before
             runs[name].append(run)
             print(
-                f"{workload} {number + 1}: {name:8} {rows / run['wall'] / 1e6:6.2f} M rows/s, {run['cpu']:6.1f} s of CPU, "
-                f"{rows / run['cpu']:12,.0f} rows per CPU second, {run['memory'] / 2**20:5.0f} MiB",
+                f"{workload} {number + 1}: {name:8} {rows / run['wall'] / 1e6:6.2f} M rows/s, {run['wall']:5.1f} s, "
+                f"{run['cpu']:6.1f} s of CPU, {rows / run['cpu']:12,.0f} rows per CPU second, {run['memory'] / 2**20:5.0f} MiB, "
+                f"server {run['server']:5.1f} s of CPU",
                 flush=True,
             )
     return {name: summary(name, rows, runs) for name in contestants}
@@ -107,6 +115,10 @@ def summary(name: str, rows: int, runs: dict[str, list[dict[str, float]]]) -> di
         pairs = zip(runs["psql"], runs[name], strict=True)
         ratio = found["ratio"] = statistics.median(theirs["wall"] / our["wall"] for theirs, our in pairs)
         goals.append(f"{ratio:.2f} of psql's rate (goal {RATIO}): {verdict(ratio >= RATIO)}")
+    if name == "delta" and "psql" in runs:
+        pairs = zip(runs["psql"], runs[name], strict=True)
+        times = found["times"] = statistics.median(our["wall"] / theirs["wall"] for theirs, our in pairs)
+        goals.append(f"{times:.2f} of psql's time (goal {SPARK_TIME}): {verdict(times <= SPARK_TIME)}")
     if name in ("journal", "parquet"):
         rate, memory = found["rows_per_cpu_second"], found["memory"]
         goals.append(
@@ -148,6 +160,30 @@ def ours(bench: Bench, sink: str, connections: int) -> dict[str, float]:
     finally:
         shutil.rmtree(folder)
         bench.psql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def spark(bench: Bench) -> dict[str, float]:
+    """Mirror the tables by Spark."""
+    folder = tempfile.mkdtemp(prefix="aiorepl-bench-")
+    try:
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("snapshot_spark.py")),
+            bench.dsn,
+            "bench",
+            folder,
+        ]
+        done = subprocess.run(command, stdout=subprocess.PIPE, env=ENVIRONMENT, check=True)
+        found: dict[str, float] = json.loads(done.stdout)
+        return found | {"memory": 0}
+    finally:
+        shutil.rmtree(folder)
+        bench.psql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def server_cpu(server: EmbeddedServer) -> float:
+    """Return the CPU seconds of the server so far."""
+    return tree_cpu(int(Path(server.folder, "data", "postmaster.pid").read_text().split()[0]))
 
 
 def process(commands: list[list[str]], environment: dict[str, str]) -> dict[str, float]:

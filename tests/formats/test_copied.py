@@ -121,3 +121,26 @@ def test_a_value_that_the_type_cannot_represent(oid, raw, modifier):
 
     assert copied(oid, [good, None, good], modifier=modifier) is not None
     assert copied(oid, [good, raw], modifier=modifier) is None
+
+
+@pytest.mark.parametrize(
+    ("oid", "raw"),
+    [
+        (25, lambda row: "ä".encode() * (row % 300)),
+        (17, lambda row: b"\xff" * (10_000 * (row == 599))),
+        (3802, lambda row: b"\1" + b"7" * (row % 9 + 1)),
+        (23, lambda row: struct.pack(">i", -row)),
+        (16, lambda row: bytes([row % 3 == 0])),
+    ],
+    ids=["text", "bytea", "jsonb", "int4", "bool"],
+)
+def test_many_rows(oid, raw):
+    """Rows of several blocks are all there, each NULL is where it was, and the last value is checked."""
+    values = [None if row % 7 == 0 else raw(row) for row in range(600)]
+    each = [None if value is None else copied(oid, [value])[0] for value in values[590:]]
+
+    assert each == copied(oid, values)[590:]
+    assert [row % 7 == 0 for row in range(600)] == [value is None for value in copied(oid, values)]
+    if oid == 25:
+        # The halves of a character in two values.
+        assert copied(oid, [*values[:-2], b"\xc3", b"\xa4"]) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -69,11 +68,10 @@ class CopiedColumns:
 def metadata_arrays(rows: TableRows, header: Header) -> list[Any]:
     """Return the metadata columns of ``META``."""
     count, first = len(rows), rows.first_ordinal
-    ordinals = pa.py_buffer(array("q", range(first, first + count)))
     return [
         pa.repeat(pa.scalar(rows[0].kind, pa.string()), count),
         pa.repeat(pa.scalar(header.commit_lsn, pa.int64()), count),
-        pa.Array.from_buffers(pa.int64(), count, [None, ordinals]),
+        pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(b.consecutive(first, count))]),
         pa.repeat(pa.scalar(header.xid, pa.int64()), count),
         pa.repeat(pa.scalar(header.time, pa.int64()), count).cast(META.field("_commit_ts").type),
         pa.ListArray.from_arrays(
