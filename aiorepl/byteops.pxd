@@ -41,12 +41,6 @@ cdef inline int int32(const unsigned char* data, Py_ssize_t at) noexcept nogil:
     return <int>uint32(data, at)
 
 
-cdef inline long long native64(const unsigned char* data, Py_ssize_t at) noexcept nogil:
-    cdef long long number
-    memcpy(&number, data + at, 8)
-    return number
-
-
 cdef inline double float32(const unsigned char* data, Py_ssize_t at) noexcept nogil:
     cdef unsigned int bits = <unsigned int>uint32(data, at)
     cdef float value
@@ -441,15 +435,6 @@ cdef inline bint is_one_line(const unsigned char* data, Py_ssize_t start, Py_ssi
         odd |= (data[at] == c'\n') | (data[at] == c'\r')
         high |= data[at]
     return not odd and (high < 0x80 or is_utf8(data, start, end))
-
-
-# As above.
-cdef inline bint is_ascii(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
-    cdef unsigned char high = 0
-    cdef Py_ssize_t at
-    for at in range(start, end):
-        high |= data[at]
-    return high < 0x80
 
 
 # Neither longer than it needs to be, nor a surrogate, nor beyond U+10FFFF: what str.decode takes.

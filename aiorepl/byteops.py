@@ -68,12 +68,6 @@ def int32(data: Buffer, at: int) -> int:
     return number
 
 
-def native64(data: Buffer, at: int) -> int:
-    """Return the integer at ``at``, in the byte order of this machine."""
-    number: int = _INT64.unpack_from(data, at)[0]
-    return number
-
-
 def float32(data: Buffer, at: int) -> float:
     """Return the big-endian float4 at ``at``."""
     number: float = float32_layout(data, at)[0]
@@ -335,11 +329,6 @@ def is_one_line(data: bytes, start: int, end: int) -> bool:
         and data.find(b"\n", start, end) < 0
         and data.find(b"\r", start, end) < 0
     )
-
-
-def is_ascii(data: bytes | bytearray, start: int, end: int) -> bool:
-    """Return whether ``data[start:end]`` is ASCII."""
-    return data[start:end].isascii()
 
 
 def is_utf8(data: bytes, start: int, end: int) -> bool:

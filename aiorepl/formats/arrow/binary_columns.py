@@ -1,7 +1,5 @@
 """The buffers of Arrow arrays, filled from PostgreSQL's binary form without an object for each value. Pure.
 
-Rows are read in blocks: first the places of all values are found, then each column is filled by a loop of its own.
-
 A column gives up if a value has no place in its array (infinity, NaN, 24:00:00, bytes that are not UTF-8) or is not a value of
 its type. The caller then converts the whole column by its text, which knows what to do about such values.
 
@@ -48,8 +46,6 @@ _POWERS = [
     100_000_000_000_000_000,
     1_000_000_000_000_000_000,
 ]
-# The rows of a block: their bytes and places shall stay in the CPU's cache.
-_BLOCK = 256
 
 
 class Column:
@@ -70,19 +66,14 @@ class Column:
     def start(self, rows: int) -> None:
         """Make room for the values."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
-        """Set ``count`` rows from ``row`` on.
-
-        :param places: where the values begin in ``data``, as eight bytes each; -1 for null. The four bytes before a value are
-            its length.
-        :param first: the number of the place of ``row``.
-        """
-
     def null(self, row: int) -> None:
         """Set a row to null."""
         target: Any = self.valid  # a pointer in the compiled form, as in the other methods
         target[row >> 3] &= 255 ^ (1 << (row & 7))
         self.nulls += 1
+
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
+        """Set a row to the value ``data[start:end]``."""
 
 
 class _Fixed(Column):
@@ -103,16 +94,12 @@ class Int16(_Fixed):
     def width(self) -> int:
         return 2
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 2:
-                self.failed = True
-            else:
-                byteops.set_int16(target, 2 * (row + index), byteops.int16(data, at))
+        if end - start == 2:
+            byteops.set_int16(target, 2 * row, byteops.int16(data, start))
+        else:
+            self.failed = True
 
 
 class Int32(_Fixed):
@@ -121,46 +108,34 @@ class Int32(_Fixed):
     def width(self) -> int:
         return 4
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 4:
-                self.failed = True
-            else:
-                byteops.set_int32(target, 4 * (row + index), byteops.int32(data, at))
+        if end - start == 4:
+            byteops.set_int32(target, 4 * row, byteops.int32(data, start))
+        else:
+            self.failed = True
 
 
 class Int64(_Fixed):
     """int8, and float8, whose bits are copied."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 8:
-                self.failed = True
-            else:
-                byteops.set_int64(target, 8 * (row + index), byteops.int64(data, at))
+        if end - start == 8:
+            byteops.set_int64(target, 8 * row, byteops.int64(data, start))
+        else:
+            self.failed = True
 
 
 class Oid(_Fixed):
     """oid, as int64."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 4:
-                self.failed = True
-            else:
-                byteops.set_int64(target, 8 * (row + index), byteops.uint32(data, at))
+        if end - start == 4:
+            byteops.set_int64(target, 8 * row, byteops.uint32(data, start))
+        else:
+            self.failed = True
 
 
 class Boolean(Column):
@@ -170,16 +145,12 @@ class Boolean(Column):
         self.failed = False
         self.values = bytearray((rows + 7) // 8)
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(row, row + count):
-            at = byteops.native64(places, 8 * (first + index - row))
-            if at < 0:
-                self.null(index)
-            elif byteops.uint32(data, at - 4) != 1 or data[at] > 1:
-                self.failed = True
-            elif data[at]:
-                target[index >> 3] |= 1 << (index & 7)
+        if end - start != 1 or data[start] > 1:
+            self.failed = True
+        elif data[start]:
+            target[row >> 3] |= 1 << (row & 7)
 
 
 class Date(_Fixed):
@@ -188,58 +159,46 @@ class Date(_Fixed):
     def width(self) -> int:
         return 4
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 4:
-                self.failed = True
-            else:
-                days = byteops.int32(data, at)
-                if days == _INT32_LEAST or days > _INT32_MOST - _DAYS_TO_2000:
-                    self.failed = True
-                else:
-                    byteops.set_int32(target, 4 * (row + index), days + _DAYS_TO_2000)
+        if end - start != 4:
+            self.failed = True
+            return
+        days = byteops.int32(data, start)
+        if days == _INT32_LEAST or days > _INT32_MOST - _DAYS_TO_2000:
+            self.failed = True
+        else:
+            byteops.set_int32(target, 4 * row, days + _DAYS_TO_2000)
 
 
 class Timestamp(_Fixed):
     """timestamp and timestamptz, as microseconds since 1970."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 8:
-                self.failed = True
-            else:
-                time = byteops.int64(data, at)
-                if time == _INT64_LEAST or time > _INT64_MOST - _MICROSECONDS_TO_2000:
-                    self.failed = True
-                else:
-                    byteops.set_int64(target, 8 * (row + index), time + _MICROSECONDS_TO_2000)
+        if end - start != 8:
+            self.failed = True
+            return
+        time = byteops.int64(data, start)
+        if time == _INT64_LEAST or time > _INT64_MOST - _MICROSECONDS_TO_2000:
+            self.failed = True
+        else:
+            byteops.set_int64(target, 8 * row, time + _MICROSECONDS_TO_2000)
 
 
 class Time(_Fixed):
     """time, as microseconds of the day."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            elif byteops.uint32(data, at - 4) != 8:
-                self.failed = True
-            else:
-                time = byteops.int64(data, at)
-                if 0 <= time < _MICROSECONDS_OF_DAY:
-                    byteops.set_int64(target, 8 * (row + index), time)
-                else:
-                    self.failed = True
+        if end - start != 8:
+            self.failed = True
+            return
+        time = byteops.int64(data, start)
+        if 0 <= time < _MICROSECONDS_OF_DAY:
+            byteops.set_int64(target, 8 * row, time)
+        else:
+            self.failed = True
 
 
 class Decimal128(_Fixed):
@@ -257,118 +216,83 @@ class Decimal128(_Fixed):
     def width(self) -> int:
         return 16
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
-        scale = self.scale
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-                continue
-            length = byteops.uint32(data, at - 4)
-            groups = byteops.uint16(data, at) if length >= 8 else -1
-            if length != 8 + 2 * groups or groups > _MOST_GROUPS:
+        groups = byteops.uint16(data, start) if end - start >= 8 else -1
+        if end - start != 8 + 2 * groups or groups > _MOST_GROUPS:
+            self.failed = True
+            return
+        weight, sign = byteops.int16(data, start + 2), byteops.uint16(data, start + 4)
+        # The power of ten that the last group counts in units of the array.
+        power = 4 * (weight + 1 - groups) + self.scale
+        if (sign != _POSITIVE and sign != _NEGATIVE) or power < -3 or 4 * groups + power > _MOST_DIGITS:
+            if groups or (sign != _POSITIVE and sign != _NEGATIVE):
                 self.failed = True
                 return
-            weight, sign = byteops.int16(data, at + 2), byteops.uint16(data, at + 4)
-            # The power of ten that the last group counts in units of the array.
-            power = 4 * (weight + 1 - groups) + scale
-            if (sign != _POSITIVE and sign != _NEGATIVE) or power < -3 or 4 * groups + power > _MOST_DIGITS:
-                if groups or (sign != _POSITIVE and sign != _NEGATIVE):
-                    self.failed = True
-                    return
-                power = 0
-            number = 0
-            for group in range(groups):
-                number = number * 10_000 + byteops.uint16(data, at + 8 + 2 * group)
-            if power >= 0:
-                number *= _POWERS[power]
-            else:
-                rest = number
-                number //= _POWERS[-power]
-                if number * _POWERS[-power] != rest:
-                    self.failed = True
-                    return
-            negative = sign == _NEGATIVE and number > 0
-            byteops.set_int64(target, 16 * (row + index), -number if negative else number)
-            byteops.set_int64(target, 16 * (row + index) + 8, -1 if negative else 0)
+            power = 0
+        number = 0
+        at = start + 8
+        for _ in range(groups):
+            number = number * 10_000 + byteops.uint16(data, at)
+            at += 2
+        if power >= 0:
+            number *= _POWERS[power]
+        else:
+            rest = number
+            number //= _POWERS[-power]
+            if number * _POWERS[-power] != rest:
+                self.failed = True
+                return
+        negative = sign == _NEGATIVE and number > 0
+        byteops.set_int64(target, 16 * row, -number if negative else number)
+        byteops.set_int64(target, 16 * row + 8, -1 if negative else 0)
 
 
 class _Variable(Column):
-    """Values of any length.
-
-    :ivar used: the bytes of ``values`` that are filled.
-    """
+    """Values of any length."""
 
     def start(self, rows: int) -> None:
         self.failed = False
-        self.used = 0
-        self.rows = rows
         self.offsets = bytearray(4 * (rows + 1))
 
-    def copy(self, row: int, count: int, data: Any, places: Any, first: int, skip: int) -> None:
-        """Append the values without their first ``skip`` bytes, which all of them have."""
-        size = 0
-        for index in range(first, first + count):
-            at = byteops.native64(places, 8 * index)
-            if at >= 0:
-                size += byteops.uint32(data, at - 4) - skip
-        end = self.used
-        self.used += size
-        if self.used > len(self.values):
-            # As much as all rows need if they are like those so far, within limits: one may be very large.
-            wanted = min(self.used // (row + count) * self.rows * 9 // 8, 4 * self.used)
-            byteops.extend(self.values, max(wanted, self.used) - len(self.values))
-        target: Any = self.values
-        ends: Any = self.offsets
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            else:
-                size = byteops.uint32(data, at - 4)
-                byteops.copy_into(target, end, data, at + skip, at + size)
-                end += size - skip
-            byteops.set_int32(ends, 4 * (row + index + 1), end)
+    def null(self, row: int) -> None:
+        Column.null(self, row)
+        self.end(row)
+
+    def end(self, row: int) -> None:
+        """Record where the value of a row ends."""
+        target: Any = self.offsets
+        byteops.set_int32(target, 4 * (row + 1), len(self.values))
 
 
 class Bytes(_Variable):
     """bytea."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
-        self.copy(row, count, data, places, first, 0)
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
+        byteops.put_range(self.values, data, start, end)
+        self.end(row)
 
 
 class Text(_Variable):
     """Types whose binary form is their text, and columns that were selected as text."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
-        self.copy_text(row, count, data, places, first, 0)
-
-    def copy_text(self, row: int, count: int, data: Any, places: Any, first: int, skip: int) -> None:
-        """``copy`` values that shall be UTF-8."""
-        begin = self.used
-        self.copy(row, count, data, places, first, skip)
-        target: Any = self.values
-        if byteops.is_ascii(target, begin, self.used):
-            return
-        # Each by itself, because two invalid ones can make a valid one together.
-        for index in range(first, first + count):
-            at = byteops.native64(places, 8 * index)
-            if at >= 0 and not byteops.is_utf8(data, at + skip, at + byteops.uint32(data, at - 4)):
-                self.failed = True
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
+        if byteops.is_utf8(data, start, end):
+            byteops.put_range(self.values, data, start, end)
+        else:
+            self.failed = True
+        self.end(row)
 
 
-class Jsonb(Text):
+class Jsonb(_Variable):
     """jsonb: its text after a version."""
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
-        for index in range(first, first + count):
-            at = byteops.native64(places, 8 * index)
-            if at >= 0 and (not byteops.uint32(data, at - 4) or data[at] != _JSONB_VERSION):
-                self.failed = True
-                return
-        self.copy_text(row, count, data, places, first, 1)
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
+        if start < end and data[start] == _JSONB_VERSION and byteops.is_utf8(data, start + 1, end):
+            byteops.put_range(self.values, data, start + 1, end)
+        else:
+            self.failed = True
+        self.end(row)
 
 
 class Printed(_Variable):
@@ -381,19 +305,12 @@ class Printed(_Variable):
         self.form = form
         super().__init__(rows)
 
-    def put(self, row: int, count: int, data: Any, places: Any, first: int) -> None:
-        ends: Any = self.offsets
-        for index in range(count):
-            at = byteops.native64(places, 8 * (first + index))
-            if at < 0:
-                self.null(row + index)
-            else:
-                try:
-                    self.form.put(self.values, byteops.cut(data, at, at + byteops.uint32(data, at - 4)))
-                except Exception:  # noqa: BLE001 - the conversion by text raises it again
-                    self.failed = True
-                    return
-            byteops.set_int32(ends, 4 * (row + index + 1), len(self.values))
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
+        try:
+            self.form.put(self.values, byteops.cut(data, start, end))
+        except Exception:  # noqa: BLE001 - the conversion by text raises it again
+            self.failed = True
+        self.end(row)
 
 
 def fill(columns: list[Column], data: bytes, position: int, rows: int) -> None:
@@ -403,32 +320,17 @@ def fill(columns: list[Column], data: bytes, position: int, rows: int) -> None:
     """
     octets: Any = data  # a pointer in the compiled form
     column: Column
-    places = bytearray(8 * _BLOCK * len(columns))
-    found: Any = places  # a pointer, too
-    row = 0
-    while row < rows:
-        count = min(_BLOCK, rows - row)
-        position = find_places(found, octets, position, count, len(columns))
-        for index in range(len(columns)):
-            column = columns[index]
-            if not column.failed:
-                column.put(row, count, octets, found, _BLOCK * index)
-        row += count
-
-
-def find_places(places: Any, octets: Any, position: int, rows: int, columns: int) -> int:
-    """Record where the values of some rows begin, as ``Column.put`` takes it; return where the next row begins."""
     for row in range(rows):
         position += 2
-        for index in range(columns):
+        for index in range(len(columns)):
             length = byteops.uint32(octets, position)
             position += 4
+            column = columns[index]
             if length == _NULL:
-                byteops.set_int64(places, 8 * (_BLOCK * index + row), -1)
+                column.null(row)
             else:
-                byteops.set_int64(places, 8 * (_BLOCK * index + row), position)
+                column.put(row, octets, position, position + length)
                 position += length
-    return position
 
 
 def consecutive(first: int, count: int) -> bytearray:
