@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from aiorepl.formats.routing import Routing
     from aiorepl.lsn import LSN
+    from aiorepl.objects.location import ObjectStore
     from aiorepl.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
     from aiorepl.pgoutput.relations import Relation
     from aiorepl.pgoutput.tuples import UNCHANGED
@@ -87,6 +88,7 @@ _NAMES = {
     ),
     "aiorepl.formats.routing": ("Routing",),
     "aiorepl.lsn": ("LSN",),
+    "aiorepl.objects.location": ("ObjectStore",),
     "aiorepl.pgoutput.messages": ("CommitPrepared", "Prepare", "RollbackPrepared", "StreamPrepare"),
     "aiorepl.pgoutput.relations": ("Relation",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),
@@ -116,6 +118,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "ReplicationTransaction",
     "Pipeline",
     "SnapshotOptions",
+    "ObjectStore",
     "PipelineStatistics",
     "Source",
     "BatchPolicy",

@@ -16,6 +16,7 @@ from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
+    from aiorepl.journal.store import Store
     from aiorepl.source.diagnose.check import Check
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
@@ -86,7 +87,7 @@ def _diagnose_file(file: Path) -> list[Finding]:
 
 async def _diagnose(
     source: Source,
-    journal: str | None,
+    journal: Store | None,
     *,
     snapshot: bool = False,
     selections: Mapping[str, Selection] | None = None,

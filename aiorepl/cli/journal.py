@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
+if TYPE_CHECKING:
+    from aiorepl.journal.store import Store
+
 
 @click.group(short_help="Inspect, check or prune a journal, or drop one of its cursors.")
 def journal() -> None:
-    """Inspect, check or prune a journal, or drop one of its cursors."""
+    """Inspect, check or prune a journal, or drop one of its cursors.
+
+    JOURNAL is a folder, the URL of an object store with its credentials in the environment, or the pipeline's file (*.toml).
+    """
+
+
+def _open(journal: str) -> Store:
+    from aiorepl.cli.pipeline_file import open_journal
+    from aiorepl.journal.store import open_store
+
+    path = Path(journal)
+    return open_journal(path) if path.suffix == ".toml" and path.is_file() else open_store(journal)
 
 
 @journal.command()
-@click.argument("url")
-def inspect(url: str) -> int:
+@click.argument("journal")
+def inspect(journal: str) -> int:
     """Print the source of a journal, its segments, and the position of each consumer."""
     from aiorepl.journal.cursors import Cursors
     from aiorepl.journal.reader import JournalReader
 
-    reader = JournalReader(url)
+    store = _open(journal)
+    reader = JournalReader(store)
     chain = reader.chain()
     source = chain.manifest.source
     click.echo(f"journal  {reader.url}")
@@ -40,7 +58,7 @@ def inspect(url: str) -> int:
     for kept in chain.state.prepared:
         click.echo(f"prepared {kept.lsn}  xid {kept.xid}, {kept.gid!r}, not yet committed or rolled back")
     click.echo(f"reaches  {chain.end_lsn}")
-    cursors, code = Cursors(url), 0
+    cursors, code = Cursors(store), 0
     for name in cursors.names():
         try:
             position = cursors.get(name)
@@ -55,8 +73,8 @@ def inspect(url: str) -> int:
 
 
 @journal.command()
-@click.argument("url")
-def check(url: str) -> int:
+@click.argument("journal")
+def check(journal: str) -> int:
     """Verify every file of a journal, and print what is damaged or missing.
 
     The exit code is 1 if anything is.
@@ -64,38 +82,39 @@ def check(url: str) -> int:
     from aiorepl.journal.check import problems
     from aiorepl.journal.reader import JournalReader
 
-    code = 0
-    for problem in problems(url):
+    store, code = _open(journal), 0
+    for problem in problems(store):
         click.echo(problem)
         code = code or problem.exit_code
     if not code:
-        click.echo(f"{len(JournalReader(url).segments())} segments, no damage found")
+        click.echo(f"{len(JournalReader(store).segments())} segments, no damage found")
     return code
 
 
 @journal.command()
-@click.argument("url")
+@click.argument("journal")
 @click.argument("cursor")
-def drop(url: str, cursor: str) -> None:
+def drop(journal: str, cursor: str) -> None:
     """Remove CURSOR, of a sink or query that no longer reads the journal. It no longer keeps segments."""
     from aiorepl.journal.cursors import Cursors
     from aiorepl.journal.reader import JournalReader
 
-    JournalReader(url).source()  # raises if there is no journal
-    cursors = Cursors(url)
+    store = _open(journal)
+    JournalReader(store).source()  # raises if there is no journal
+    cursors = Cursors(store)
     if cursor not in (known := cursors.names()):
         raise ConfigurationError(
-            f"{url} has no cursor {cursor!r}; its cursors are {', '.join(known) or 'none'}"
+            f"{store.url} has no cursor {cursor!r}; its cursors are {', '.join(known) or 'none'}"
         )
     cursors.remove(cursor)
     click.echo(f"{cursor} dropped")
 
 
 @journal.command("prune")
-@click.argument("url")
-def prune_command(url: str) -> None:
+@click.argument("journal")
+def prune_command(journal: str) -> None:
     """Delete the segments that all registered consumers have passed."""
     from aiorepl.journal.retention import prune
 
-    deleted = prune(url)
+    deleted = prune(_open(journal))
     click.echo(f"{len(deleted)} segments deleted")

@@ -18,10 +18,14 @@ from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from aiorepl.delivery.config import Delivery
+    from aiorepl.journal.store import Store
     from aiorepl.pipeline.pipeline import Pipeline
     from aiorepl.source.source import Source
 
 _SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
+_JOURNAL: Final = TableSchema(
+    {"url": str, "config": Mapping[str, str], "snapshot": bool, "retention": str}, frozenset({"url"})
+)
 # Keys of [[sinks]] that belong to neither the sink nor Delivery.
 _ENTRY_KEYS: Final = ("type", "name")
 
@@ -31,7 +35,7 @@ class PipelineFile:
     """A loaded file.
 
     :param pipeline: not started.
-    :param journal: URL of the journal, if there is one.
+    :param journal: the store of the journal, if there is one.
     :param snapshot: whether it begins with the rows that the tables have.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
@@ -39,7 +43,7 @@ class PipelineFile:
 
     pipeline: Pipeline
     source: Source
-    journal: str | None
+    journal: Store | None
     snapshot: bool
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
@@ -84,7 +88,6 @@ def _pipeline(
 ) -> PipelineFile | None:
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.journal.retention import Retention
-    from aiorepl.journal.store import open_store
     from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
     from aiorepl.retry import RetryPolicy
     from aiorepl.snapshot.options import SnapshotOptions
@@ -101,15 +104,14 @@ def _pipeline(
 
     options: dict[str, Any] = {}
     if "journal" in document:
-        journal = TableSchema({"url": str, "snapshot": bool, "retention": str}, frozenset({"url"}))
-        settings = reader.arguments("journal", document["journal"], journal)
+        settings = reader.arguments("journal", document["journal"], _JOURNAL)
         if settings is not None:
-            reader.call("journal.url", open_store, {"url": settings["url"]})
+            store = _open_journal(reader, settings)
             if "retention" in settings:
                 options["retention"] = reader.call(
                     "journal.retention", Retention.parse, {"text": settings["retention"]}
                 )
-            options |= {"journal": settings["url"], "snapshot": settings.get("snapshot", False)}
+            options |= {"journal": store, "snapshot": settings.get("snapshot", False)}
 
     if "snapshot" in document:
         # The table switches the snapshot on, even if it is empty.
@@ -136,6 +138,30 @@ def _pipeline(
     return PipelineFile(
         pipeline, source, options.get("journal"), bool(options.get("snapshot")), kinds, deliveries
     )
+
+
+def open_journal(path: Path) -> Store:
+    """Open the journal of a pipeline's file. The rest of the file is not read.
+
+    :raises ConfigurationError: the file cannot be read, is not TOML, or has no valid [journal].
+    :raises InvalidFile: the table has errors.
+    """
+    reader, document = TableReader(), _document(path)
+    if "journal" not in document:
+        raise ConfigurationError(f"{path} has no [journal]: its sinks read the slot")
+    settings = reader.arguments("journal", document["journal"], _JOURNAL)
+    store = None if settings is None else _open_journal(reader, settings)
+    if store is None:
+        raise InvalidFile([f"{path}: {error}" for error in reader.errors])
+    return store
+
+
+def _open_journal(reader: TableReader, settings: Mapping[str, Any]) -> Store | None:
+    from aiorepl.journal.store import open_store
+
+    arguments = {name: settings[name] for name in ("url", "config") if name in settings}
+    store: Store | None = reader.call("journal", open_store, arguments, secret="config" in settings)
+    return store
 
 
 def _source(**options: Any) -> Source:

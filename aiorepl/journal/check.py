@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from aiorepl.errors import AioreplError, DamagedJournal
@@ -12,10 +11,10 @@ from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.metadata_files import SEGMENT
 from aiorepl.journal.prepared import CONTENT, load_prepared_index, read_prepared
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store, open_store, reading
+from aiorepl.journal.store import Location, Store, open_store, reading
 
 
-def problems(url: str | os.PathLike[str], *, store: Store | None = None) -> Iterator[AioreplError]:
+def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[AioreplError]:
     """Find the damaged and missing files of the journal at ``url``. Yields the error that a reader would raise for each."""
     store = open_store(url) if store is None else store
     reader, cursors = JournalReader(url, store=store), Cursors(url, store=store)

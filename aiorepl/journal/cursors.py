@@ -12,7 +12,6 @@ refused when it comes.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.journal.checked_json import integer, seal, text, unseal
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store, Superseded, open_store, reading
+from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.position import Position
 
 _FOLDER: Final = "cursors"
@@ -50,10 +49,10 @@ class Cursor:
 class Cursors:
     """The cursors of one journal. Writing raises OSError; reading raises JournalError.
 
-    :param url: the journal's folder, as a path or ``file://`` URL.
+    :param url: a path or URL, or an ``ObjectStore``.
     """
 
-    def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
+    def __init__(self, url: Location | Store, *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
         self._journal = JournalReader(url, store=self._store)
         self._own = Holder.own()

@@ -7,7 +7,6 @@ blocks that it uses, and the position where it starts.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncGenerator, Iterator
 from functools import lru_cache
 from typing import Final
@@ -20,7 +19,7 @@ from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.metadata_files import POSITION, SEGMENT, load_index, read_chain
 from aiorepl.journal.segment_format import MAGIC, checksum, frames
 from aiorepl.journal.slice_iterator import SliceIterator
-from aiorepl.journal.store import Store, open_store, reading
+from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
@@ -44,10 +43,10 @@ _NAMED_TABLES: Final = 5
 class JournalReader:
     """Reads the journal in one folder. One thread may use it at a time.
 
-    :param url: the folder, as a path or ``file://`` URL.
+    :param url: a path or URL, or an ``ObjectStore``.
     """
 
-    def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
+    def __init__(self, url: Location | Store, *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
         self._index = lru_cache(_CACHED_INDEXES)(self._load)
 

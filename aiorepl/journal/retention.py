@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata_files import INDEX, SEGMENT, read_chain, unindexed
-from aiorepl.journal.store import Store, open_store, reading
+from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
 
@@ -73,7 +72,7 @@ def _parse(word: str) -> tuple[str, int | None]:
 
 
 def prune(
-    url: str | os.PathLike[str],
+    url: Location | Store,
     *,
     store: Store | None = None,
     until: LSN | None = None,
@@ -145,21 +144,21 @@ class _Retained:
             return self._store.about(segment.name + SEGMENT)
 
 
-async def keep_pruned(url: str, retention: Retention) -> None:
+async def keep_pruned(url: Location | Store, retention: Retention) -> None:
     """Prune periodically, until cancelled. An error is only logged, because the stream does not depend on pruning."""
     age = _MAX_PAUSE if retention.max_age_seconds is None else retention.max_age_seconds
     pause = max(_MIN_PAUSE, min(age, _MAX_PAUSE))
-    logged = ""
+    store, logged = open_store(url), ""
     while True:
         try:
-            deleted = await asyncio.to_thread(prune, url, retention=retention)
+            deleted = await asyncio.to_thread(prune, store, retention=retention)
         except (JournalError, OSError) as error:
             text = reason(error) if isinstance(error, OSError) else str(error)
             if text != logged:
-                _log.warning("journal %s cannot be pruned, and grows: %s", url, text)
+                _log.warning("journal %s cannot be pruned, and grows: %s", store.url, text)
             logged = text
         else:
             logged = ""
             if deleted:
-                _log.info("pruned %d segments of journal %s, up to %s", len(deleted), url, deleted[-1])
+                _log.info("pruned %d segments of journal %s, up to %s", len(deleted), store.url, deleted[-1])
         await asyncio.sleep(pause)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Collection, Iterator
 
 from anyio import to_thread
 
 from aiorepl.durable import storage_error
-from aiorepl.journal.store import Store, open_store
+from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.journal.writer import JournalWriter
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -26,7 +25,7 @@ class JournalSink(Sink):
     It needs every change: a transaction with changes filtered out is rejected. Empty slices advance its position, so that it
     keeps up with what the slot confirms.
 
-    :param url: the journal's folder, as a path or ``file://`` URL; created at the first start.
+    :param url: a path or URL, or an ``ObjectStore``; created at the first start.
     :param segment_bytes: a segment is closed at the first transaction end past this size, and at every flush.
     :param block_bytes: a block is closed past this size. A reader has one block in memory at a time.
     """
@@ -35,7 +34,7 @@ class JournalSink(Sink):
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
+        url: Location | Store,
         *,
         segment_bytes: int = 64 * 1024 * 1024,
         block_bytes: int = 1024 * 1024,

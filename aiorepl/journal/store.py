@@ -10,13 +10,14 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from aiorepl.durable import PARTIAL, NewFile, make_folder, open_or_create, reason, sync_folder
 from aiorepl.errors import ConfigurationError, JournalError
+from aiorepl.objects.location import SCHEMES, ObjectStore
 
 _LOCK: Final = "journal.lock"
 _REPLACE_LOCK: Final = "replace.lock"
@@ -99,19 +100,39 @@ class Store(Protocol):
         """Delete the remains of uploads that were never published. Only the writer may call it."""
 
 
-def open_store(url: str | os.PathLike[str]) -> LocalStore:
-    """Open the store at a path or ``file://`` URL.
+Location: TypeAlias = str | os.PathLike[str] | ObjectStore
+"""Where a journal is: a path, a ``file:`` URL, the URL of an object store, or an ``ObjectStore`` with its configuration."""
 
-    :raises ConfigurationError: the URL has another scheme.
+
+def open_store(url: Location | Store, config: Mapping[str, str] | None = None) -> Store:
+    """Open the store of a journal.
+
+    :param url: where it is; a store is returned as it is.
+    :param config: the configuration of an object store, as for ``ObjectStore``.
+    :raises ConfigurationError: the URL has another scheme, or the configuration is wrong.
     """
-    if isinstance(url, str) and "://" in url:
+    if isinstance(url, str) and urlsplit(url).scheme in SCHEMES:
+        url = ObjectStore(url, config or {})
+    elif config:
+        raise ConfigurationError(f"config is for the URLs of object stores, not for {url}")
+    if isinstance(url, ObjectStore):
+        # Imported here, because most journals are folders.
+        from aiorepl.journal.remote_store import RemoteStore
+
+        return RemoteStore(url)
+    if isinstance(url, str) and url.startswith("file:"):
         parts = urlsplit(url)
-        if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        if parts.netloc not in ("", "localhost"):
             raise ConfigurationError(
-                f"a journal is a folder: {parts.scheme}://{parts.netloc} is neither a path nor file:///path"
+                f"a journal's folder is on this machine: {parts.netloc} is not localhost"
             )
         return LocalStore(unquote(parts.path))
-    return LocalStore(url)
+    if isinstance(url, str) and "://" in url:
+        raise ConfigurationError(
+            f"a journal is in a folder or an object store: {url.partition('://')[0]}:// is neither file:// nor s3://, gs:// or "
+            "az://"
+        )
+    return LocalStore(url) if isinstance(url, (str, os.PathLike)) else url
 
 
 class LocalStore:

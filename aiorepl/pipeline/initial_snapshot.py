@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
+from aiorepl.journal.store import Location, Store
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -52,7 +53,7 @@ class InitialPhase:
     def __init__(
         self,
         capture: Capture,
-        folder: str | None,
+        folder: Location | Store | None,
         options: SnapshotOptions,
         *,
         wanted: bool,

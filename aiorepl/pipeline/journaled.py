@@ -26,6 +26,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention, keep_pruned
 from aiorepl.journal.sink import JournalSink
+from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
 from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
@@ -56,7 +57,7 @@ class JournaledFanOut(FanOut):
         snapshot: InitialPhase,
         snapshots: Snapshots,
         *,
-        journal: str,
+        journal: Location | Store,
         batches: BatchPolicy,
         retry: RetryPolicy,
         retention: Retention | str | None,
@@ -64,8 +65,8 @@ class JournaledFanOut(FanOut):
         if JOURNAL in sinks:
             raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
         super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots)
-        self._url = journal
-        self._sink = JournalSink(journal)
+        self._store = open_store(journal)
+        self._sink = JournalSink(self._store)
         # Limits of rows and lingering are meant for sinks, not for the journal.
         self._journal = ResolvedDelivery(self._sink, replace(batches, max_rows=None, linger=0.0), retry)
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
@@ -89,7 +90,7 @@ class JournaledFanOut(FanOut):
         """
         self._capture.deliver_prepared()
         snapshot = self._snapshot
-        recorded = await asyncio.to_thread(JournalReader(self._url).recorded_position)
+        recorded = await asyncio.to_thread(JournalReader(self._store).recorded_position)
         previous = LSN(0) if recorded is None else recorded.lsn
         snapshot.require_empty(previous)
         options = await snapshot.prepare()
@@ -117,7 +118,7 @@ class JournaledFanOut(FanOut):
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
         progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
-        chain = await asyncio.to_thread(JournalReader(self._url).chain)
+        chain = await asyncio.to_thread(JournalReader(self._store).chain)
         self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
         cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._retention is not None:
@@ -137,14 +138,14 @@ class JournaledFanOut(FanOut):
 
     async def _dependent(self, lsn: LSN) -> str | None:
         try:
-            stored = await asyncio.to_thread(JournalReader(self._url).position)
+            stored = await asyncio.to_thread(JournalReader(self._store).position)
         except (AioreplError, OSError):
             # An unreadable journal may hold data.
-            return f"journal {self._url}"
+            return f"journal {self._store.url}"
         # An empty journal keeps no position; one at the beginning of the snapshot has nothing of it.
         start = self._snapshot.start if self._snapshot.loads else None
         has_nothing = stored is None or stored.lsn < lsn or stored.lsn == start
-        return None if has_nothing else f"journal {self._url}"
+        return None if has_nothing else f"journal {self._store.url}"
 
     def lags(self) -> dict[str, Lag]:
         """Return how far the journal is behind the server, and every sink behind the journal."""
@@ -160,7 +161,7 @@ class JournaledFanOut(FanOut):
         """Return the position where the journal continues, and its claim on the stream."""
         if stored is None:
             return None, []
-        holder, in_stream = f"journal {self._url}", self._snapshot.in_stream(stored)
+        holder, in_stream = f"journal {self._store.url}", self._snapshot.in_stream(stored)
         resumed = self.gaps.check(holder, in_stream, preflight_result.position, preflight_result.wal_end)
         if resumed is None or resumed == in_stream:
             return stored, [self._claim(JOURNAL, holder, stored)]
@@ -186,7 +187,7 @@ class JournaledFanOut(FanOut):
         # A sink that was restored from a backup needs segments from before its cursor.
         if self._unopened:
             await self._all_opened.wait()
-        await keep_pruned(self._url, retention)
+        await keep_pruned(self._store, retention)
 
     async def _watch_snapshots(self) -> None:
         """Record in the journal which snapshots were cancelled or cannot go on: their chunks need not be kept."""
@@ -216,13 +217,13 @@ class JournaledFanOut(FanOut):
     async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
         # No rewind: the journal never loses accepted data.
         await self._run_workers(buffer, partial(self._read, buffer), [worker])
-        self._end = (await asyncio.to_thread(JournalReader(self._url).end)).lsn
+        self._end = (await asyncio.to_thread(JournalReader(self._store).end)).lsn
         for follower in self._followers:
             follower.end_at(self._end)
 
     async def _register(self, name: str, begin: Position) -> Position | None:
         """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
-        cursors = Cursors(self._url)
+        cursors = Cursors(self._store)
         # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
             kept = await asyncio.to_thread(cursors.get, name)
@@ -243,7 +244,7 @@ class JournaledFanOut(FanOut):
         (own,) = opened
         start, continuity = await self._start_position(name, own, at)
         reads_from = min(start.lsn, self._journal_end)
-        progress = CursorProgress(Cursors(self._url), name, at, delivery.retry)
+        progress = CursorProgress(Cursors(self._store), name, at, delivery.retry)
         if start.lsn < at.lsn:
             await progress.rewound(start.lsn)
         elif not continuity.open:
@@ -254,7 +255,7 @@ class JournaledFanOut(FanOut):
         worker = self._worker(name, delivery, buffer, progress, after=start.lsn, stored=stored)
         follower = JournalFollower(
             name,
-            JournalReader(self._url),
+            JournalReader(self._store),
             buffer,
             # A sink may be ahead of its cursor or of the journal: its last transaction is read again, compared and skipped.
             max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
@@ -278,7 +279,7 @@ class JournaledFanOut(FanOut):
         :param at: the position of its cursor; the sink has read everything before it from this journal.
         :raises SlotError: the sink is behind the beginning of the journal or ahead of the server, and no gap is accepted.
         """
-        reader = JournalReader(self._url)
+        reader = JournalReader(self._store)
         chain = await asyncio.to_thread(reader.chain)
         first = await asyncio.to_thread(reader.first_readable, chain)
         start = own or at

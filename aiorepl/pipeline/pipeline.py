@@ -39,6 +39,7 @@ from aiorepl.transforms.diagnose import require_matches
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
+    from aiorepl.journal.store import Location, Store
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -50,7 +51,8 @@ class Pipeline:
 
     :param sinks: sinks, or deliveries (sinks with options); as a list, or a mapping from names. A sink's position or cursor
         is stored under its name, so do not rename a sink. In a list, names come from the classes: kafka, kafka-2.
-    :param journal: the folder (or ``file://`` URL) of a journal.
+    :param journal: where a journal is: a folder, ``s3://bucket/prefix``, ``gs://…`` or ``az://…``. ``ObjectStore(url, config)``
+        if credentials or an endpoint are not in the environment.
     :param snapshot: if the slot is created now, begin with the existing rows of the tables; ``True``, or the options of
         reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
@@ -75,7 +77,7 @@ class Pipeline:
         source: Source,
         sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec] = (),
         *,
-        journal: str | None = None,
+        journal: Location | Store | None = None,
         snapshot: bool | SnapshotOptions = False,
         retention: Retention | str | None = None,
         resnapshot: bool = False,

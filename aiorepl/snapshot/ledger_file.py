@@ -1,15 +1,20 @@
-"""The file of the chunk ledger, in the journal's folder, or without a journal in the folder ``state`` of the options."""
+"""The file of the chunk ledger, beside the journal, or without a journal in the folder ``state`` of the options.
+
+It is replaced by compare-and-swap: a process that was paused, and whose slot another process has taken, cannot overwrite the
+ledger of that process.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from aiorepl.cancellation import uninterrupted
 from aiorepl.durable import storage_error
-from aiorepl.journal.store import LocalStore, open_store, reading
+from aiorepl.errors import PermanentError
+from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.position import Position
 from aiorepl.snapshot.ledger import ChunkLedger, dump, load
 
@@ -22,15 +27,17 @@ class LedgerFile:
     A second file exists between the decision to create the slot and the first write of the ledger. If a process ends in between,
     the next one would take the slot for one that needs no snapshot.
 
-    :param folder: a path or ``file://`` URL.
+    :param folder: a journal's place, or a folder.
     :param slot: the name of the replication slot.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], slot: str) -> None:
-        self._store: LocalStore = open_store(folder)
+    def __init__(self, folder: Location | Store, slot: str) -> None:
+        self._store = open_store(folder)
         self._name = f"{slot}.snapshot"
         self._intent = f"{slot}.snapshot-intent"
         self._writing = asyncio.Lock()
+        # The version of the file that this object has read or written; None if there was none.
+        self._version: str | None = None
         self.ledger: ChunkLedger | None = None
         """The ledger on disk; ``None`` before ``read``, or if there is none."""
 
@@ -64,7 +71,8 @@ class LedgerFile:
 
         :raises TransientError, PermanentError: the file cannot be written.
         """
-        await self._store_file(self._intent, _TRUNCATES if truncates else b"")
+        with self._errors(self._intent):
+            await asyncio.to_thread(self._store.write, self._intent, _TRUNCATES if truncates else b"")
 
     async def discard_intent(self) -> None:
         """Record that the slot has a ledger, or needs none.
@@ -78,13 +86,13 @@ class LedgerFile:
         """Delete the ledger: its slot was dropped."""
         with reading(self._store):
             await asyncio.to_thread(self._store.delete, self._name)
+        self.ledger = self._version = None
         await self.discard_intent()
-        self.ledger = None
 
     async def write(self, ledger: ChunkLedger) -> None:
         """Replace the ledger by that of another slot, or write the first one. It is durable on return.
 
-        :raises TransientError, PermanentError: the file cannot be written.
+        :raises TransientError, PermanentError: the file cannot be written, or another process has written it.
         :raises JournalError: the record of the intent cannot be deleted.
         """
         async with self._writing:
@@ -95,7 +103,7 @@ class LedgerFile:
         """Change the ledger. It is durable on return.
 
         :param change: returns the new ledger; not written if it is the same object.
-        :raises TransientError, PermanentError: the file cannot be written.
+        :raises TransientError, PermanentError: the file cannot be written, or another process has written it.
         """
         async with self._writing:
             if self.ledger is None:
@@ -107,18 +115,33 @@ class LedgerFile:
             return changed
 
     async def _write(self, ledger: ChunkLedger) -> None:
-        await self._store_file(self._name, dump(ledger))
+        try:
+            with self._errors(self._name):
+                self._version = await asyncio.to_thread(
+                    self._store.replace, self._name, dump(ledger), self._version
+                )
+        except Superseded:
+            raise PermanentError(
+                f"another process has written {self.location}: stop the other pipeline with this slot",
+                fatal=True,
+            ) from None
         self.ledger = ledger
 
-    async def _store_file(self, name: str, data: bytes) -> None:
+    @contextlib.contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
         try:
-            await asyncio.to_thread(self._store.write, name, data)
+            yield
         except OSError as error:
             raise storage_error(error, f"cannot write {name} in {self._store.url}") from error
 
     def _read(self) -> ChunkLedger | None:
-        data = self._read_file(self._name)
-        return None if data is None else load(data, self.location)
+        with reading(self._store):
+            try:
+                data, self._version = self._store.load(self._name)
+            except FileNotFoundError:
+                self._version = None
+                return None
+        return load(data, self.location)
 
     def _read_file(self, name: str) -> bytes | None:
         with reading(self._store):

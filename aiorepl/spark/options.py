@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN
+from aiorepl.objects.location import ObjectStore
 from aiorepl.sizes import parse_size
 from aiorepl.spark.blocks import TableName
 from aiorepl.wire.commands import split_names
@@ -24,17 +26,21 @@ _OPTIONS: Final = (
 )
 
 
+_CONFIG: Final = "config."
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The checked options.
 
+    :param journal: the journal's place, with the configuration of its object store if there is one.
     :param start: where a new query starts; ``None`` is the beginning of the journal.
     :param max_bytes: the size of a micro-batch; ``None`` is unlimited.
     :param partition_bytes: how much one task reads.
     :param null: whether a value that a column's type cannot hold becomes null instead of an error.
     """
 
-    journal: str
+    journal: Location
     table: TableName | None
     start: Literal["earliest", "latest"] | LSN | None
     consumer: str | None
@@ -51,21 +57,28 @@ class Options:
         :raises ConfigurationError: an option is unknown, missing or malformed; the message names it.
         """
         known = {name.lower() for name in _OPTIONS}
+        config = {
+            name[len(_CONFIG) :].lower(): text
+            for name, text in texts.items()
+            if name.lower().startswith(_CONFIG)
+        }
         # Spark adds ``path`` for load(path).
-        unknown = sorted(name for name in texts if name.lower() not in known)
+        unknown = sorted(
+            name for name in texts if name.lower() not in known and not name.lower().startswith(_CONFIG)
+        )
         if unknown:
             raise ConfigurationError(
-                f"option {unknown[0]!r} does not exist: the options are {', '.join(_OPTIONS)}"
+                f"option {unknown[0]!r} does not exist: the options are {', '.join(_OPTIONS)} and {_CONFIG}…"
             )
         journal = texts.get("journal")
         if not journal:
-            raise ConfigurationError("option journal is missing: the folder of the pipeline's journal")
+            raise ConfigurationError("option journal is missing: the folder or URL of the pipeline's journal")
         table, size = texts.get("table"), texts.get("maxBytesPerTrigger")
         unrepresentable = texts.get("unrepresentable", "error")
         if unrepresentable not in ("error", "null"):
             raise ConfigurationError(f"option unrepresentable is error or null, not {unrepresentable!r}")
         return cls(
-            journal=journal,
+            journal=ObjectStore(journal, config) if config else journal,
             table=None if table is None else TableName.parse(table),
             start=_start(texts.get("startingPosition")),
             consumer=texts.get("consumer"),

@@ -2,7 +2,8 @@
 
     spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
 
-    journal             the journal's folder, as every executor sees it
+    journal             the journal's folder, as every executor sees it, or the URL of its object store
+    config.…            the object store's configuration, such as config.endpoint; without it, every executor's environment
     table               schema.table: the changes of that table in its columns; without it, the changes of all tables as text
     startingPosition    where a new query starts: earliest (the oldest segment that is kept), latest (the journal's end; not
                         for a batch), or after an LSN like 0/171B2A8. The default is the journal's beginning, and an error if

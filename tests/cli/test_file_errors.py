@@ -104,8 +104,10 @@ def command(capsys, *arguments):
         ),
         ("journal = 1\n" + SOURCE, ["journal: must be a table"]),
         (
-            SOURCE + "[journal]\nurl = 's3://bucket/key'",
-            ["journal.url: a journal is a folder: s3://bucket is neither a path nor file:///path"],
+            SOURCE + "[journal]\nurl = 's3://bucket/key'\nconfig = {access_kex_id = 'test-secret'}",
+            [
+                "journal: config has a key that obstore does not support for s3://: one of access_kex_id",
+            ],
         ),
         (
             SOURCE

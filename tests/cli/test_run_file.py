@@ -133,8 +133,8 @@ def test_everything_else(made):
     del given["source"]
     delivery = given.pop("sinks")["archive"]
 
+    assert "/var/lib/journal" == given.pop("journal").url
     assert {
-        "journal": "file:///var/lib/journal",
         "snapshot": SnapshotOptions(
             connections=3, chunk_bytes=1 << 20, max_rows_per_second=1000, lock_timeout=2.5
         ),

@@ -8,7 +8,7 @@ import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal import JournalReader
-from aiorepl.journal.store import LocalStore, Superseded
+from aiorepl.journal.store import LocalStore, Superseded, open_store
 
 
 @pytest.fixture
@@ -43,11 +43,25 @@ def test_a_folder_that_was_there(tmp_path, synced):
     assert set() == synced
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/journal", "file://elsewhere/journal"])
-def test_unknown_url(url: str) -> None:
-    """Only folders of this machine, so far."""
-    with pytest.raises(ConfigurationError, match="neither a path"):
-        JournalReader(url)
+@pytest.mark.parametrize(
+    ("url", "config", "says"),
+    [
+        ("http://bucket/journal", None, "in a folder or an object store: http:// is neither"),
+        ("file://elsewhere/journal", None, "elsewhere is not localhost"),
+        ("journal", {"region": "x"}, "config is for the URLs of object stores"),
+        ("s3://key:secret@bucket/journal", None, "contains credentials"),
+        (
+            "s3://bucket/journal",
+            {"no_such_thing": "secret"},
+            "does not support for s3://: one of no_such_thing",
+        ),
+    ],
+)
+def test_mistakes(url: str, config: dict[str, str] | None, says: str) -> None:
+    """A wrong URL or configuration is refused, without showing its values."""
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        open_store(url, config)
+    assert "secret" not in str(refused.value)
 
 
 def test_urls_of_one_folder(tmp_path) -> None:

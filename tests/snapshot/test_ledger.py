@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from aiorepl import LSN
-from aiorepl.errors import ConfigurationError, DamagedJournal, SlotError
+from aiorepl.errors import ConfigurationError, DamagedJournal, PermanentError, SlotError
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan, block_ranges
 from aiorepl.snapshot.ledger import ChunkLedger, dump, initial_ledger, load
@@ -113,7 +113,18 @@ async def test_it_is_kept_in_a_private_file(ledger, tmp_path):
     left_out = await file.update(lambda ledger: ledger.left_out(A, "x"))
     again = LedgerFile(tmp_path / "state", "s")
     assert left_out == await again.read(SOURCE)
-    (path,) = (tmp_path / "state").iterdir()
+    (path,) = (tmp_path / "state").glob("s.*")
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
     with pytest.raises(SlotError, match="cluster 7"):
         await again.read(replace(SOURCE, system_identifier="8"))
+
+
+async def test_a_paused_process_cannot_overwrite_it(ledger, tmp_path):
+    """A process whose slot another process has taken does not overwrite the ledger of that process."""
+    paused, other = LedgerFile(tmp_path, "s"), LedgerFile(tmp_path, "s")
+    await paused.write(ledger)
+    await other.read(SOURCE)
+    written = await other.update(lambda ledger: ledger.left_out(A, "x"))
+    with pytest.raises(PermanentError, match=r"another process has written s.snapshot in .*: stop the other"):
+        await paused.update(lambda ledger: ledger.left_out(A, "y"))
+    assert written == await LedgerFile(tmp_path, "s").read(SOURCE)

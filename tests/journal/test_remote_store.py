@@ -1,0 +1,223 @@
+"""A journal's files in an object store, over HTTP: S3Proxy and Azurite."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import tempfile
+import time
+
+import pytest
+
+from aiorepl.durable import ObjectStoreError
+from aiorepl.errors import ConfigurationError, JournalError
+from aiorepl.journal import remote_store
+from aiorepl.journal.remote_store import RemoteStore
+from aiorepl.journal.store import Superseded
+from aiorepl.objects.location import ObjectStore
+
+SECRET = "test-secret"
+
+
+@pytest.fixture(
+    params=["bucket", pytest.param("container", marks=pytest.mark.xdist_group("azure"))], ids=["s3", "azure"]
+)
+def place(request):
+    """A bucket, or a container of Azure."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def store(place) -> RemoteStore:
+    """The store of a journal in it."""
+    return RemoteStore(place.location())
+
+
+@pytest.fixture
+def faulty(bucket, layer) -> RemoteStore:
+    """The store by way of the layer that injects faults."""
+    return RemoteStore(bucket.location(endpoint=layer.endpoint))
+
+
+def test_files(store, place):
+    """Files are read as they were written, whole, in ranges and past their ends; listings are of one folder."""
+    store.write("position.json", b"0123456789")
+    store.write("cursors/a%2Fb.json", b"x")
+    assert (b"0123456789", b"345", b"9", b"789") == (
+        store.read("position.json"),
+        store.read("position.json", 3, 3),
+        store.read("position.json", 9, 5),
+        store.read("position.json", 7),
+    )
+    assert b"" == store.read("position.json", 10, 5)
+    assert ["position.json"] == [name for name in store.names() if not name.startswith(".")]
+    assert ["a%2Fb.json"] == store.names("cursors")
+    assert [] == store.names("manifests")
+    size, written = store.about("position.json")
+    assert 10 == size
+    assert abs(time.time() - written) < 3600
+
+    store.delete("position.json")
+    store.delete("position.json")
+    for call in (store.read, store.about, store.load):
+        with pytest.raises(FileNotFoundError):
+            call("position.json")
+
+
+def test_compare_and_swap(store):
+    """Of two replacements of one version, the second is refused; so is the creation of a file that exists."""
+    first = store.replace("position.json", b"1", None)
+    with pytest.raises(Superseded):
+        store.replace("position.json", b"other", None)
+    second = store.replace("position.json", b"2", first)
+    with pytest.raises(Superseded):
+        store.replace("position.json", b"other", first)
+    assert (b"2", second) == store.load("position.json")
+    # The same content is what the caller wants.
+    assert second == store.replace("position.json", b"2", first)
+    store.delete("position.json")
+    with pytest.raises(Superseded):
+        store.replace("position.json", b"3", second)
+
+
+def test_a_store_that_compares(store):
+    """The writer's check passes, also the second time."""
+    store.lock()
+    store.lock()
+    store.unlock()
+
+
+@pytest.mark.parametrize("accepted", [1, 2], ids=["if-match", "if-none-match"])
+def test_a_store_that_ignores_conditions(faulty, layer, fault, accepted):
+    """The writer refuses a store that would let two writers in."""
+    if accepted == 1:
+        layer.faults.append(fault("PUT", "conditional", status=412, code="PreconditionFailed"))
+    layer.faults.append(fault("PUT", "conditional", status=200, times=accepted))
+    with pytest.raises(JournalError, match="ignores the conditions of writes"):
+        faulty.lock()
+
+
+@pytest.mark.parametrize("version", [False, True], ids=["create", "replace"])
+def test_a_lost_answer(faulty, layer, fault, version):
+    """A replacement whose answer was lost has succeeded."""
+    before = faulty.replace("position.json", b"0", None) if version else None
+    layer.faults.append(fault("PUT", "position.json", lost=True))
+    after = faulty.replace("position.json", b"1", before)
+    assert (b"1", after) == faulty.load("position.json")
+
+
+def test_a_replacement_after_one_that_was_never_answered(faulty, layer, fault):
+    """The version that an unanswered replacement has made is the caller's own, and can be replaced."""
+    before = faulty.replace("position.json", b"0", None)
+    layer.faults.append(fault("PUT", "position.json", lost=True))
+    layer.faults.append(fault("PUT", "position.json", status=503, times=100))
+    with pytest.raises(ObjectStoreError) as failed:
+        faulty.replace("position.json", b"1", before)
+    assert failed.value.transient
+    layer.faults.clear()
+    faulty.replace("position.json", b"2", before)
+    assert b"2" == faulty.read("position.json")
+
+
+def test_a_replacement_that_another_made_meanwhile(faulty, layer, fault, bucket):
+    """A lost answer does not hide that another process has replaced the file since."""
+    before = faulty.replace("position.json", b"0", None)
+    other = RemoteStore(bucket.location())
+    layer.faults.append(
+        fault("PUT", "position.json", lost=True, meanwhile=lambda: other.write("position.json", b"2"))
+    )
+    with pytest.raises(Superseded):
+        faulty.replace("position.json", b"1", before)
+    assert b"2" == faulty.read("position.json")
+
+
+def test_uploads(store, place, monkeypatch):
+    """An upload is invisible until it is published, whatever its size, and publishing again does nothing."""
+    monkeypatch.setattr(remote_store, "MEMORY_BYTES", 3_000_000)
+    for count in (2, 12):
+        parts = [os.urandom(1_000_000) for _ in range(count)]
+        upload = store.create()
+        for part in parts:
+            upload.write([part, bytearray(part)])
+        assert f"{count}.segment" not in store.names()
+        upload.publish(f"{count}.segment")
+        upload.discard()
+        upload.publish(f"{count}.segment")
+        assert b"".join(part * 2 for part in parts) == store.read(f"{count}.segment")
+
+
+def test_a_full_disk_under_an_upload(store, monkeypatch, tmp_path):
+    """A write that found no room can be repeated; the staged file has no name."""
+    monkeypatch.setattr(remote_store, "MEMORY_BYTES", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    write, failures = remote_store._write, [1, 2]
+
+    def full(file, offset, parts):
+        if failures and failures[-1] == len(parts):
+            failures.pop()
+            write(file, offset, parts[:-1])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, offset, parts)
+
+    monkeypatch.setattr(remote_store, "_write", full)
+    upload = store.create()
+    upload.write([b"in memory "])
+    for part in (b"staged ", b"more"):
+        with pytest.raises(OSError, match="No space") as failed:
+            upload.write([part])
+        assert errno.ENOSPC == failed.value.errno
+        upload.write([part])
+    assert [] == list(tmp_path.iterdir())
+    upload.publish("a.segment")
+    upload.discard()
+    assert b"in memory staged more" == store.read("a.segment")
+
+
+def test_remains_of_uploads(faulty, layer, fault, bucket, monkeypatch):
+    """``clean`` aborts the multipart uploads that a killed writer has left."""
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key="some/prefix/a.segment")
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key="elsewhere/a.segment")
+    faulty.clean()
+    assert ["elsewhere/a.segment"] == [upload["Key"] for upload in bucket.uploads()]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says", "transient"),
+    [
+        (503, "SlowDown", "the store replied 503 SlowDown", True),
+        (403, "AccessDenied", "the credentials lack a permission", False),
+    ],
+)
+def test_errors(faulty, layer, fault, status, code, says, transient):
+    """An error says what to do and whether a repetition may help, without secrets."""
+    layer.faults.append(fault("GET|PUT", "", status=status, code=code, times=100))
+    for call in (lambda: faulty.read("position.json"), lambda: faulty.write("position.json", b"")):
+        with pytest.raises(ObjectStoreError, match=says) as failed:
+            call()
+        assert transient == failed.value.transient
+        assert SECRET not in f"{failed.value!r} {faulty!r}"
+
+
+def test_a_store_in_another_process():
+    """A store is pickled with its configuration, which Spark's executors need, and shows it nowhere."""
+    location = ObjectStore(
+        "s3://bucket/journal/", {"access_key_id": "a", "secret_access_key": SECRET, "region": "us-east-1"}
+    )
+    store = pickle.loads(pickle.dumps(RemoteStore(location)))
+    assert "s3://bucket/journal" == store.url == str(location)
+    assert SECRET not in f"{location!r} {location} {store!r} {store.__dict__}"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://bucket/x", "not the URL of an object store"),
+        ("s3:///x", "not the URL of an object store"),
+        ("s3://a:b@bucket/x", "contains credentials"),
+    ],
+)
+def test_mistakes(url, says):
+    """A wrong URL is refused by the constructor."""
+    with pytest.raises(ConfigurationError, match=says):
+        ObjectStore(url)
