@@ -11,8 +11,15 @@ from typing import Any, Final
 from aiorepl.wire.commands import identifier
 
 # One row per published table: its columns by the publications' column lists (since PostgreSQL 15), its row filters, and the
-# fields of its Relation message.
+# fields of its Relation message. A partition is left out if an ancestor is published as well, by another publication: the stream
+# has its rows as those of the topmost one. A partitioned table is listed only by publish_via_partition_root.
 _TABLES: Final = """
+WITH published AS (
+  SELECT c.oid, {columns} AS columns, {filters} AS filters
+    FROM pg_catalog.pg_publication_tables t
+    JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+   WHERE t.pubname = ANY ($1) GROUP BY c.oid)
 SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
        pg_catalog.row_security_active(c.oid) AS secured,
        array_remove(array_agg(a.attname::text ORDER BY a.attnum), NULL) AS names,
@@ -20,16 +27,20 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
        array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys,
        coalesce(max(array_length({keys}, 1)), 0) AS key_columns
-  FROM (SELECT schemaname, tablename, {columns} AS columns, {filters} AS filters
-          FROM pg_catalog.pg_publication_tables WHERE pubname = ANY ($1) GROUP BY schemaname, tablename) p
-  JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
-  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+  FROM published p
+  JOIN pg_catalog.pg_class c ON c.oid = p.oid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
    AND (p.columns IS NULL OR a.attname = ANY (p.columns)) AND {published}
   LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+ WHERE {topmost}
  GROUP BY c.oid, n.nspname, c.relname, c.relreplident, c.relkind, p.filters
  ORDER BY n.nspname, c.relname
+"""
+_TOPMOST: Final = """
+NOT (c.relispartition AND EXISTS (
+  SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a JOIN published root ON root.oid = a.relid WHERE a.relid <> c.oid))
 """
 
 
@@ -139,6 +150,8 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
         if new
         else "NULL::text[]",
         published=generated,
+        # publish_via_partition_root exists since PostgreSQL 13.
+        topmost=_TOPMOST if version >= 13 else "true",
         # In indkey, which starts at 0, INCLUDE columns follow the key columns.
         keys="i.indkey::int2[]" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
     )

@@ -58,6 +58,24 @@ async def test_partitioned_tables(published, root):
     assert rows(event for event in streamed if event["kind"] == "insert") == rows(loaded)
 
 
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_a_root_beside_its_partitions(loaded):
+    """If publications have both a root and its partitions, rows are read once, as the stream names them: as the root's."""
+    await loaded.connection.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE middle PARTITION OF parent FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF middle FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE high PARTITION OF parent FOR VALUES FROM (10) TO (20);"
+        "CREATE PUBLICATION roots FOR TABLE parent, low WITH (publish_via_partition_root);"
+        "CREATE PUBLICATION middles FOR TABLE middle WITH (publish_via_partition_root);"
+        "INSERT INTO parent VALUES (1), (11)"
+    )
+    whole = {"public.parent": [{"id": 1}, {"id": 11}]}
+    assert whole == await loaded.tables("p", "roots")
+    assert whole == await loaded.tables("middles", "roots")
+    assert {"public.middle": [{"id": 1}], "public.high": [{"id": 11}]} == await loaded.tables("middles", "p")
+
+
 async def test_inheritance(published):
     """A plain parent's rows are its own; a child's come as the child's, once."""
     await published.execute(
