@@ -16,10 +16,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from aiorepl.durable import ObjectStoreError
 from aiorepl.errors import JournalError
 from aiorepl.journal.store import Superseded, Upload
 from aiorepl.objects.client import ObjectClient
 from aiorepl.objects.location import ObjectStore
+from aiorepl.objects.stream import ObjectStream
 
 MEMORY_BYTES: Final = 4 * 1024 * 1024
 """An upload that is larger is staged in a temporary file."""
@@ -104,9 +106,9 @@ class RemoteStore:
             self._unanswered[name] = data
             raise
 
-    def create(self) -> Upload:
-        """Collect a large object, in memory and then in a temporary file."""
-        return _RemoteUpload(self._client)
+    def create(self, name: str = "") -> Upload:
+        """Collect an object in memory; beyond MEMORY_BYTES in a temporary file, while it is being sent."""
+        return _RemoteUpload(self._client, name)
 
     def delete(self, name: str) -> None:
         """Delete an object."""
@@ -132,13 +134,17 @@ class RemoteStore:
 
 
 class _RemoteUpload:
-    """An object that is sent when it is complete, because a failed request has to be sent again.
+    """An object that is kept until it is published: if sending it in the background failed, it is sent again.
 
     The temporary file has no name, so no end of the process leaves it behind.
+
+    :param name: the name under which it will be published; without one, it is sent when that is known.
     """
 
-    def __init__(self, client: ObjectClient) -> None:
+    def __init__(self, client: ObjectClient, name: str) -> None:
         self._client = client
+        self._name = name
+        self._stream: ObjectStream | None = None
         self._parts: list[bytes | bytearray] = []
         self._size = 0
         self._file: io.FileIO | None = None
@@ -147,6 +153,7 @@ class _RemoteUpload:
     def write(self, parts: Sequence[bytes | bytearray]) -> None:
         """Append all of ``parts``."""
         size = self._size + sum(map(len, parts))
+        unsent = parts
         if self._file is not None:
             _write(self._file, self._size, parts)
         elif size > MEMORY_BYTES:
@@ -156,23 +163,46 @@ class _RemoteUpload:
             except BaseException:
                 file.close()
                 raise
-            self._file, self._parts = file, []
+            self._file, self._parts, unsent = file, [], [*self._parts, *parts]
+            if self._name:
+                self._stream = ObjectStream(self._client, self._name)
         else:
             self._parts += parts
         self._size = size
+        if self._stream is not None:
+            try:
+                self._stream.write(unsent)
+            except ObjectStoreError:
+                self._stop_sending()  # publish sends it
 
     def publish(self, name: str) -> None:
         """Send the object."""
-        if not self._published:
-            self._client.put(name, self._content(), concurrency=_CONCURRENT_PARTS)
-            self._published = True
+        if self._published:
+            return
+        if self._stream is not None and name != self._name:
+            self._stop_sending()
+        if self._stream is not None:
+            try:
+                self._stream.finish()
+                self._published, self._stream = True, None
+                return
+            except ObjectStoreError:
+                self._stop_sending()
+        self._client.put(name, self._content(), concurrency=_CONCURRENT_PARTS)
+        self._published = True
 
     def discard(self) -> None:
         """Close the temporary file, which deletes it."""
+        self._stop_sending()
         self._parts = []
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _stop_sending(self) -> None:
+        if self._stream is not None:
+            self._stream.abandon()
+            self._stream = None
 
     def _content(self) -> Iterator[bytes | bytearray]:
         if self._file is None:

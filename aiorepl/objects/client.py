@@ -84,7 +84,7 @@ class ObjectClient:
         parts = _Parts(data)
         first = next(parts, memoryview(b""))
         if len(first) < PART_BYTES:
-            with self._translated():
+            with self.translated():
                 self._obstore.put(self._store, name, first, use_multipart=False)
         else:
             # No reference to a part remains once it is sent, while the next one is made.
@@ -94,7 +94,7 @@ class ObjectClient:
 
     def _put_in_parts(self, name: str, parts: Iterable[memoryview], concurrency: int) -> None:
         try:
-            with self._translated():
+            with self.translated():
                 self._obstore.put(
                     self._store,
                     name,
@@ -140,7 +140,7 @@ class ObjectClient:
         return self.replace(name, data, stale) is None
 
     def _conditional(self, name: str, data: bytes, mode: Any) -> str | None:
-        with self._translated():
+        with self.translated():
             try:
                 written = self._obstore.put(self._store, name, data, mode=mode, use_multipart=False)
             except (self._exists, self._precondition):
@@ -196,13 +196,13 @@ class ObjectClient:
 
     def names(self, prefix: str, after: str = "") -> list[str]:
         """Return the names that begin with ``prefix``, which ends in a slash, and sort after ``after``, in order."""
-        with self._translated():
+        with self.translated():
             found = self._obstore.list(self._store, prefix.rstrip("/"), offset=after or None)
             return sorted(entry["path"] for page in found for entry in page)
 
     def folder(self, name: str) -> list[str]:
         """Return the names of the objects in a folder, without those in its subfolders, and without the folder's name."""
-        with self._translated():
+        with self.translated():
             found = self._obstore.list_with_delimiter(self._store, name or None)
             return [entry["path"].rpartition("/")[2] for entry in found["objects"]]
 
@@ -210,7 +210,7 @@ class ObjectClient:
         """Delete objects; missing ones are ignored."""
         if not names:
             return
-        with self._translated():
+        with self.translated():
             try:
                 self._obstore.delete(self._store, list(names))
             except FileNotFoundError as error:
@@ -239,8 +239,18 @@ class ObjectClient:
             if found:
                 _log.info("%s: aborted %d unfinished multipart uploads", self.url, found)
 
+    def open_writer(self, name: str, part_bytes: int, concurrency: int) -> Any:
+        """Open a file of obstore that sends parts in the background; ``stream`` uses it."""
+        return self._obstore.open_writer(
+            self._store, name, buffer_size=part_bytes, max_concurrency=concurrency
+        )
+
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """Translate the errors of obstore.
+
+        :raises ObjectStoreError: instead of them.
+        """
         try:
             yield
         except (self._error, OSError, NotImplementedError) as error:
@@ -249,7 +259,7 @@ class ObjectClient:
             raise translate(error) from None
 
     def _unless_missing(self, request: Callable[[], T]) -> T | None:
-        with self._translated():
+        with self.translated():
             try:
                 return request()
             except FileNotFoundError as error:

@@ -132,19 +132,51 @@ def test_a_replacement_that_another_made_meanwhile(faulty, layer, fault, bucket)
     assert b"2" == faulty.read("position.json")
 
 
-def test_uploads(store, place, monkeypatch):
+@pytest.mark.parametrize("size", [2, 24], ids=["small", "large"])
+def test_uploads(store, size):
     """An upload is invisible until it is published, whatever its size, and publishing again does nothing."""
-    monkeypatch.setattr(remote_store, "MEMORY_BYTES", 3_000_000)
-    for count in (2, 12):
-        parts = [os.urandom(1_000_000) for _ in range(count)]
-        upload = store.create()
-        for part in parts:
-            upload.write([part, bytearray(part)])
-        assert f"{count}.segment" not in store.names()
-        upload.publish(f"{count}.segment")
-        upload.discard()
-        upload.publish(f"{count}.segment")
-        assert b"".join(part * 2 for part in parts) == store.read(f"{count}.segment")
+    parts = [os.urandom(500_000) for _ in range(size)]
+    upload = store.create("a.segment")
+    for part in parts:
+        upload.write([part, bytearray(part)])
+    assert "a.segment" not in store.names()
+    upload.publish("a.segment")
+    upload.discard()
+    upload.publish("a.segment")
+    assert b"".join(part * 2 for part in parts) == store.read("a.segment")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [("PUT", "partNumber=1&", {"status": 503, "times": 2})],
+        [("PUT", "partNumber=2&", {"status": 400, "code": "RequestTimeout"})],
+        [("PUT", "partNumber=3&", {"lost": True})],
+        [("POST", "uploadId=", {"lost": True})],
+        [("POST", "uploadId=", {"status": 404, "code": "NoSuchUpload"})],
+    ],
+    ids=["busy", "refused", "lost", "completed and lost", "aborted by another"],
+)
+def test_uploads_that_fail(faulty, layer, fault, bucket, faults):
+    """An upload whose sending failed is sent again when it is published; no part remains."""
+    layer.faults += [fault(method, path, **options) for method, path, options in faults]
+    parts = [os.urandom(1_000_000) for _ in range(16)]
+    upload = faulty.create("a.segment")
+    for part in parts:
+        upload.write([part])
+    upload.publish("a.segment")
+    upload.discard()
+    assert b"".join(parts) == faulty.read("a.segment")
+    assert [] == bucket.uploads()
+
+
+def test_an_upload_that_is_discarded(faulty, bucket):
+    """Neither the object nor a part of it remains."""
+    upload = faulty.create("a.segment")
+    for _ in range(12):
+        upload.write([os.urandom(1_000_000)])
+    upload.discard()
+    assert ([], []) == (faulty.names(), bucket.uploads())
 
 
 def test_a_full_disk_under_an_upload(store, monkeypatch, tmp_path):

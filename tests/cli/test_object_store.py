@@ -1,0 +1,32 @@
+"""A journal in an object store, from the command line."""
+
+from __future__ import annotations
+
+from aiorepl import Pipeline
+from aiorepl.testing import MemorySink, MemorySource, Stream
+from aiorepl.testing.messages import column
+
+SECRET = "test-secret"
+
+
+async def test_a_journal_is_named_by_its_url_or_by_its_file(run, refused, bucket, tmp_path):
+    """``aiorepl journal`` finds credentials in the environment or in the pipeline's file, and shows none."""
+    stream, place = Stream(), bucket.location()
+    stream.transaction(stream.table("items", column("id", 23, key=True)).insert("1"))
+    sinks = {"one": MemorySink(), "two": MemorySink()}
+    await Pipeline(MemorySource(stream=stream), sinks, journal=place, until="now").run()
+    environment = {f"AWS_{name.upper()}": value for name, value in place.config.items()}
+    config = "".join(f"{name} = '{value}'\n" for name, value in place.config.items())
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"[journal]\nurl = '{place.url}'\n[journal.config]\n{config}")
+
+    inspected = await run("journal", "inspect", place.url, **environment)
+    assert inspected.out.startswith(f"journal  {place.url}\n")
+    assert inspected == await run("journal", "inspect", str(file))
+    assert "one dropped\n" == (await run("journal", "drop", str(file), "one")).out
+    assert 0 == (await run("journal", "prune", str(file))).code
+    checked = await run("journal", "check", str(file))
+    assert (0, True) == (checked.code, "no damage found" in checked.out)
+    file.write_text(file.read_text().replace(f"'{SECRET}'", "'wrong-secret'"))
+    await refused(1, "correct secret_access_key", "journal", "inspect", str(file), secret="wrong-secret")
+    assert SECRET not in inspected.out + inspected.err

@@ -1,0 +1,73 @@
+"""Pipelines whose journal is in an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SnapshotOptions
+from aiorepl.journal.cursors import Cursors
+from aiorepl.testing.faults import MemorySink
+
+SOON = BatchPolicy(flush_seconds=0.1)
+SECRET = "test-secret"
+
+
+def keys(sink):
+    return [change.key["id"] for change in sink.changes]
+
+
+async def test_a_snapshot_the_stream_and_a_restart(published, bucket, caplog, tmp_path, monkeypatch):
+    """The journal, the chunk ledger and the cursors are in the bucket alone, and a restart goes on from there."""
+    monkeypatch.chdir(tmp_path)
+    await published.execute("INSERT INTO items SELECT i, 'old' FROM generate_series(1, 500) i")
+    place, sink = bucket.location(), MemorySink()
+    async with Pipeline(
+        published.source(),
+        {"sink": sink},
+        journal=place,
+        snapshot=SnapshotOptions(chunk_bytes=8192),
+        batches=SOON,
+    ):
+        await published.execute("INSERT INTO items VALUES (501)")
+        end = await published.wal()
+        await sink.wait_for_changes(501, durable=True)
+        await published.confirmed_past(end)
+        cursor = functools.partial(asyncio.to_thread, Cursors(place).get, "sink")
+        await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
+    await published.execute("INSERT INTO items VALUES (502)")
+    await Pipeline(published.source(), {"sink": sink}, journal=place, until="now").run()
+
+    assert list(range(1, 503)) == sorted(keys(sink))
+    assert [] == list(tmp_path.iterdir())
+    assert {f"{published.slot}.snapshot", "cursors/sink.json", "position.json"} <= set(bucket.names())
+    assert SECRET not in f"{caplog.text} {place!r}"
+
+
+async def test_an_outage(published, bucket, layer):
+    """While the store is away nothing is confirmed; then everything is delivered once."""
+    await published.create_slot()
+    sink, place = MemorySink(), bucket.location(endpoint=layer.endpoint)
+    options = {
+        "journal": place,
+        "batches": SOON,
+        "retry": RetryPolicy(attempts=None, wait_initial=0.01, wait_max=0.05),
+    }
+    async with Pipeline(published.source(), {"sink": sink}, **options):
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1)
+        before = await published.wal()
+        await published.confirmed_past(before)
+        with layer.outage():
+            await published.execute("INSERT INTO items VALUES (2)")
+            asked = len(layer.requests)
+            await published.until(lambda: _soon(len(layer.requests)), lambda seen: seen > asked + 2)
+            assert await published.confirmed() < await published.wal()
+        await sink.wait_for_changes(2)
+        await published.confirmed_past(await published.wal())
+    assert [1, 2] == keys(sink)
+
+
+async def _soon(value):
+    await asyncio.sleep(0)
+    return value

@@ -1,0 +1,60 @@
+"""A journal in an object store, read by Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+
+import pytest
+
+from aiorepl.journal import Cursors, JournalSink
+from aiorepl.sink import Batch, SinkContext
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+SECRET = "test-secret"
+
+
+def test_a_query_and_its_restart(spark, bucket, tmp_path):
+    """Queries read the journal with the configuration of their options, which no plan and no checkpoint shows."""
+    place, stream = bucket.location(), Stream()
+    table = stream.table("t", column("id", 23, key=True))
+
+    async def append(*keys):
+        sink = JournalSink(place)
+        await sink.open(SinkContext("journal", stream.position))
+        stream.transaction(*(table.insert(str(key)) for key in keys))
+        await sink.write(Batch(tuple(stream.slices())))
+        await sink.flush()
+        await sink.close()
+
+    options = {f"config.{name}": value for name, value in place.config.items()}
+    options |= {"journal": place.url, "table": "public.t"}
+    checkpoint, seen = tmp_path / "checkpoint", []
+
+    def run():
+        source = spark.readStream.format("aiorepl").options(**options, consumer="query").load()
+        query = source.writeStream.foreachBatch(
+            lambda frame, _: seen.extend(row["id"] for row in frame.collect())
+        )
+        query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(240)
+        query.explain(extended=True)
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        for keys in ((1, 2), (3,)):
+            asyncio.run(append(*keys))
+            run()
+        batch = spark.read.format("aiorepl").options(**options).load()
+        assert [1, 2, 3] == sorted(row["id"] for row in batch.collect())
+        batch.explain(extended=True)
+
+    assert [1, 2, 3] == seen
+    assert Cursors(place).get("query").lsn
+    assert "aiorepl" in said.getvalue()
+    written = "".join(path.read_text(errors="replace") for path in checkpoint.rglob("*") if path.is_file())
+    assert SECRET not in said.getvalue() + written + repr(batch)
