@@ -290,6 +290,11 @@ class InitialPhase:
                 skip=self._left_out,
             )
         except SnapshotFailed as error:
+            if self._partial:
+                # The consumers have a part of a transaction, and the chunks after it were neither read nor handed over.
+                raise SnapshotFailed(
+                    f"{error}; a part of it was delivered: start again, and the rest is read while the stream runs"
+                ) from None
             _log.error("the initial snapshot is not complete, and the stream begins: %s", error)
         except (_EndedEarly, SnapshotGone, ConnectionFailed, ConnectionLost) as error:
             await self._hand_over(error)

@@ -254,19 +254,25 @@ class InitialSnapshot:
     ) -> int:
         """Deliver a chunk as a transaction. Return its number of rows.
 
+        A chunk that was read to its end is verified before its first rows are delivered. One that is larger than the limit of
+        ``ChunkOrder`` is verified before its end.
+
         :param complete: whether all tables so far are complete.
         """
-        exported, described = self._begun(), self._tables[chunk.table.oid]
+        described = self._tables[chunk.table.oid]
         commit_lsn = LSN(base + chunk.number)
         header = chunk.header(self._consistent_point, complete=complete)
-        transaction = Transaction(0, commit_lsn, exported.time, snapshot=header)
+        transaction = Transaction(0, commit_lsn, self._begun().time, snapshot=header)
         counters, clock = self.counters[chunk.table.oid], asyncio.get_running_loop().time
         counters.begin(clock())
-        rows, first = 0, True
+        rows, first, verified = 0, True, False
         last: Slice | None = None
         async with aclosing(order.release(chunk.number)) as parts:
             async for data, count in parts:
                 if last is not None:
+                    if not self._broken and order.ended(chunk.number):
+                        await self._require_unaltered(described)
+                        verified = True
                     self._broken = True
                     await emit([last])
                 changes = CopiedRows(transaction, described.layout, described.kinds, data, count, rows)
@@ -275,10 +281,8 @@ class InitialSnapshot:
                 )
                 rows, first = rows + count, False
                 counters.add(count, len(data), clock())
-        # The chunk ends only after it is certain that its rows were read from the table as the snapshot knows it.
-        await exported.verify()
-        if described.types:
-            await self._require_same_types(described)
+        if not verified:
+            await self._require_unaltered(described)
         end = LSN(commit_lsn + 1)
         if last is None:
             await emit([Slice(transaction, (), True, end, 0)])
@@ -287,7 +291,15 @@ class InitialSnapshot:
         counters.end_chunk(last=chunk.last_of_table)
         return rows
 
-    async def _require_same_types(self, described: DescribedTable) -> None:
+    async def _require_unaltered(self, described: DescribedTable) -> None:
+        """Check that the rows up to now were read from the table as the snapshot knows it.
+
+        :raises SnapshotGone: the tables are not locked any more.
+        :raises SlotError: a type was altered.
+        """
+        await self._begun().verify()
+        if not described.types:
+            return
         if self._now is None or self._now.is_closed():
             self._now = await self._connect()
         with translating():

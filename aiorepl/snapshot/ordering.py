@@ -54,6 +54,10 @@ class ChunkOrder:
         """Return whether a part of the chunk was released."""
         return self._chunk(number).begun
 
+    def ended(self, number: int) -> bool:
+        """Return whether the chunk was read to its end."""
+        return self._chunk(number).ended
+
     def received(self, number: int) -> int:
         """Return how many rows of the chunk were added."""
         return self._chunk(number).received

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, TransientError
+from aiorepl.snapshot import chunk_reader
+from aiorepl.snapshot.initial import InitialSnapshot
 from aiorepl.snapshot.ledger_file import LedgerFile
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 
@@ -184,6 +187,31 @@ async def test_a_start_that_fails_once_a_sink_has_its_position(filled, options):
         await filled.until(
             lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
             lambda keys: keys == set(range(1, ROWS + 1)),
+        )
+
+
+async def test_a_table_that_fails_in_the_middle_of_a_chunk(filled, options, monkeypatch):
+    """The pipeline ends, so that nothing counts as delivered that is not; the next start delivers everything."""
+    # More than the buffers of a connection.
+    await filled.execute("INSERT INTO items SELECT id, repeat('x', 4000) FROM generate_series(7, 300) id")
+    monkeypatch.setattr(chunk_reader, "_PART_BYTES", 1)
+    options["snapshot"] = replace(options["snapshot"], chunk_bytes=1 << 20, in_flight_bytes=1)
+    sink = MemorySink()
+
+    async def failing(_, described) -> None:
+        if described.table.name == "items":
+            raise SlotError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InitialSnapshot, "_require_unaltered", failing)
+        with pytest.raises(
+            SlotError, match=r"table public\.items was not read: no; a part of it was delivered"
+        ):
+            await Pipeline(filled.source(), [sink], **options).run()
+    async with Pipeline(filled.source(), [sink], **options):
+        await filled.until(
+            lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
+            lambda keys: keys == set(range(1, 301)),
         )
 
 
